@@ -1,0 +1,21 @@
+-- Appends SIZE bytes to COUNT streams in turn: wrk … -- PATH_PREFIX COUNT SIZE CONTENT_TYPE
+local requests, count, turn = {}, 0, 0
+
+function init(args)
+  local prefix, size, content_type = args[1], tonumber(args[3]), args[4]
+  count = tonumber(args[2])
+  local body = string.rep("x", size)
+  local headers = { ["Content-Type"] = content_type }
+  for i = 0, count - 1 do
+    requests[i] = wrk.format("POST", prefix .. i, headers, body)
+  end
+end
+
+function request()
+  local chosen = requests[turn]
+  turn = turn + 1
+  if turn == count then turn = 0 end
+  return chosen
+end
+
+dofile("bench/lua/summary.lua")

@@ -1,0 +1,227 @@
+"""Keeps results by scenario in results.json and renders them: tables, ratios, RESULTS.md."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from bench import tools
+from bench.scenario import Metrics, Outcome, Scenario
+from bench.servers import ALL, HOLDFAST, NGINX, NODE_FILE, NODE_MEMORY, RUST, Server
+
+RESULTS_JSON = tools.BENCH_DIR / "results.json"
+RESULTS_MD = tools.BENCH_DIR / "RESULTS.md"
+PROFILE_MD = tools.BENCH_DIR / "profile.md"
+
+METHOD = """\
+Server on one core, load on the other, every server alike; a fresh data directory on disk for each
+run; servers interleaved, medians over the rounds. Latencies are as the load saw them, with one
+outstanding request per connection. CPU is the server's, all its processes and threads, per request
+or delivery. *×* is Holdfast's rate over that server's."""
+
+Results = dict[str, dict[str, Any]]
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """A ratio to reach: Holdfast's metric over a peer's, or the inverse where less is better."""
+
+    text: str
+    scenario: str
+    case: str
+    metric: str
+    peer: Server
+    at_least: float | None
+    less_is_better: bool = False
+
+
+APPENDS = "appends at 256 connections"
+ONE, EIGHT = "1 writer, unpaced", "8 writers, unpaced"
+
+TARGETS = (
+    Target(f"{APPENDS} / Node in memory", "append", "256", "per_s", NODE_MEMORY, 2),
+    Target(f"{APPENDS} / Node file-backed", "append", "256", "per_s", NODE_FILE, 15),
+    Target(f"{APPENDS} / nginx floor", "append", "256", "per_s", NGINX, 0.35),
+    Target("appends per CPU second / Rust", "append", "256", "cpu_us", RUST, None, True),
+    Target("SSE deliveries, 1 writer / Node in memory", "sse", ONE, "per_s", NODE_MEMORY, 3),
+    Target("SSE deliveries, 8 writers / Node in memory", "sse", EIGHT, "per_s", NODE_MEMORY, 3),
+    Target("SSE deliveries per CPU second / Rust", "sse", EIGHT, "cpu_us", RUST, None, True),
+    Target("1 MiB catch-up / Node in memory", "read", "1 MiB", "per_s", NODE_MEMORY, 2),
+    Target("1 MiB catch-up per CPU second / Rust", "read", "1 MiB", "cpu_us", RUST, None, True),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """One column of a scenario's table: its heading, the metric, and how a value is printed."""
+
+    heading: str
+    metric: str
+    form: str
+
+
+COLUMNS = {
+    "append": (
+        Column("appends/s", "per_s", "{:,.0f}"),
+        Column("p50 ms", "p50_ms", "{:.2f}"),
+        Column("p99 ms", "p99_ms", "{:.2f}"),
+        Column("CPU µs", "cpu_us", "{:.1f}"),
+        Column("of it kernel", "system_us", "{:.1f}"),
+        Column("failed", "failed", "{:,.0f}"),
+    ),
+    "read": (
+        Column("reads/s", "per_s", "{:,.0f}"),
+        Column("MiB/s", "mib_per_s", "{:,.0f}"),
+        Column("p50 ms", "p50_ms", "{:.2f}"),
+        Column("p99 ms", "p99_ms", "{:.2f}"),
+        Column("CPU µs", "cpu_us", "{:,.1f}"),
+        Column("failed", "failed", "{:,.0f}"),
+    ),
+    "sse": (
+        Column("deliveries/s", "per_s", "{:,.0f}"),
+        Column("appends/s", "appends_per_s", "{:,.0f}"),
+        Column("p50 ms", "p50_ms", "{:.1f}"),
+        Column("p99 ms", "p99_ms", "{:.1f}"),
+        Column("CPU µs", "cpu_us", "{:.2f}"),
+        Column("generator busy", "generator_busy", "{:.0%}"),
+        Column("missing", "failed", "{:,.0f}"),
+    ),
+}
+
+
+def load() -> Results:
+    """Read what earlier runs left, so that a run of one scenario keeps the others."""
+    if not RESULTS_JSON.exists():
+        return {}
+    results: Results = json.loads(RESULTS_JSON.read_text())
+    return results
+
+
+def store(
+    results: Results, scenario: Scenario, outcome: Outcome, about: dict[str, Any], save: bool
+) -> None:
+    """Put one scenario's outcome in place of its earlier one and, if told to, write both files."""
+    described = {"title": scenario.title, "note": scenario.note, "cases": list(scenario.cases)}
+    results[scenario.key] = {**described, "about": about, **asdict(outcome)}
+    if not save:
+        return
+    RESULTS_JSON.write_text(json.dumps(results, indent=1, sort_keys=True) + "\n")
+    RESULTS_MD.write_text(render(results))
+
+
+def show(console: Console, results: Results, key: str) -> None:
+    """Print one scenario's tables."""
+    for case in results[key]["cases"]:
+        heading, *rows = _rows(results[key], key, case)
+        table = Table(*heading, title=f"{results[key]['title']}: {_case_title(key, case)}")
+        for column in table.columns[2:]:
+            column.justify = "right"
+        for row in rows:
+            table.add_row(*row)
+        console.print(table)
+
+
+def show_targets(console: Console, results: Results) -> None:
+    """Print the ratios that are to be reached."""
+    table = Table("ratio", "measured", "to reach", "", title="Ratios")
+    for row in _target_rows(results):
+        table.add_row(*row)
+    console.print(table)
+
+
+def render(results: Results) -> str:
+    """Render RESULTS.md from everything known."""
+    parts = [
+        "# Holdfast beside its peers",
+        "Written by `make bench`; do not edit. One scenario: `make bench ONLY=append`.",
+        METHOD,
+        _listed(_common(results)),
+        "## Ratios",
+        _markdown(("ratio", "measured", "to reach", ""), _target_rows(results)),
+    ]
+    common = _common(results)
+    for key in COLUMNS:
+        if key in results:
+            parts += _section(results[key], key, common)
+    if PROFILE_MD.exists():
+        parts += ["## Where the time goes", PROFILE_MD.read_text().strip()]
+    return "\n\n".join(parts) + "\n"
+
+
+def _common(results: Results) -> dict[str, str]:
+    """Return the facts that hold for every scenario: said once, at the top."""
+    facts = [set(result["about"].items()) for result in results.values()]
+    shared = set.intersection(*facts) if facts else set()
+    return dict(sorted(shared))
+
+
+def _listed(facts: dict[str, str]) -> str:
+    return "\n".join(f"- {name}: {value}" for name, value in facts.items())
+
+
+def _section(result: dict[str, Any], key: str, common: dict[str, str]) -> list[str]:
+    parts = [f"## {result['title']}", result["note"]]
+    for case in result["cases"]:
+        heading, *rows = _rows(result, key, case)
+        parts += [f"### {_case_title(key, case)}", _markdown(heading, rows)]
+    titles = {server.key: server.title for server in ALL}
+    parts += [
+        f"{titles[key]} not measured: {why}" for key, why in sorted(result["missing"].items())
+    ]
+    about = {name: value for name, value in result["about"].items() if name not in common}
+    return [*parts, _listed(about)]
+
+
+def _rows(result: dict[str, Any], key: str, case: str) -> list[tuple[str, ...]]:
+    columns = COLUMNS[key]
+    rows: list[tuple[str, ...]] = [("server", "kept by", *(c.heading for c in columns), "×")]
+    own = _metrics(result, HOLDFAST, case)
+    for server in ALL:
+        metrics = _metrics(result, server, case)
+        if metrics is None:
+            continue
+        cells = (c.form.format(metrics[c.metric]) for c in columns)
+        ratio = f"{own['per_s'] / metrics['per_s']:.2f}" if own and metrics["per_s"] else ""
+        rows.append((server.title, server.kept, *cells, ratio))
+    return rows
+
+
+def _target_rows(results: Results) -> list[tuple[str, ...]]:
+    rows: list[tuple[str, ...]] = []
+    for target in TARGETS:
+        to_reach = "reported" if target.at_least is None else f"≥ {target.at_least:g}"
+        ratio = _ratio(results, target)
+        if ratio is None:
+            rows.append((target.text, "not measured", to_reach, ""))
+            continue
+        reached = "" if target.at_least is None else "yes" if ratio >= target.at_least else "no"
+        rows.append((target.text, f"{ratio:.2f}", to_reach, reached))
+    return rows
+
+
+def _ratio(results: Results, target: Target) -> float | None:
+    result = results.get(target.scenario)
+    own = result and _metrics(result, HOLDFAST, target.case)
+    peer = result and _metrics(result, target.peer, target.case)
+    if not own or not peer or not own[target.metric] or not peer[target.metric]:
+        return None
+    ratio = own[target.metric] / peer[target.metric]
+    return 1 / ratio if target.less_is_better else ratio
+
+
+def _metrics(result: dict[str, Any], server: Server, case: str) -> Metrics | None:
+    metrics: Metrics | None = result["servers"].get(server.key, {}).get(case)
+    return metrics
+
+
+def _case_title(key: str, case: str) -> str:
+    return f"{case} connections" if key == "append" else case
+
+
+def _markdown(heading: tuple[str, ...], rows: list[tuple[str, ...]]) -> str:
+    lines = [heading, tuple("---" for _ in heading), *rows]
+    return "\n".join("| " + " | ".join(line) + " |" for line in lines)

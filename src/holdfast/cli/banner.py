@@ -1,0 +1,24 @@
+"""What a server says on stdout when it is ready."""
+
+from holdfast.settings import Settings
+
+__all__ = ["banner"]
+
+
+def banner(url: str, settings: Settings) -> str:
+    """Return what a person who just started a server wants to know."""
+    stream = f"{url}/v1/stream/demo/hello"
+    if settings.server.durability == "memory":
+        data = "*** IN MEMORY: NOTHING IS WRITTEN TO DISK, NOTHING SURVIVES A RESTART ***"
+    else:
+        data = f"{settings.server.data_dir.resolve()} (on disk before it is acknowledged)"
+    return f"""\
+Holdfast is listening on {url}
+data: {data}
+
+Try it:
+  curl -i -X PUT -H 'Content-Type: text/plain' {stream}
+  curl -i -X POST -H 'Content-Type: text/plain' -d 'hello, world' {stream}
+  curl '{stream}?offset=-1'
+  curl -N '{stream}?offset=-1&live=sse'
+"""

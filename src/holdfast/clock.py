@@ -1,0 +1,76 @@
+"""Time, timers and randomness: the only module that reads any of them.
+
+Everything above takes a `Clock` as an argument, so that a test can drive a whole server on
+`holdfast.testing.FakeClock` and get the same run from the same seed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import secrets
+import time
+from typing import TYPE_CHECKING, Any, Protocol
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+class Timer(Protocol):
+    """A scheduled call that can be called off."""
+
+    def cancel(self) -> None:
+        """Call it off; harmless once it has run."""
+
+
+class Clock(Protocol):
+    """What the engine and the server know of time and chance."""
+
+    def now_ms(self) -> int:
+        """Milliseconds since the Unix epoch."""
+
+    def monotonic_s(self) -> float:
+        """Seconds on a clock that never goes back."""
+
+    def call_soon(self, call: Callable[..., object], *args: Any) -> None:
+        """Run `call` after what is running now."""
+
+    def call_later(self, delay_s: float, call: Callable[..., object], *args: Any) -> Timer:
+        """Run `call` after `delay_s` seconds unless the timer is cancelled."""
+
+    def random_int(self, low: int, high: int) -> int:
+        """A number from `low` to `high`, both included; not for secrets."""
+
+    def random_u64(self) -> int:
+        """64 unpredictable bits."""
+
+
+class SystemClock:
+    """The machine's clock, the running event loop's timers, the system's randomness."""
+
+    def __init__(self) -> None:
+        self._random = random.Random()  # noqa: S311 (jitter, not secrets)
+
+    def now_ms(self) -> int:
+        """Milliseconds since the Unix epoch."""
+        return time.time_ns() // 1_000_000
+
+    def monotonic_s(self) -> float:
+        """Seconds on a clock that never goes back."""
+        return time.monotonic()
+
+    def call_soon(self, call: Callable[..., object], *args: Any) -> None:
+        """Run `call` in the event loop's next round."""
+        asyncio.get_running_loop().call_soon(call, *args)
+
+    def call_later(self, delay_s: float, call: Callable[..., object], *args: Any) -> Timer:
+        """Run `call` after `delay_s` seconds."""
+        return asyncio.get_running_loop().call_later(delay_s, call, *args)
+
+    def random_int(self, low: int, high: int) -> int:
+        """A number from `low` to `high`, both included."""
+        return self._random.randint(low, high)
+
+    def random_u64(self) -> int:
+        """64 bits from the operating system."""
+        return secrets.randbits(64)

@@ -1,0 +1,1 @@
+"""The engine: a shard, the single writer of its streams, and the state its records make."""

@@ -1,0 +1,64 @@
+"""What the engine counts: plain integers on the hot path, read when somebody asks."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from holdfast.engine.commit import Batch
+
+BUCKETS: Final = 28
+
+
+class Histogram:
+    """Counts by powers of two: value v falls into the bucket of v's bit length."""
+
+    __slots__ = ("counts", "total")
+
+    def __init__(self) -> None:
+        self.counts = [0] * (BUCKETS + 1)
+        self.total = 0
+
+    def observe(self, value: int) -> None:
+        """Count one value; what is too large counts in the last bucket."""
+        bits = value.bit_length()
+        self.counts[bits if bits < BUCKETS else BUCKETS] += 1
+        self.total += value
+
+
+class Counters:
+    """Totals since start."""
+
+    __slots__ = (
+        "append_bytes",
+        "appends",
+        "batch_bytes",
+        "batch_records",
+        "batches",
+        "commit_failures",
+        "commit_us",
+        "creates",
+        "deletes",
+        "duplicates",
+        "expirations",
+    )
+
+    def __init__(self) -> None:
+        self.appends = 0
+        self.append_bytes = 0
+        self.duplicates = 0
+        self.creates = 0
+        self.deletes = 0
+        self.expirations = 0
+        self.batches = 0
+        self.commit_failures = 0
+        self.batch_records = Histogram()
+        self.batch_bytes = Histogram()
+        self.commit_us = Histogram()
+
+    def committed(self, batch: Batch, seconds: float) -> None:
+        """Count a durable batch."""
+        self.batches += 1
+        self.batch_records.observe(len(batch.records))
+        self.batch_bytes.observe(batch.size_bytes)
+        self.commit_us.observe(int(seconds * 1e6))

@@ -1,0 +1,383 @@
+"""A shard: the single writer of its streams.
+
+Rules:
+
+- Everything runs on one event loop and validation never awaits, so there are no locks.
+- A write is validated against the staged state: the overlay where there is an entry, the published
+  state otherwise. Order: exists, closed, content type, producer, `Stream-Seq`, body.
+- Every answer that rests on an overlay entry, refusals too, waits for the batch that entry rests
+  on. Otherwise a duplicate could be acknowledged before its original is durable.
+- Reads see published state only: no reader sees a byte that is not durable.
+- A stream past its deadline is gone for everyone at once; the record that removes it is issued
+  here, carries the deadline, and is what replay goes by.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Any, Final
+
+from holdfast.engine.commit import Batch, CommitLoop
+from holdfast.engine.counters import Counters
+from holdfast.engine.expiry import ExpiryQueue
+from holdfast.engine.live import LiveReaders
+from holdfast.engine.overlay import Staged
+from holdfast.engine.requests import Appended, AppendRequest, Created, CreateRequest, Deleted
+from holdfast.engine.state import State, Stream
+from holdfast.errors import (
+    ContentTypeMismatchError,
+    HoldfastError,
+    InvalidJsonError,
+    StreamClosedError,
+    StreamExistsError,
+    StreamNotFoundError,
+    StreamSeqError,
+)
+from holdfast.format.records import Kind, Record, StreamMeta, decode, encode, stream_number
+from holdfast.protocol import content, json_mode
+from holdfast.protocol.producer import ProducerState, is_duplicate
+
+if TYPE_CHECKING:
+    from holdfast.clock import Clock
+    from holdfast.engine.commit import Reply
+    from holdfast.log.interface import Log
+
+_log = logging.getLogger(__name__)
+_SWEEP_S: Final = 1.0
+# A renewal by reads becomes a record once it moved the deadline by this share of the TTL.
+_RENEWAL_SHARE: Final = 10
+
+
+class Shard:
+    """Streams, their single writer, and the log behind them."""
+
+    def __init__(
+        self,
+        log: Log,
+        clock: Clock,
+        *,
+        batch_bytes_max: int,
+        pending_bytes_max: int,
+        commit_timeout_s: float,
+        ttl_is_fixed: bool = False,
+    ) -> None:
+        self.state = State()
+        self.counters = Counters()
+        self.live = LiveReaders(clock)
+        self.log = log
+        self._clock = clock
+        self._ttl_is_fixed = ttl_is_fixed
+        self._overlay: dict[str, Staged] = {}
+        self._expiry = ExpiryQueue(self.state)
+        self._commits = CommitLoop(
+            log,
+            clock,
+            self.counters,
+            batch_bytes_max=batch_bytes_max,
+            pending_bytes_max=pending_bytes_max,
+            timeout_s=commit_timeout_s,
+            publish=self._publish,
+            drop=self._overlay.clear,
+        )
+        self.when_idle = self._commits.when_idle
+
+    # Life.
+
+    def recover(self) -> int:
+        """Apply the whole log; the number of batches. For a thread of its own, before `start`."""
+        batches = position = 0
+        for position, body in self.log.replay(0):
+            batches += 1
+            for index, record in enumerate(decode(body)):
+                self.state.apply(record, position, index)
+        for stream in self.state.by_number.values():
+            self._expiry.add(stream)
+        self._commits.start_after(position)
+        return batches
+
+    def start(self, post: Any) -> None:
+        """Take writes from now on; `post` runs a call on the event loop from any thread."""
+        self.log.start(post)
+        self._clock.call_later(_SWEEP_S, self._sweep)
+
+    @property
+    def position(self) -> int:
+        """The last position handed out."""
+        return self._commits.last_position
+
+    @property
+    def stalled(self) -> bool:
+        """Whether an unknown outcome keeps writes out."""
+        return self._commits.stalled
+
+    # Reading.
+
+    def find(self, name: str) -> Stream:
+        """The published stream of this name; raises if there is none or it has expired."""
+        stream = self.state.by_name.get(name)
+        if stream is None:
+            raise StreamNotFoundError(name)
+        if stream.deadline_ms is not None and stream.deadline_ms <= self._clock.now_ms():
+            self._expire(stream)
+            raise StreamNotFoundError(name)
+        return stream
+
+    def renew(self, stream: Stream) -> None:
+        """A read renews a sliding TTL; most renewals stay in memory."""
+        ttl_s = stream.meta.ttl_s
+        if ttl_s is None or stream.meta.expires_at_ms is not None or stream.gone:
+            return
+        deadline_ms = self._clock.now_ms() + ttl_s * 1000
+        assert stream.deadline_ms is not None
+        assert stream.recorded_deadline_ms is not None
+        if deadline_ms <= stream.deadline_ms:
+            return
+        stream.deadline_ms = deadline_ms
+        moved_ms = deadline_ms - stream.recorded_deadline_ms
+        if moved_ms * _RENEWAL_SHARE > ttl_s * 1000 and not self._is_staged_gone(stream):
+            stream.recorded_deadline_ms = deadline_ms
+            self._stage_quietly(Record(Kind.TOUCH, stream.number, deadline_ms))
+
+    # Writing.
+
+    def append(self, name: str, request: AppendRequest, reply: Reply, context: Any) -> None:
+        """Append to a stream, close it, or both; `reply(context, outcome)` answers once."""
+        self._commits.check()
+        now_ms = self._clock.now_ms()
+        staged = self._overlay.get(name)
+        if staged is None:
+            stream = self.state.by_name.get(name)
+            if stream is None:
+                raise StreamNotFoundError(name)
+            staged = Staged.over(stream)
+        if staged.gone or (staged.deadline_ms is not None and self._lapsed(staged, now_ms)):
+            self._answer(staged, reply, context, StreamNotFoundError(name))
+            return
+        try:
+            outcome = self._stage_append(staged, request, now_ms)
+        except HoldfastError as error:
+            outcome = error
+        batch = staged.batch
+        if batch is None:
+            reply(context, outcome)
+        else:
+            batch.answers.append((reply, context, outcome))
+
+    def create(self, name: str, request: CreateRequest, reply: Reply, context: Any) -> None:
+        """Create a stream, or confirm that it exists as asked for."""
+        self._commits.check()
+        now_ms = self._clock.now_ms()
+        existing = self._view(name)
+        if existing is not None and not existing.gone and not self._lapsed(existing, now_ms):
+            self._answer(existing, reply, context, _confirm(existing, request))
+            return
+        try:
+            staged = self._stage_create(name, request, now_ms)
+        except HoldfastError as error:
+            self._answer(existing, reply, context, error)
+            return
+        outcome = Created(True, request.content_type, staged.tail, staged.closed)
+        self._answer(staged, reply, context, outcome)
+
+    def delete(self, name: str, reply: Reply, context: Any) -> None:
+        """Delete a stream and all its data."""
+        self._commits.check()
+        now_ms = self._clock.now_ms()
+        staged = self._view(name)
+        if staged is None or staged.gone or self._lapsed(staged, now_ms):
+            self._answer(staged, reply, context, StreamNotFoundError(name))
+            return
+        self._stage_gone(staged, Record(Kind.DELETE, staged.number, now_ms))
+        self._answer(staged, reply, context, Deleted())
+
+    # Staging.
+
+    def _view(self, name: str) -> Staged | None:
+        staged = self._overlay.get(name)
+        if staged is None:
+            stream = self.state.by_name.get(name)
+            return None if stream is None else Staged.over(stream)
+        return staged
+
+    def _stage_append(self, staged: Staged, request: AppendRequest, now_ms: int) -> Appended:
+        body, producer, seq = request.body, request.producer, request.seq
+        if staged.closed:
+            return _answer_closed(staged, request)
+        if body:
+            if request.media != staged.media:
+                raise ContentTypeMismatchError(
+                    f"The stream holds {staged.media}, the append is {request.media}."
+                )
+        if producer is not None:
+            state = staged.producer_state(producer.id)
+            if is_duplicate(state, producer):
+                self.counters.duplicates += 1
+                return Appended(staged.tail, staged.closed, state, duplicate=True)
+        if seq is not None and staged.seq is not None and seq <= staged.seq:
+            raise StreamSeqError(
+                f"Stream-Seq {seq!r} is not greater than the last one, {staged.seq!r}."
+            )
+        if body and staged.media == content.JSON:
+            body = json_mode.store_form(body)
+            if not body:
+                raise InvalidJsonError("An empty array appends nothing; send at least one message.")
+        record = Record(Kind.APPEND, staged.number, now_ms, body, request.close, producer, seq)
+        self._stage(staged, record)
+        return Appended(
+            staged.tail,
+            staged.closed,
+            None if producer is None else ProducerState(producer.epoch, producer.seq),
+        )
+
+    def _stage_create(self, name: str, request: CreateRequest, now_ms: int) -> Staged:
+        body = request.body
+        media = content.media_type(request.content_type)
+        if request.producer is not None:
+            is_duplicate(None, request.producer)
+        if body and media == content.JSON:
+            body = json_mode.store_form(body)
+        expires_at_ms = request.expires_at_ms
+        if request.ttl_s is not None and self._ttl_is_fixed:
+            expires_at_ms = now_ms + request.ttl_s * 1000
+        meta = StreamMeta(name, request.content_type, request.ttl_s, expires_at_ms)
+        batch = self._commits.batch()
+        number = stream_number(batch.position, len(batch.records))
+        staged = Staged(number, meta, media)
+        record = Record(
+            Kind.CREATE, number, now_ms, body, request.close, request.producer, request.seq, meta
+        )
+        self._stage(staged, record)
+        return staged
+
+    def _stage(self, staged: Staged, record: Record) -> None:
+        """Put a record into the open batch and its effect into the overlay."""
+        batch = self._commits.batch()
+        self._commits.add(batch, record, encode(record))
+        staged.tail += len(record.payload)
+        if record.producer is not None:
+            producer_id, epoch, producer_seq = record.producer
+            if staged.producers is None:
+                staged.producers = {}
+            staged.producers[producer_id] = ProducerState(epoch, producer_seq)
+        if record.seq is not None:
+            staged.seq = record.seq
+        if record.closes:
+            staged.closed = True
+            staged.closer = record.producer
+        meta = staged.meta
+        if meta.ttl_s is not None and meta.expires_at_ms is None:
+            staged.deadline_ms = record.at_ms + meta.ttl_s * 1000
+        staged.batch = batch
+        batch.touched.append(staged)
+        self._overlay[meta.name] = staged
+
+    def _stage_gone(self, staged: Staged, record: Record) -> None:
+        batch = self._commits.batch()
+        self._commits.add(batch, record, encode(record))
+        staged.gone = True
+        staged.batch = batch
+        batch.touched.append(staged)
+        self._overlay[staged.meta.name] = staged
+
+    def _stage_quietly(self, record: Record) -> None:
+        """Stage a record that nobody waits for; while the log is stalled it is left out."""
+        if not self._commits.stalled:
+            self._commits.add(self._commits.batch(), record, encode(record))
+
+    def _answer(self, staged: Staged | None, reply: Reply, context: Any, outcome: object) -> None:
+        if staged is None or staged.batch is None:
+            reply(context, outcome)
+        else:
+            staged.batch.answers.append((reply, context, outcome))
+
+    # Expiry.
+
+    def _lapsed(self, staged: Staged, now_ms: int) -> bool:
+        """Whether the stream has expired; if so its removal is staged."""
+        if not staged.expired(now_ms):
+            return False
+        assert staged.deadline_ms is not None
+        self._stage_gone(staged, Record(Kind.EXPIRE, staged.number, staged.deadline_ms))
+        return True
+
+    def _is_staged_gone(self, stream: Stream) -> bool:
+        staged = self._overlay.get(stream.meta.name)
+        return staged is not None and (staged.gone or staged.number != stream.number)
+
+    def _expire(self, stream: Stream) -> None:
+        """Stage the removal of a published stream past its deadline, once."""
+        if self._commits.stalled or self._is_staged_gone(stream):
+            return
+        staged = self._overlay.get(stream.meta.name) or Staged.over(stream)
+        self._lapsed(staged, self._clock.now_ms())
+
+    def _sweep(self) -> None:
+        for stream in self._expiry.due(self._clock.now_ms()):
+            self._expire(stream)
+        self._clock.call_later(_SWEEP_S, self._sweep)
+
+    # Publishing.
+
+    def _publish(self, batch: Batch) -> None:
+        """Make a durable batch visible, send its answers, wake the readers of its streams."""
+        apply, position = self.state.apply, batch.position
+        bytes_before = self.state.appended_bytes
+        woken: dict[Stream, None] = {}
+        for index, record in enumerate(batch.records):
+            stream = apply(record, position, index)
+            if record.kind != Kind.APPEND:
+                self._count_rare(record, stream)
+            if stream.readers is not None and record.kind != Kind.TOUCH:
+                woken[stream] = None
+        overlay = self._overlay
+        for staged in batch.touched:
+            if staged.batch is batch:
+                staged.batch = None
+                name = staged.meta.name
+                if overlay.get(name) is staged:
+                    del overlay[name]
+        counters = self.counters
+        counters.appends += len(batch.records)
+        counters.append_bytes += self.state.appended_bytes - bytes_before
+        for reply, context, outcome in batch.answers:
+            reply(context, outcome)
+        for stream in woken:
+            if stream.readers is not None:
+                stream.readers.wake()
+
+    def _count_rare(self, record: Record, stream: Stream) -> None:
+        counters = self.counters
+        counters.appends -= 1
+        if record.kind == Kind.CREATE:
+            counters.creates += 1
+            self._expiry.add(stream)
+        elif record.kind == Kind.DELETE:
+            counters.deletes += 1
+        elif record.kind == Kind.EXPIRE:
+            counters.expirations += 1
+
+
+def _answer_closed(staged: Staged, request: AppendRequest) -> Appended:
+    """A closed stream confirms its closure, and the append that closed it; nothing else."""
+    producer = request.producer
+    if producer is not None and producer == staged.closer:
+        state = ProducerState(producer.epoch, producer.seq)
+        return Appended(staged.tail, closed=True, producer=state, duplicate=True)
+    if request.close and not request.body:
+        return Appended(staged.tail, closed=True, duplicate=True)
+    raise StreamClosedError(staged.tail)
+
+
+def _confirm(staged: Staged, request: CreateRequest) -> Created | HoldfastError:
+    """Whether an existing stream is what a PUT asks for."""
+    meta = staged.meta
+    if content.media_type(request.content_type) != staged.media:
+        return StreamExistsError(f"The stream exists with the content type {meta.content_type}.")
+    if request.ttl_s != meta.ttl_s or (
+        meta.ttl_s is None and request.expires_at_ms != meta.expires_at_ms
+    ):
+        return StreamExistsError("The stream exists with another TTL or expiry.")
+    if request.close != staged.closed:
+        state = "closed" if staged.closed else "open"
+        return StreamExistsError(f"The stream exists and is {state}.")
+    return Created(False, meta.content_type, staged.tail, staged.closed)

@@ -1,0 +1,1 @@
+"""The bytes on disk, without any I/O: records, batches, segments."""

@@ -1,0 +1,160 @@
+"""Records: everything that changes durable state, as bytes.
+
+A batch's body is its records one after the other. A record is
+
+    length u32 | kind u8 | flags u8 | reserved u16 | stream u64 | at_ms u64 | sections | payload
+
+little-endian, `length` counting what follows it. Sections stand in this order, each only if its
+flag is set:
+
+    PRODUCER  id length u16, epoch u64, seq u64, id
+    SEQ       length u16, bytes
+    META      length u32, MessagePack map (see `StreamMeta`)
+
+`stream` is the stream's number: the position of the batch and the index of the record that created
+it. Append, producer state, `Stream-Seq` and closure share one record, so they are atomic. Nothing
+here depends on a clock: an expiry carries the deadline it acted on in `at_ms`.
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+from struct import Struct
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+from holdfast.protocol.producer import Producer
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+INDEX_BITS: Final = 20
+RECORDS_MAX: Final = 1 << INDEX_BITS
+
+_HEAD: Final = Struct("<IBBHQQ")
+_PRODUCER: Final = Struct("<HQQ")
+_SEQ: Final = Struct("<H")
+_META: Final = Struct("<I")
+
+CLOSES: Final = 1
+HAS_PRODUCER: Final = 2
+HAS_SEQ: Final = 4
+HAS_META: Final = 8
+
+
+class Kind(IntEnum):
+    """What a record does."""
+
+    CREATE = 1
+    APPEND = 2
+    DELETE = 3
+    EXPIRE = 4
+    TOUCH = 5
+
+
+class StreamMeta(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What a stream is created with and keeps for life."""
+
+    name: str
+    content_type: str
+    ttl_s: int | None = None
+    expires_at_ms: int | None = None
+
+
+class Record(msgspec.Struct, gc=False):
+    """One decoded record; which fields matter depends on the kind."""
+
+    kind: int
+    stream: int
+    at_ms: int
+    payload: bytes = b""
+    closes: bool = False
+    producer: Producer | None = None
+    seq: bytes | None = None
+    meta: StreamMeta | None = None
+
+
+_encode_meta = msgspec.msgpack.Encoder().encode
+_decode_meta = msgspec.msgpack.Decoder(StreamMeta).decode
+
+
+def stream_number(position: int, index: int) -> int:
+    """The number of the stream created by record `index` of the batch at `position`."""
+    return position << INDEX_BITS | index
+
+
+def encode(record: Record) -> bytes:
+    """The bytes of one record."""
+    payload = record.payload
+    if record.producer is None and record.seq is None and record.meta is None:
+        flags = CLOSES if record.closes else 0
+        length = _HEAD.size - 4 + len(payload)
+        return _HEAD.pack(length, record.kind, flags, 0, record.stream, record.at_ms) + payload
+    return _encode_with_sections(record)
+
+
+def _encode_with_sections(record: Record) -> bytes:
+    flags = CLOSES if record.closes else 0
+    sections = []
+    if record.producer is not None:
+        flags |= HAS_PRODUCER
+        producer_id, epoch, seq = record.producer
+        sections += [_PRODUCER.pack(len(producer_id), epoch, seq), producer_id]
+    if record.seq is not None:
+        flags |= HAS_SEQ
+        sections += [_SEQ.pack(len(record.seq)), record.seq]
+    if record.meta is not None:
+        flags |= HAS_META
+        meta = _encode_meta(record.meta)
+        sections += [_META.pack(len(meta)), meta]
+    body = b"".join([*sections, record.payload])
+    length = _HEAD.size - 4 + len(body)
+    return _HEAD.pack(length, record.kind, flags, 0, record.stream, record.at_ms) + body
+
+
+def decode(body: bytes) -> Iterator[Record]:
+    """The records of a batch's body, which must end where its last record ends.
+
+    The body has passed its checksum, so a fault here is a defect of the writer: ValueError.
+    """
+    at = 0
+    size = len(body)
+    while at < size:
+        if size - at < _HEAD.size:
+            raise ValueError(f"record at byte {at} has no room for its head")
+        length, kind, flags, _, stream, at_ms = _HEAD.unpack_from(body, at)
+        end = at + 4 + length
+        start = at + _HEAD.size
+        if not start <= end <= size:
+            raise ValueError(f"record at byte {at} has length {length}, which does not fit")
+        if flags & (HAS_PRODUCER | HAS_SEQ | HAS_META):
+            yield _decode_sections(body, start, end, kind, flags, stream, at_ms)
+        else:
+            yield Record(kind, stream, at_ms, body[start:end], bool(flags & CLOSES))
+        at = end
+
+
+def _decode_sections(
+    body: bytes, at: int, end: int, kind: int, flags: int, stream: int, at_ms: int
+) -> Record:
+    record = Record(kind, stream, at_ms, closes=bool(flags & CLOSES))
+    if flags & HAS_PRODUCER:
+        size, epoch, seq = _PRODUCER.unpack_from(body, at)
+        at += _PRODUCER.size
+        record.producer = Producer(body[at : at + size], epoch, seq)
+        at += size
+    if flags & HAS_SEQ:
+        (size,) = _SEQ.unpack_from(body, at)
+        at += _SEQ.size
+        record.seq = body[at : at + size]
+        at += size
+    if flags & HAS_META:
+        (size,) = _META.unpack_from(body, at)
+        at += _META.size
+        record.meta = _decode_meta(body[at : at + size])
+        at += size
+    if at > end:
+        raise ValueError("a record's sections are longer than the record")
+    record.payload = body[at:end]
+    return record

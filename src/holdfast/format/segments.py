@@ -1,0 +1,116 @@
+"""Segments: the files of the log, as bytes.
+
+A segment is a 64-byte header and then batches. The header
+
+    magic 8s | version u32 | reserved u32 | salt u64 | first position u64
+    | predecessor u64 | predecessor's durable end u64 | checksum u64 | zeros
+
+names the segment before it (its index, 0 for none) and the byte at which that one ends for good:
+what lies beyond was never acknowledged and is ignored. A batch is
+
+    magic 4s | body length u32 | position u64 | head checksum u64 | body checksum u64 | body
+
+Both of its checksums are XXH3-64 seeded with the segment's random salt, so that no payload can
+pass for a batch, and the head has one of its own, so that looking for batches in damaged bytes
+never trusts a length that was not written by us.
+"""
+
+from __future__ import annotations
+
+from struct import Struct
+from typing import Final, NamedTuple
+
+from xxhash import xxh3_64_intdigest
+
+HEADER_BYTES: Final = 64
+FRAME_BYTES: Final = 32
+FORMAT_VERSION: Final = 1
+
+_MAGIC: Final = b"HOLDFAST"
+_FRAME_MAGIC: Final = b"HFB\x01"
+_HEADER: Final = Struct("<8sIIQQQQ")
+_CHECKSUM: Final = Struct("<Q")
+_FRAME_HEAD: Final = Struct("<4sIQ")
+_FRAME: Final = Struct("<4sIQQQ")
+
+
+class SegmentHeader(NamedTuple):
+    """What a segment says of itself and of the one before it."""
+
+    salt: int
+    first_position: int
+    predecessor: int
+    predecessor_end: int
+
+
+class Frame(NamedTuple):
+    """One valid batch found in a segment."""
+
+    position: int
+    body: bytes
+    end: int
+
+
+class UnknownVersionError(ValueError):
+    """The header is sound, but of a version this code does not read."""
+
+
+def encode_header(header: SegmentHeader) -> bytes:
+    """The 64 bytes a segment starts with."""
+    packed = _HEADER.pack(_MAGIC, FORMAT_VERSION, 0, *header)
+    return (packed + _CHECKSUM.pack(xxh3_64_intdigest(packed))).ljust(HEADER_BYTES, b"\0")
+
+
+def decode_header(data: bytes) -> SegmentHeader | None:
+    """The header at the start of `data`, or None where there is no sound one."""
+    if len(data) < HEADER_BYTES:
+        return None
+    magic, version, _, *rest = _HEADER.unpack_from(data)
+    (checksum,) = _CHECKSUM.unpack_from(data, _HEADER.size)
+    if magic != _MAGIC or checksum != xxh3_64_intdigest(data[: _HEADER.size]):
+        return None
+    if any(data[_HEADER.size + _CHECKSUM.size : HEADER_BYTES]):
+        return None
+    if version != FORMAT_VERSION:
+        raise UnknownVersionError(f"segment format {version}")
+    return SegmentHeader(*rest)
+
+
+def encode_batch(salt: int, position: int, body: bytes) -> bytes:
+    """A batch's frame and body, ready to be written."""
+    head = _FRAME_HEAD.pack(_FRAME_MAGIC, len(body), position)
+    return (
+        _FRAME.pack(
+            _FRAME_MAGIC,
+            len(body),
+            position,
+            xxh3_64_intdigest(head, seed=salt),
+            xxh3_64_intdigest(body, seed=salt),
+        )
+        + body
+    )
+
+
+def decode_batch(data: bytes, at: int, salt: int) -> Frame | None:
+    """The batch that starts at byte `at`, or None where there is no sound one."""
+    if at + FRAME_BYTES > len(data):
+        return None
+    magic, length, position, head_sum, body_sum = _FRAME.unpack_from(data, at)
+    if magic != _FRAME_MAGIC:
+        return None
+    if head_sum != xxh3_64_intdigest(data[at : at + _FRAME_HEAD.size], seed=salt):
+        return None
+    start = at + FRAME_BYTES
+    body = data[start : start + length]
+    if len(body) != length or body_sum != xxh3_64_intdigest(body, seed=salt):
+        return None
+    return Frame(position, body, start + length)
+
+
+def find_batch(data: bytes, at: int, salt: int) -> int | None:
+    """The first byte at or after `at` where a sound batch starts."""
+    while (at := data.find(_FRAME_MAGIC, at)) >= 0:
+        if decode_batch(data, at, salt) is not None:
+            return at
+        at += 1
+    return None

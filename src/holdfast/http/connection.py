@@ -1,0 +1,394 @@
+"""A native HTTP/1.1 connection: an `asyncio.Protocol` around the httptools parser.
+
+Rules:
+
+- Answers leave in the order of their requests; several that are ready leave in one write.
+- A request is dispatched once everything before it is answered. Only appends may follow appends
+  that still wait for the disk: they are staged in order, and no read can overtake a write.
+- A client that does not read its answers is not read from either, and live readers skip it.
+- Once a request is refused before its end (too large, malformed), the rest of the input means
+  nothing: it is discarded, the refusal is written in its turn, and the connection closes after a
+  short while, so that the refusal is not lost to a reset.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from typing import TYPE_CHECKING, Final, cast
+
+import httptools
+
+from holdfast.errors import (
+    HeadersTooLargeError,
+    HoldfastError,
+    InvalidRequestError,
+    PayloadTooLargeError,
+    RequestTimeoutError,
+)
+from holdfast.http.errors import answer_error
+from holdfast.http.exchange import KEPT_FIELDS, LIST_FIELDS, Request
+from holdfast.http.native_slot import NativeSlot
+
+if TYPE_CHECKING:
+    from holdfast.http.listener import Listener
+
+_CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
+WRITE_BUFFER_BYTES: Final = 65_536
+LINGER_S: Final = 2
+
+
+class Connection(asyncio.Protocol):
+    """One client's connection."""
+
+    def __init__(self, listener: Listener) -> None:
+        self.app = listener.app
+        self.paused = False
+        # The listener's tick at which patience ends; 0 while nothing is expected of the client.
+        self.deadline = 0
+        self._listener = listener
+        self._transport: asyncio.Transport
+        self._parser = httptools.HttpRequestParser(self)
+        # The request being parsed.
+        self._url = b""
+        self._fields: dict[bytes, bytes] = {}
+        self._repeated: bytes | None = None
+        self._head_bytes = 0
+        self._in_head = False
+        self._request: Request | None = None
+        self._slot: NativeSlot | None = None
+        self._body: list[bytes] = []
+        self._body_bytes = 0
+        self._continue_due = False
+        # Requests that are dispatched, oldest first, and those that must wait.
+        self._slots: deque[NativeSlot] = deque()
+        self._backlog: deque[tuple[Request | HoldfastError, NativeSlot]] = deque()
+        self._backlog_bytes = 0
+        self._reading_paused = False
+        self._discarding = False
+        self._closing = False
+
+    # The transport's events.
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """A client has connected."""
+        # uvloop's transports have the interface of this class without being of it.
+        transport = cast("asyncio.Transport", transport)
+        self._transport = transport
+        transport.set_write_buffer_limits(high=WRITE_BUFFER_BYTES)
+        self.deadline = self._listener.tick + self._listener.header_ticks
+        self._listener.joined(self)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """The client is gone."""
+        del exc
+        self._listener.left(self)
+        self._discarding = self._closing = True
+        slots = list(self._slots)
+        self._slots.clear()
+        self._backlog.clear()
+        for slot in slots:
+            slot.abandon()
+
+    def data_received(self, data: bytes) -> None:
+        """Feed the parser, which calls the `on_…` methods."""
+        if self._discarding:
+            return
+        was_in_head = self._in_head
+        head_before = self._head_bytes
+        try:
+            self._parser.feed_data(data)
+        except httptools.HttpParserUpgrade:
+            # Nobody here speaks the other protocol; the request itself is answered as usual.
+            self._discarding = True
+        except httptools.HttpParserCallbackError:
+            raise
+        except httptools.HttpParserError as error:
+            self._refuse(InvalidRequestError(f"Malformed HTTP request: {error}."))
+        if was_in_head and self._in_head and self._head_bytes == head_before:
+            # All of it belongs to one unfinished header field, which the parser holds back.
+            self._head_bytes += len(data)
+            self._check_head_bytes()
+
+    def eof_received(self) -> bool:
+        """The client sends no more; answers under way are still delivered."""
+        if not self._slots and not self._backlog:
+            return False
+        self._discarding = True
+        last = self._backlog[-1][1] if self._backlog else self._slots[-1]
+        last.closes = True
+        return True
+
+    def pause_writing(self) -> None:
+        """The client does not read: stop reading from it, too."""
+        self.paused = True
+        self.deadline = self._listener.tick + self._listener.idle_ticks
+        self._update_reading()
+
+    def resume_writing(self) -> None:
+        """The client reads again."""
+        self.paused = False
+        self.deadline = 0
+        if self._slots:
+            self._slots[0].resume()
+        self._update_reading()
+        self._after_answers()
+
+    # The parser's events.
+
+    def on_message_begin(self) -> None:
+        """The first byte of a request."""
+        self._url = b""
+        self._fields = {}
+        self._repeated = None
+        self._head_bytes = 0
+        self._in_head = True
+        self.deadline = self._listener.tick + self._listener.header_ticks
+
+    def on_url(self, url: bytes) -> None:
+        """The request target, perhaps in pieces."""
+        self._url += url
+        self._head_bytes += len(url)
+        self._check_head_bytes()
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """One whole header field."""
+        self._head_bytes += len(name) + len(value)
+        key = KEPT_FIELDS.get(name) or KEPT_FIELDS.get(name.lower())
+        if key is None:
+            self._check_head_bytes()
+            return
+        fields = self._fields
+        if key not in fields:
+            fields[key] = value
+        elif key in LIST_FIELDS:
+            fields[key] += b", " + value
+        else:
+            self._repeated = key
+
+    def on_headers_complete(self) -> None:
+        """The head is complete: decide whether to take the body."""
+        self._in_head = False
+        if self._discarding:
+            return
+        self._check_head_bytes()
+        parser, listener, fields = self._parser, self._listener, self._fields
+        method = parser.get_method()
+        path, _, query = self._url.partition(b"?")
+        chunked = parser.get_http_version() == "1.1"
+        slot = NativeSlot(self, method, keep_alive=parser.should_keep_alive(), chunked=chunked)
+        request = Request(method, path, query)
+        request.fields = fields
+        request.origin = listener.scheme + fields.get(b"host", listener.authority)
+        self._request, self._slot = request, slot
+        self._body, self._body_bytes = [], 0
+        self._continue_due = False
+        self._check_head(request, http11=chunked)
+        if not self._discarding:
+            self.deadline = listener.tick + listener.body_ticks
+            if b"expect" in fields and fields[b"expect"].lower() == b"100-continue":
+                self._continue_due = True
+                self._send_continue()
+
+    def on_body(self, body: bytes) -> None:
+        """A piece of the body."""
+        if self._discarding:
+            return
+        self._body_bytes += len(body)
+        if self._body_bytes > self._listener.body_bytes_max:
+            self._refuse_body()
+            return
+        self._body.append(body)
+        self.deadline = self._listener.tick + self._listener.body_ticks
+
+    def on_message_complete(self) -> None:
+        """The request is complete."""
+        if self._discarding:
+            return
+        request, slot = self._request, self._slot
+        assert request is not None
+        assert slot is not None
+        self._request = self._slot = None
+        self.deadline = 0
+        body = self._body
+        if body:
+            request.body = body[0] if len(body) == 1 else b"".join(body)
+            self._body = []
+        self._submit(request, slot)
+
+    # Requests.
+
+    def _check_head_bytes(self) -> None:
+        if self._head_bytes > self._listener.header_bytes_max and not self._discarding:
+            self._refuse(
+                HeadersTooLargeError(
+                    f"Request line and headers exceed {self._listener.header_bytes_max} bytes."
+                )
+            )
+
+    def _check_head(self, request: Request, *, http11: bool) -> None:
+        """Refuse what must not go further: ambiguous framing, repeated fields, large bodies."""
+        fields = request.fields
+        length = fields.get(b"content-length")
+        encoding = fields.get(b"transfer-encoding")
+        if encoding is not None and length is not None:
+            self._refuse(
+                InvalidRequestError("Content-Length and Transfer-Encoding exclude each other.")
+            )
+        elif encoding is not None and encoding.lower() != b"chunked":
+            self._refuse(InvalidRequestError("The only Transfer-Encoding taken is chunked."))
+        elif self._repeated is not None:
+            name = self._repeated.decode()
+            self._refuse(InvalidRequestError(f"The header {name} is given more than once."))
+        elif http11 and b"host" not in fields:
+            self._refuse(InvalidRequestError("An HTTP/1.1 request needs a Host header."))
+        elif length is not None and int(length) > self._listener.body_bytes_max:
+            self._refuse_body()
+        elif not request.path.startswith(b"/"):
+            self._normalise_target(request)
+
+    def _normalise_target(self, request: Request) -> None:
+        """Targets of the form `http://host/path` and `*` are allowed, though rarely sent."""
+        scheme, found, rest = request.path.partition(b"://")
+        if found and scheme.lower() in (b"http", b"https"):
+            request.path = b"/" + rest.partition(b"/")[2]
+        elif not (request.path == b"*" and request.method == b"OPTIONS"):
+            self._refuse(InvalidRequestError("The request target must be a path."))
+
+    def _refuse_body(self) -> None:
+        limit = self._listener.body_bytes_max
+        self._refuse(PayloadTooLargeError(f"The body exceeds {limit} bytes."))
+
+    def _refuse(self, error: HoldfastError) -> None:
+        """Answer the request being parsed with an error, in its turn, and take no more."""
+        if self._discarding:
+            return
+        self._discarding = True
+        self._body = []
+        slot = self._slot or NativeSlot(self, b"", keep_alive=False, chunked=False)
+        slot.closes = True
+        self._request = self._slot = None
+        self._submit(error, slot)
+
+    def _submit(self, request: Request | HoldfastError, slot: NativeSlot) -> None:
+        slots = self._slots
+        if not slots or (slot.is_post and not self._backlog and slots[-1].is_post):
+            self._dispatch(request, slot)
+        else:
+            self._backlog.append((request, slot))
+            if isinstance(request, Request):
+                self._backlog_bytes += len(request.body)
+        if slots:
+            self._update_reading()
+
+    def _dispatch(self, request: Request | HoldfastError, slot: NativeSlot) -> None:
+        self._slots.append(slot)
+        slot.start_timing(self.app.clock.monotonic_s())
+        if isinstance(request, Request):
+            self.app.handle(request, slot)
+        else:
+            answer_error(slot, request)
+
+    # Answers.
+
+    def write(self, data: bytes) -> None:
+        """Write a piece of the oldest request's answer."""
+        self._transport.write(data)
+
+    def completed(self, slot: NativeSlot) -> None:
+        """A slot has its answer: write it and all that were waiting behind it, in order."""
+        slots = self._slots
+        if slots[0] is not slot:
+            return
+        slots.popleft()
+        assert slot.output is not None
+        if not slots:
+            self._transport.write(slot.output)
+            closes = slot.closes
+        else:
+            closes = self._write_ready(slot)
+        if closes:
+            self._close()
+        elif not slots:
+            self._after_answers()
+
+    def _write_ready(self, slot: NativeSlot) -> bool:
+        """Write this answer and those that are ready behind it; whether to close then."""
+        slots = self._slots
+        outputs = [slot.output or b""]
+        while slots and not slot.closes and slots[0].output is not None:
+            slot = slots.popleft()
+            outputs.append(slot.output or b"")
+        self._transport.write(b"".join(outputs))
+        return slot.closes
+
+    def _after_answers(self) -> None:
+        """Nothing is under way: go on with the backlog, or wait for the next request."""
+        while self._backlog and not self._slots and not self._closing and not self.paused:
+            request, slot = self._backlog.popleft()
+            if isinstance(request, Request):
+                self._backlog_bytes -= len(request.body)
+            self._dispatch(request, slot)
+        if self._reading_paused:
+            self._update_reading()
+        if self._slots or self._closing:
+            return
+        self._send_continue()
+        if self.app.draining and self._request is None and not self._in_head:
+            self._close()
+        elif self._request is None and not self._in_head:
+            self.deadline = self._listener.tick + self._listener.idle_ticks
+
+    def _send_continue(self) -> None:
+        if self._continue_due and not self._slots and not self._backlog:
+            self._continue_due = False
+            self._transport.write(_CONTINUE)
+
+    def _update_reading(self) -> None:
+        """Read from the client only while what it sends can be worked on."""
+        waiting = len(self._slots) + len(self._backlog)
+        stop = (
+            self.paused
+            or waiting >= self._listener.pipeline_max
+            or self._backlog_bytes > self._listener.body_bytes_max
+        )
+        if stop != self._reading_paused and not self._transport.is_closing():
+            self._reading_paused = stop
+            if stop:
+                self._transport.pause_reading()
+            else:
+                self._transport.resume_reading()
+
+    # The end.
+
+    def _close(self) -> None:
+        """Close once everything is written; after a refusal, only once the client has read it."""
+        self._closing = True
+        if self._discarding and self._transport.can_write_eof():
+            self._transport.write_eof()
+            self.deadline = self._listener.tick + LINGER_S
+        else:
+            self._transport.close()
+
+    def turn_away(self, error: HoldfastError) -> None:
+        """The server has no room for this connection."""
+        self._refuse(error)
+
+    def drain(self) -> None:
+        """The server is shutting down: close when nothing is under way."""
+        if not self._slots and not self._backlog and self._request is None and not self._in_head:
+            self._transport.close()
+
+    def expire(self) -> None:
+        """The client has kept us waiting too long."""
+        self.deadline = 0
+        if (self._in_head or self._request is not None) and not self._discarding:
+            self._refuse(RequestTimeoutError("The request did not arrive in time."))
+        elif self._closing or self.paused:
+            self._transport.abort()
+        else:
+            self._transport.close()
+
+    def abort(self) -> None:
+        """Drop the connection at once."""
+        self._transport.abort()

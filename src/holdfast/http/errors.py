@@ -1,0 +1,55 @@
+"""The one place that turns errors into responses."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from holdfast.errors import (
+    HoldfastError,
+    MethodNotAllowedError,
+    ProducerFencedError,
+    ProducerGapError,
+    StreamClosedError,
+    UnavailableError,
+)
+
+if TYPE_CHECKING:
+    from holdfast.http.exchange import Slot
+
+_encode = msgspec.json.Encoder().encode
+
+
+def answer_error(slot: Slot, error: HoldfastError) -> None:
+    """Answer with the error's status, its header fields and a JSON body that explains it."""
+    slot.answer(
+        error.status,
+        b"Content-Type: application/json\r\nCache-Control: no-store\r\n" + error_fields(error),
+        error_body(error),
+    )
+
+
+def error_body(error: HoldfastError) -> bytes:
+    """`{"error": {"code": …, "message": …}}`."""
+    return _encode({"error": {"code": error.code, "message": error.message}})
+
+
+def error_fields(error: HoldfastError) -> bytes:
+    """The header fields that the protocol attaches to this error."""
+    match error:
+        case StreamClosedError():
+            return b"Stream-Closed: true\r\nStream-Next-Offset: %020d\r\n" % error.tail
+        case ProducerFencedError():
+            return b"Producer-Epoch: %d\r\n" % error.epoch
+        case ProducerGapError():
+            return b"Producer-Expected-Seq: %d\r\nProducer-Received-Seq: %d\r\n" % (
+                error.expected,
+                error.received,
+            )
+        case MethodNotAllowedError():
+            return b"Allow: %b\r\n" % error.allowed.encode()
+        case UnavailableError():
+            return b"Retry-After: %d\r\n" % error.retry_after_s
+        case _:
+            return b""

@@ -1,0 +1,79 @@
+"""One request and the place for its answer: all that handlers know of HTTP.
+
+The native connection and the ASGI app each have a slot of their own; handlers cannot tell them
+apart. Header fields go into a slot as one block of lines, which the native connection writes as it
+is and the ASGI app takes apart again.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+# The only request fields that are kept; everything else is dropped while parsing.
+_KEPT = (
+    b"accept-encoding",
+    b"authorization",
+    b"content-length",
+    b"content-type",
+    b"expect",
+    b"host",
+    b"if-match",
+    b"if-none-match",
+    b"producer-epoch",
+    b"producer-id",
+    b"producer-seq",
+    b"stream-closed",
+    b"stream-expires-at",
+    b"stream-seq",
+    b"stream-ttl",
+    b"transfer-encoding",
+)
+# As sent by most clients, so that the common case needs no lower-casing.
+KEPT_FIELDS = {spelling: name for name in _KEPT for spelling in (name, name.title())}
+# Fields whose value is a list: repeating them is the same as a comma.
+LIST_FIELDS = frozenset({b"accept-encoding", b"if-match", b"if-none-match"})
+
+
+class Request:
+    """A complete request; `fields` has lower-cased names and only those the protocol knows."""
+
+    __slots__ = ("body", "fields", "method", "origin", "path", "prefix", "query")
+
+    def __init__(self, method: bytes, path: bytes, query: bytes) -> None:
+        self.method = method
+        self.path = path
+        self.query = query
+        self.fields: dict[bytes, bytes] = {}
+        self.body = b""
+        # Scheme and host as the client sees them; the prefix is where an app is mounted.
+        self.origin = b""
+        self.prefix = b""
+
+
+class Slot(Protocol):
+    """Where a handler puts its answer, at once or later."""
+
+    # What the request counts as in the metrics.
+    route: str
+    # Called if the client goes away first, and when a paused body may go on.
+    on_gone: Callable[[], None] | None
+    on_resume: Callable[[], None] | None
+
+    def answer(self, status: int, fields: bytes, body: bytes = b"") -> None:
+        """Answer in one piece."""
+
+    def begin(self, status: int, fields: bytes) -> None:
+        """Start an answer whose body comes in pieces."""
+
+    def write(self, data: bytes) -> None:
+        """Send a piece of the body."""
+
+    def end(self) -> None:
+        """Finish the body."""
+
+    @property
+    def paused(self) -> bool:
+        """Whether the client reads too slowly for more to be sent now."""

@@ -1,0 +1,77 @@
+"""Health, readiness, status and metrics."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+from prometheus_client import CONTENT_TYPE_LATEST
+
+from holdfast import __version__
+from holdfast.errors import UnavailableError
+from holdfast.http.routes import Resource, Route
+
+if TYPE_CHECKING:
+    from holdfast.http.app import App
+    from holdfast.http.exchange import Request, Slot
+
+_JSON: Final = b"Content-Type: application/json\r\nCache-Control: no-store\r\n"
+_encode = msgspec.json.Encoder().encode
+
+
+def _health(_app: App, _request: Request, slot: Slot, _name: str) -> None:
+    """The process is alive."""
+    slot.answer(200, _JSON, b'{"status":"ok"}')
+
+
+def _ready(app: App, _request: Request, slot: Slot, _name: str) -> None:
+    """The server takes requests: it has recovered and is not shutting down."""
+    if app.not_ready:
+        raise UnavailableError(app.not_ready)
+    if app.draining:
+        raise UnavailableError("The server is shutting down.")
+    if app.shard.stalled:
+        raise UnavailableError("The log has not answered for an earlier write.")
+    slot.answer(200, _JSON, b'{"status":"ready"}')
+
+
+def _status(app: App, _request: Request, slot: Slot, _name: str) -> None:
+    """What a single node can say of its cluster: that it is one, and where its log stands."""
+    state = "recovering" if app.not_ready else "draining" if app.draining else "ready"
+    shard = app.shard
+    status = {
+        "mode": "single",
+        "version": __version__,
+        "state": state,
+        "durability": app.settings.server.durability,
+        "started_at_ms": app.started_ms,
+        "shards": [
+            {
+                "shard": 0,
+                "role": "owner",
+                "last_position": shard.position,
+                "stalled": shard.stalled,
+                "streams": len(shard.state.by_name),
+            }
+        ],
+    }
+    slot.answer(200, _JSON, _encode(status))
+
+
+def _metrics(app: App, _request: Request, slot: Slot, _name: str) -> None:
+    """Every count, for Prometheus."""
+    fields = b"Content-Type: %b\r\nCache-Control: no-store\r\n" % CONTENT_TYPE_LATEST.encode()
+    slot.answer(200, fields, app.metrics.render())
+
+
+def _resource(route: Route) -> Resource:
+    return Resource({b"GET": route, b"HEAD": route})
+
+
+RESOURCES: Final = {
+    b"/healthz": _resource(Route(_health, "health", needs_engine=False)),
+    b"/readyz/local": _resource(Route(_ready, "ready", needs_engine=False)),
+    b"/readyz/cluster": _resource(Route(_ready, "ready", needs_engine=False)),
+    b"/cluster/status": _resource(Route(_status, "status", needs_engine=False)),
+    b"/metrics": _resource(Route(_metrics, "metrics", needs_engine=False)),
+}

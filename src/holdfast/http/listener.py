@@ -1,0 +1,123 @@
+"""The listening side: accepts connections, counts their time, and lets them go in peace."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import ssl
+from typing import TYPE_CHECKING, Final
+
+from holdfast.errors import OverloadedError, SettingsError
+from holdfast.http.connection import Connection
+from holdfast.settings import parse_listen
+
+if TYPE_CHECKING:
+    from holdfast.clock import Timer
+    from holdfast.http.app import App
+
+TICK_S: Final = 1.0
+BACKLOG: Final = 4096
+
+
+class Listener:
+    """All native connections of a server."""
+
+    def __init__(self, app: App) -> None:
+        http = app.settings.http
+        self.app = app
+        self.header_bytes_max = http.header_bytes_max
+        self.body_bytes_max = http.body_bytes_max
+        self.pipeline_max = http.pipeline_max
+        # Time on connections is counted in ticks: no clock is read and no timer set per request.
+        self.tick = 0
+        self.header_ticks = _ticks(http.header_timeout_s)
+        self.body_ticks = _ticks(http.body_timeout_s)
+        self.idle_ticks = _ticks(http.idle_timeout_s)
+        self.scheme = b"http://"
+        self.authority = b""
+        self._connections: dict[Connection, None] = {}
+        self._server: asyncio.Server | None = None
+        self._timer: Timer | None = None
+        self._empty: asyncio.Event | None = None
+
+    @property
+    def url(self) -> str:
+        """Where the server is to be found."""
+        return (self.scheme + self.authority).decode()
+
+    async def open(self) -> None:
+        """Bind and accept."""
+        host, port = parse_listen(self.app.settings.server.listen)
+        context = _tls_context(self.app)
+        self._server = await asyncio.get_running_loop().create_server(
+            lambda: Connection(self), host, port, ssl=context, backlog=BACKLOG
+        )
+        port = self._server.sockets[0].getsockname()[1]
+        self.scheme = b"https://" if context else b"http://"
+        self.authority = (f"[{host}]:{port}" if ":" in host else f"{host}:{port}").encode()
+        self._count()
+
+    def stop_accepting(self) -> None:
+        """Refuse new connections; idle ones are closed, others once they are answered."""
+        if self._server is not None:
+            self._server.close()
+        for connection in list(self._connections):
+            connection.drain()
+
+    async def close(self, timeout_s: float) -> None:
+        """Wait for the connections that are still answered, then drop the rest."""
+        if self._connections:
+            self._empty = asyncio.Event()
+            try:
+                async with asyncio.timeout(timeout_s):
+                    await self._empty.wait()
+            except TimeoutError:
+                for connection in list(self._connections):
+                    connection.abort()
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def joined(self, connection: Connection) -> None:
+        """A client has connected."""
+        crowded = len(self._connections) >= self.app.settings.server.connections_max
+        self._connections[connection] = None
+        self.app.counters.connections = len(self._connections)
+        if crowded:
+            connection.turn_away(OverloadedError("Too many connections are open."))
+
+    def left(self, connection: Connection) -> None:
+        """A connection is gone."""
+        self._connections.pop(connection, None)
+        self.app.counters.connections = len(self._connections)
+        if self._empty is not None and not self._connections:
+            self._empty.set()
+
+    def _count(self) -> None:
+        """One tick: renew the date, end the patience with connections that are due."""
+        self.tick += 1
+        self.app.update_date()
+        tick = self.tick
+        for connection in [each for each in self._connections if 0 < each.deadline <= tick]:
+            connection.expire()
+        self._timer = self.app.clock.call_later(TICK_S, self._count)
+
+
+def _ticks(seconds: float) -> int:
+    # One more, since the current tick is already under way.
+    return math.ceil(seconds / TICK_S) + 1
+
+
+def _tls_context(app: App) -> ssl.SSLContext | None:
+    tls = app.settings.tls
+    if not tls.cert:
+        return None
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    context.set_alpn_protocols(["http/1.1"])
+    try:
+        context.load_cert_chain(tls.cert, tls.key)
+    except (OSError, ssl.SSLError) as error:
+        raise SettingsError(
+            f"The TLS certificate {tls.cert} with key {tls.key} cannot be used: {error}."
+        ) from error
+    return context

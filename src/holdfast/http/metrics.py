@@ -1,0 +1,145 @@
+"""What the HTTP side counts, and the Prometheus page made of all counts.
+
+The hot path only adds to plain integers; everything is put into Prometheus' form when asked for.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    HistogramMetricFamily,
+)
+
+from holdfast.engine.counters import BUCKETS, Histogram
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from prometheus_client.core import Metric
+
+    from holdfast.engine.shard import Shard
+
+# How long live reads last says nothing of the server's speed.
+_UNTIMED: Final = frozenset({"long_poll", "sse"})
+
+
+class HttpCounters:
+    """Requests by route and status, and their latencies by route."""
+
+    __slots__ = ("connections", "latency_us", "requests")
+
+    def __init__(self) -> None:
+        self.requests: dict[tuple[str, int], int] = {}
+        self.latency_us: dict[str, Histogram] = {}
+        self.connections = 0
+
+    def answered(self, route: str, status: int, seconds: float) -> None:
+        """Count one answer."""
+        key = (route, status)
+        requests = self.requests
+        requests[key] = requests.get(key, 0) + 1
+        if route not in _UNTIMED:
+            histogram = self.latency_us.get(route)
+            if histogram is None:
+                histogram = self.latency_us[route] = Histogram()
+            histogram.observe(int(seconds * 1e6))
+
+
+class MetricsPage:
+    """A Prometheus collector over the plain counters of server and shard."""
+
+    def __init__(self, http: HttpCounters, shard: Shard) -> None:
+        self._http = http
+        self._shard = shard
+        self._registry = CollectorRegistry(auto_describe=False)
+        self._registry.register(self)
+
+    def render(self) -> bytes:
+        """The page in Prometheus' text format."""
+        return generate_latest(self._registry)
+
+    def collect(self) -> Iterator[Metric]:
+        """Every metric family, as `docs/metrics.md` lists them."""
+        yield from self._collect_http()
+        yield from self._collect_engine()
+
+    def _collect_http(self) -> Iterator[Metric]:
+        requests = CounterMetricFamily(
+            "holdfast_http_requests", "Answered requests.", labels=["route", "status"]
+        )
+        for (route, status), count in sorted(self._http.requests.items()):
+            requests.add_metric([route, str(status)], count)
+        yield requests
+        latency = HistogramMetricFamily(
+            "holdfast_http_request_seconds",
+            "From a request's last byte to its answer, live reads left out.",
+            labels=["route"],
+        )
+        for route, histogram in sorted(self._http.latency_us.items()):
+            latency.add_metric([route], _buckets(histogram, 1e-6), histogram.total * 1e-6)
+        yield latency
+        yield _gauge("holdfast_http_connections", "Open connections.", self._http.connections)
+
+    def _collect_engine(self) -> Iterator[Metric]:
+        shard, counters = self._shard, self._shard.counters
+        log = shard.log.stats()
+        yield _counter("holdfast_appends", "Appends made durable.", counters.appends)
+        yield _counter(
+            "holdfast_append_bytes", "Message bytes made durable.", counters.append_bytes
+        )
+        yield _counter(
+            "holdfast_duplicate_appends",
+            "Appends recognised as a producer's retry.",
+            counters.duplicates,
+        )
+        yield _counter("holdfast_streams_created", "Streams created.", counters.creates)
+        yield _counter("holdfast_streams_deleted", "Streams deleted.", counters.deletes)
+        yield _counter("holdfast_streams_expired", "Streams expired.", counters.expirations)
+        yield _gauge("holdfast_streams", "Streams that exist.", len(shard.state.by_name))
+        yield _gauge("holdfast_stored_bytes", "Message bytes held.", shard.state.stored_bytes)
+        yield _gauge("holdfast_live_readers", "Open SSE and long-poll reads.", len(shard.live))
+        yield _counter("holdfast_commits", "Batches made durable.", counters.batches)
+        yield _counter(
+            "holdfast_commit_failures", "Batches the log refused.", counters.commit_failures
+        )
+        yield _gauge(
+            "holdfast_commit_stalled",
+            "1 while an unknown outcome keeps writes out.",
+            int(shard.stalled),
+        )
+        yield _histogram(
+            "holdfast_commit_seconds", "Time to make a batch durable.", counters.commit_us, 1e-6
+        )
+        yield _histogram("holdfast_batch_records", "Records in a batch.", counters.batch_records)
+        yield _histogram("holdfast_batch_bytes", "Bytes in a batch.", counters.batch_bytes)
+        yield _gauge("holdfast_log_bytes", "Bytes of the log on disk.", log.size_bytes)
+        yield _gauge("holdfast_log_segments", "Segments of the log on disk.", log.segments)
+
+
+def _counter(name: str, text: str, value: float) -> Metric:
+    return CounterMetricFamily(name, text, value=value)
+
+
+def _gauge(name: str, text: str, value: float) -> Metric:
+    return GaugeMetricFamily(name, text, value=value)
+
+
+def _histogram(name: str, text: str, histogram: Histogram, scale: float = 1.0) -> Metric:
+    family = HistogramMetricFamily(name, text)
+    family.add_metric([], _buckets(histogram, scale), histogram.total * scale)
+    return family
+
+
+def _buckets(histogram: Histogram, scale: float) -> list[tuple[str, float]]:
+    """Cumulative counts; bucket i holds the values below 2**i."""
+    total = 0
+    buckets: list[tuple[str, float]] = []
+    for bits, count in enumerate(histogram.counts[:BUCKETS]):
+        total += count
+        buckets.append((f"{2**bits * scale:.9g}", total))
+    buckets.append(("+Inf", total + histogram.counts[BUCKETS]))
+    return buckets

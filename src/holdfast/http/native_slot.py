@@ -1,0 +1,148 @@
+"""The slot of a native connection: renders answers as HTTP/1.1 bytes."""
+
+from __future__ import annotations
+
+from http import HTTPStatus
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from holdfast.http.connection import Connection
+
+_STATUS_LINES: Final = {
+    status.value: b"HTTP/1.1 %d %b\r\n" % (status.value, status.phrase.encode())
+    for status in HTTPStatus
+}
+_BODILESS: Final = frozenset({204, 304})
+
+
+class _Framed:
+    """The last piece that was framed as a chunk: fan-out writes the same piece many times."""
+
+    piece = b""
+    chunk = b""
+
+
+def _as_chunk(piece: bytes) -> bytes:
+    if piece is not _Framed.piece:
+        _Framed.piece = piece
+        _Framed.chunk = b"%x\r\n%b\r\n" % (len(piece), piece)
+    return _Framed.chunk
+
+
+class NativeSlot:
+    """Where the answer to one request of a connection goes; see `exchange.Slot`."""
+
+    __slots__ = (
+        "_chunked",
+        "_connection",
+        "_is_head",
+        "_started_s",
+        "_status",
+        "closes",
+        "is_post",
+        "on_gone",
+        "on_resume",
+        "output",
+        "route",
+    )
+
+    def __init__(
+        self, connection: Connection, method: bytes, *, keep_alive: bool, chunked: bool
+    ) -> None:
+        self._connection: Connection | None = connection
+        self._is_head = method == b"HEAD"
+        self.is_post = method == b"POST"
+        self.closes = not keep_alive
+        # Pieces can only be told apart in HTTP/1.1; to older clients the end is the end.
+        self._chunked = chunked
+        self._status = 0
+        self._started_s = 0.0
+        self.route = "unknown"
+        self.on_gone: Callable[[], None] | None = None
+        self.on_resume: Callable[[], None] | None = None
+        # The bytes still to be written once this slot's turn comes; None while unanswered.
+        self.output: bytes | None = None
+
+    def start_timing(self, now_s: float) -> None:
+        """The request is complete: its latency counts from here."""
+        self._started_s = now_s
+
+    @property
+    def paused(self) -> bool:
+        """Whether the client reads too slowly for more to be sent now."""
+        return self._connection is None or self._connection.paused
+
+    def answer(self, status: int, fields: bytes, body: bytes = b"") -> None:
+        """Answer in one piece."""
+        connection = self._connection
+        if connection is None:
+            return
+        self._status = status
+        if connection.app.draining:
+            self.closes = True
+        if self.closes:
+            fields += b"Connection: close\r\n"
+        common = connection.app.common_fields
+        if status in _BODILESS or (self._is_head and not body):
+            output = b"%b%b%b\r\n" % (_STATUS_LINES[status], fields, common)
+        else:
+            output = b"%b%b%bContent-Length: %d\r\n\r\n" % (
+                _STATUS_LINES[status],
+                fields,
+                common,
+                len(body),
+            )
+            if not self._is_head:
+                output += body
+        self._finish(connection, output)
+
+    def begin(self, status: int, fields: bytes) -> None:
+        """Start an answer in pieces; only ever the oldest request of its connection does."""
+        connection = self._connection
+        if connection is None:
+            return
+        self._status = status
+        if self._chunked:
+            fields += b"Transfer-Encoding: chunked\r\n"
+        else:
+            self.closes = True
+        if self.closes:
+            fields += b"Connection: close\r\n"
+        connection.write(
+            b"%b%b%b\r\n" % (_STATUS_LINES[status], fields, connection.app.common_fields)
+        )
+
+    def write(self, data: bytes) -> None:
+        """Send a piece of the body."""
+        if self._connection is not None and data:
+            self._connection.write(_as_chunk(data) if self._chunked else data)
+
+    def end(self) -> None:
+        """Finish the body."""
+        connection = self._connection
+        if connection is not None:
+            if connection.app.draining:
+                self.closes = True
+            self._finish(connection, b"0\r\n\r\n" if self._chunked else b"")
+
+    def resume(self) -> None:
+        """The client reads again."""
+        if self.on_resume is not None:
+            self.on_resume()
+
+    def abandon(self) -> None:
+        """The client is gone: nothing more is written, whoever waits is told."""
+        self._connection = None
+        if self.on_gone is not None:
+            self.on_gone()
+
+    def _finish(self, connection: Connection, output: bytes) -> None:
+        self._connection = None
+        self.output = output
+        app = connection.app
+        app.counters.answered(
+            self.route, self._status, app.clock.monotonic_s() - self._started_s
+        )
+        connection.completed(self)

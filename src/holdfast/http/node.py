@@ -1,0 +1,107 @@
+"""A node: data directory, log, shard and application, opened and closed together.
+
+The native server and the ASGI app both run one of these.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import logging
+from typing import TYPE_CHECKING
+
+from holdfast.engine.shard import Shard
+from holdfast.http.app import App
+from holdfast.log.directory import DataDirectory
+from holdfast.log.file import FileLog
+from holdfast.log.memory import MemoryLog
+
+if TYPE_CHECKING:
+    from holdfast.clock import Clock
+    from holdfast.log.interface import Log
+    from holdfast.settings import Settings
+
+_log = logging.getLogger(__name__)
+# Collections of the young generations stay rare, full ones are left to idle moments.
+_GC_THRESHOLDS = (50_000, 50, 100_000)
+
+
+class Node:
+    """Everything behind the listener."""
+
+    def __init__(self, settings: Settings, clock: Clock) -> None:
+        self._settings = settings
+        self._clock = clock
+        self._directory: DataDirectory | None = None
+        if settings.server.durability == "fsync":
+            self._directory = DataDirectory.open(settings.server.data_dir)
+        try:
+            shard = Shard(
+                self._open_log(),
+                clock,
+                batch_bytes_max=settings.wal.batch_bytes_max,
+                pending_bytes_max=settings.wal.pending_bytes_max,
+                commit_timeout_s=settings.wal.commit_timeout_s,
+                ttl_is_fixed=settings.server.stream_ttl == "fixed",
+            )
+        except BaseException:
+            self._release()
+            raise
+        self.app = App(shard, settings, clock)
+        self._started = False
+
+    def _open_log(self) -> Log:
+        if self._directory is None:
+            return MemoryLog()
+        wal = self._settings.wal
+        return FileLog(
+            self._directory.log_path,
+            self._clock,
+            segment_bytes=wal.segment_bytes,
+            ballast_bytes=wal.ballast_bytes,
+        )
+
+    async def recover(self) -> None:
+        """Replay the log in a thread, then take requests."""
+        shard = self.app.shard
+        started_s = self._clock.monotonic_s()
+        batches = await asyncio.to_thread(shard.recover)
+        shard.start(asyncio.get_running_loop().call_soon_threadsafe)
+        self._started = True
+        # What recovery made will live long: keep the collector from walking it again and again.
+        gc.collect()
+        gc.freeze()
+        gc.set_threshold(*_GC_THRESHOLDS)
+        self.app.not_ready = ""
+        _log.info(
+            "recovered %d streams from %d batches in %.2f s",
+            len(shard.state.by_name),
+            batches,
+            self._clock.monotonic_s() - started_s,
+        )
+
+    def end_live_readers(self) -> None:
+        """Take no more live readers, and have the present ones say goodbye."""
+        self.app.draining = True
+        self.app.shard.live.finish_all()
+
+    async def finish_writes(self, timeout_s: float) -> None:
+        """Wait until nothing is pending, as long as that is reasonable."""
+        if not self._started:
+            return
+        idle = asyncio.Event()
+        self.app.shard.when_idle(idle.set)
+        try:
+            async with asyncio.timeout(timeout_s):
+                await idle.wait()
+        except TimeoutError:
+            _log.warning("some writes were still waiting for the log")
+
+    async def close(self) -> None:
+        """Close log and data directory; the log's thread is waited for outside the loop."""
+        await asyncio.to_thread(self.app.shard.log.close)
+        self._release()
+
+    def _release(self) -> None:
+        if self._directory is not None:
+            self._directory.close()

@@ -1,0 +1,63 @@
+"""The native server: a node behind a listener, with a start and a graceful end."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from typing import TYPE_CHECKING
+
+from holdfast.http.listener import Listener
+from holdfast.http.node import Node
+
+if TYPE_CHECKING:
+    from holdfast.clock import Clock
+    from holdfast.settings import Settings
+
+
+class Server:
+    """Listens at once and answers 503 until its log is recovered."""
+
+    def __init__(self, settings: Settings, clock: Clock) -> None:
+        self._settings = settings
+        self._clock = clock
+        self._node: Node | None = None
+        self._listener: Listener | None = None
+        self._recovery: asyncio.Task[None] | None = None
+
+    @property
+    def url(self) -> str:
+        """Where the server is to be found, once started."""
+        assert self._listener is not None
+        return self._listener.url
+
+    async def start(self) -> None:
+        """Open the data directory, bind the address, and start recovery."""
+        self._node = Node(self._settings, self._clock)
+        self._listener = Listener(self._node.app)
+        try:
+            await self._listener.open()
+        except BaseException:
+            await self._node.close()
+            raise
+        self._recovery = asyncio.create_task(self._node.recover())
+
+    async def ready(self) -> None:
+        """Return once the log is recovered; raise if it cannot be."""
+        assert self._recovery is not None
+        await asyncio.shield(self._recovery)
+
+    async def stop(self) -> None:
+        """Stop accepting, end live readers, finish what is under way, close."""
+        node, listener = self._node, self._listener
+        if node is None or listener is None or self._recovery is None:
+            return
+        ends_s = self._clock.monotonic_s() + self._settings.server.shutdown_timeout_s
+        node.end_live_readers()
+        listener.stop_accepting()
+        if not self._recovery.done():
+            node.app.not_ready = "The server is shutting down."
+        with contextlib.suppress(Exception):
+            await self._recovery
+        await node.finish_writes(max(0.1, ends_s - self._clock.monotonic_s()))
+        await listener.close(max(0.1, ends_s - self._clock.monotonic_s()))
+        await node.close()

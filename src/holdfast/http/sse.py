@@ -1,0 +1,158 @@
+"""GET {stream}?live=sse: a stream as Server-Sent Events, encoded once for all its readers.
+
+Readers that stand at the same offset get the same bytes, so the last encoded event is kept and
+handed to each of them. A reader whose connection is paused is left alone: it catches up from its
+own offset once its client reads again, in events of at most `read_bytes_max`.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from holdfast.engine.reading import end_of_read, read
+from holdfast.protocol.content import is_text
+from holdfast.protocol.cursor import JITTER_S_MAX, interval_at, next_cursor, parse_cursor
+from holdfast.protocol.offsets import format_offset
+from holdfast.protocol.sse import ENCODING_HEADER, HEARTBEAT, control_event, data_event
+
+if TYPE_CHECKING:
+    from holdfast.engine.state import Stream
+    from holdfast.http.app import App
+    from holdfast.http.bytes_answer import ReadRequest
+    from holdfast.http.exchange import Slot
+
+
+def sse(app: App, slot: Slot, asked: ReadRequest) -> None:
+    """Begin the event stream; the reader lives until its client, its time or the server ends."""
+    app.check_live_readers()
+    fields = b"Content-Type: text/event-stream\r\nCache-Control: no-cache\r\n"
+    if not is_text(asked.stream.media):
+        fields += ENCODING_HEADER
+    slot.begin(200, fields)
+    SseReader(app, slot, asked).start()
+
+
+class EventEncoder:
+    """Encodes what one reader needs next, and remembers it for the others."""
+
+    __slots__ = ("_event", "_key")
+
+    def __init__(self) -> None:
+        self._key: tuple[int, int, int, int, bool, bool] | None = None
+        self._event = b""
+
+    def encode(self, stream: Stream, start: int, end: int, cursor: int) -> bytes:
+        """The data event from `start` to `end` (none if they are equal) and its control event."""
+        up_to_date = end == stream.tail
+        closed = stream.closed and up_to_date
+        key = (stream.number, start, end, cursor, up_to_date, closed)
+        if key != self._key:
+            event = control_event(format_offset(end), cursor, up_to_date=up_to_date, closed=closed)
+            if end > start:
+                event = data_event(read(stream, start, end), stream.media) + event
+            self._key, self._event = key, event
+        return self._event
+
+
+class SseReader:
+    """One client's event stream."""
+
+    __slots__ = (
+        "_app",
+        "_bytes_max",
+        "_ended",
+        "_floor",
+        "_offset",
+        "_slot",
+        "_stream",
+        "_timer",
+        "_until_s",
+        "_written_s",
+    )
+
+    def __init__(self, app: App, slot: Slot, asked: ReadRequest) -> None:
+        self._app = app
+        self._slot = slot
+        self._stream = asked.stream
+        self._offset = asked.start
+        self._bytes_max = asked.bytes_max
+        self._ended = False
+        # An echoed cursor that is not in the past must be exceeded: the floor is chosen once.
+        clock = app.clock
+        jitter_s = clock.random_int(1, JITTER_S_MAX)
+        self._floor = next_cursor(parse_cursor(asked.cursor), clock.now_ms(), jitter_s)
+        self._written_s = clock.monotonic_s()
+        self._until_s = self._written_s + app.settings.read.sse_lifetime_s
+        self._arm(self._written_s)
+
+    def start(self) -> None:
+        """Send what there is, or a first control event, and wait for more."""
+        self._slot.on_gone = self._leave
+        self._slot.on_resume = self._send
+        self._app.shard.live.add(self._stream, self)
+        self._app.shard.renew(self._stream)
+        if self._stream.tail == self._offset:
+            self._write(self._offset)
+        else:
+            self._send()
+
+    def wake(self) -> None:
+        """The stream changed: send what this reader lacks."""
+        self._send()
+
+    def finish(self) -> None:
+        """The server is going: a last control event tells where to go on."""
+        if not self._slot.paused:
+            self._write(self._offset)
+        self._end()
+
+    def _send(self) -> None:
+        """Send one event; where more is stored, go on in the loop's next round."""
+        stream = self._stream
+        if self._ended or self._slot.paused:
+            return
+        if stream.gone:
+            self._end()
+        elif self._offset < stream.tail or stream.closed:
+            self._write(end_of_read(stream, self._offset, self._bytes_max))
+            self._app.shard.renew(stream)
+            if self._offset < stream.tail:
+                self._app.clock.call_soon(self._send)
+
+    def _write(self, end: int) -> None:
+        """Send the event up to `end` and its control event; the end of the stream ends this."""
+        app, stream = self._app, self._stream
+        cursor = max(self._floor, interval_at(app.clock.now_ms()))
+        self._slot.write(app.events.encode(stream, self._offset, end, cursor))
+        self._offset = end
+        self._written_s = app.clock.monotonic_s()
+        if stream.closed and end == stream.tail:
+            self._end()
+
+    def _arm(self, now_s: float) -> None:
+        """Set the timer for the next heartbeat or the end, whichever comes first."""
+        beat_s = self._written_s + self._app.settings.read.sse_heartbeat_s
+        delay_s = min(beat_s, self._until_s) - now_s
+        self._timer = self._app.clock.call_later(delay_s, self._beat)
+
+    def _beat(self) -> None:
+        now_s = self._app.clock.monotonic_s()
+        if now_s >= self._until_s:
+            self._end()
+            return
+        if now_s - self._written_s >= self._app.settings.read.sse_heartbeat_s:
+            self._written_s = now_s
+            if not self._slot.paused:
+                self._slot.write(HEARTBEAT)
+        self._arm(now_s)
+
+    def _end(self) -> None:
+        if not self._ended:
+            self._leave()
+            self._slot.end()
+
+    def _leave(self) -> None:
+        self._ended = True
+        self._timer.cancel()
+        self._slot.on_gone = self._slot.on_resume = None
+        self._app.shard.live.remove(self._stream, self)

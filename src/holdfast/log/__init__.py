@@ -1,0 +1,1 @@
+"""Durable, ordered batches of records: the log behind every shard."""

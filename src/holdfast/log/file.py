@@ -1,0 +1,268 @@
+"""The file log: one write and one fdatasync per batch, in one commit thread.
+
+Theory of operation. The engine hands over a batch, the commit thread frames it, writes it behind
+the last durable byte and syncs, and the outcome goes back to the event loop. A failed write or
+sync abandons the segment: the next segment's header names the durable end of this one and so
+disowns the failed bytes, and only once that header is durable is the batch reported FAILED. If not
+even that can be written the outcome is UNKNOWN, and `settle` keeps trying.
+
+From the moment a successor is being created a segment is sealed, even if the creation fails: a
+header that names its end may have reached the disk all the same, so nothing may be written behind
+that end any more. Each attempt takes a new index, and the chain passes by the ones that failed.
+
+A ballast file keeps some room on the disk. It is freed when the disk is full, so that the header
+can be written; while it cannot be laid again, batches fail before a byte is written.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import logging
+import threading
+from queue import SimpleQueue
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from holdfast.errors import LogCorruptError
+from holdfast.format.segments import HEADER_BYTES, SegmentHeader, encode_batch, encode_header
+from holdfast.log.files import DiskFiles
+from holdfast.log.interface import Batch, LogStats, Outcome, Result
+from holdfast.log.recovery import find_chain, read_segment, segment_path
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+    from holdfast.clock import Clock
+    from holdfast.log.files import File, Files
+
+_log = logging.getLogger(__name__)
+_COMMITTED: Final = Result(Outcome.COMMITTED)
+_SETTLE_RETRY_S: Final = 0.5
+_FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
+
+
+class _Kept(NamedTuple):
+    """A segment that is no longer written to."""
+
+    index: int
+    last_position: int
+    size_bytes: int
+
+
+class FileLog:
+    """A `Log` in a directory of segment files; one process at a time."""
+
+    def __init__(
+        self,
+        directory: Path,
+        clock: Clock,
+        *,
+        segment_bytes: int,
+        ballast_bytes: int,
+        files: Files | None = None,
+    ) -> None:
+        self._directory = directory
+        self._clock = clock
+        self._segment_bytes = segment_bytes
+        self._ballast_bytes = ballast_bytes
+        self._files: Files = files or DiskFiles()
+        self._ballast = directory / "ballast"
+        self._full = False
+        self._chain = find_chain(self._files, directory)
+        self._kept: list[_Kept] = []
+        self._position = 0
+        self._replayed = False
+        # The segment being written: its file, index, salt, durable end.
+        self._file: File | None = None
+        self._index = 0
+        self._salt = 0
+        self._end = 0
+        self._sealed = False
+        self._last_index = self._chain.last_index
+        # What the next header will say of the segments before it.
+        self._predecessor = (0, 0)
+        self._post: Callable[..., object] | None = None
+        self._jobs: SimpleQueue[tuple[Callable[..., None], tuple[Any, ...]] | None] = SimpleQueue()
+        self._thread = threading.Thread(target=self._run, name="holdfast-commit", daemon=True)
+        self._closing = threading.Event()
+
+    # Replay, before start.
+
+    def replay(self, after: int) -> Iterator[Batch]:
+        """Every durable batch past `after`; raises where the log is damaged or starts too late."""
+        segments = self._chain.segments
+        position = segments[0].header.first_position - 1 if segments else after
+        if position > after:
+            raise LogCorruptError(
+                f"The log in {self._directory} starts at position {position + 1}, but everything "
+                f"after {after} is needed: segments are missing. Restore them from a backup."
+            )
+        for segment in segments:
+            end = HEADER_BYTES
+            for batch, end in read_segment(self._files, segment, position + 1):
+                position = batch.position
+                if position > after:
+                    yield batch
+            if end == HEADER_BYTES:
+                # Nothing durable in it: its successor takes over what it said of the others.
+                self._predecessor = segment.header[2:]
+                self._chain.orphans.append(segment.path)
+            else:
+                self._predecessor = (segment.index, end)
+                self._kept.append(_Kept(segment.index, position, end))
+        self._position = max(position, after)
+        self._replayed = True
+
+    # The event loop's side.
+
+    def start(self, post: Callable[..., object]) -> None:
+        """Open a new segment, remove what is no part of the log, and start the commit thread."""
+        assert self._replayed, "replay() must have been read to its end"
+        self._post = post
+        self._open_segment()
+        for path in self._chain.orphans:
+            self._files.remove(path)
+        try:
+            self._lay_ballast()
+        except OSError as error:
+            _log.warning("no room for the ballast file: %s", error)
+            self._full = error.errno in _FULL
+        self._thread.start()
+
+    def append(self, position: int, parts: list[bytes], done: Callable[[Result], None]) -> None:
+        """Hand the batch to the commit thread."""
+        self._jobs.put((self._append, (position, parts, done)))
+
+    def settle(self, done: Callable[[Result], None]) -> None:
+        """Have the commit thread disown the failed bytes, however long that takes."""
+        self._jobs.put((self._settle, (done,)))
+
+    def trim(self, through: int) -> None:
+        """Remove kept segments that hold nothing past `through`."""
+        self._jobs.put((self._trim, (through,)))
+
+    def stats(self) -> LogStats:
+        """Bytes and segments on disk, the ballast not counted."""
+        kept = self._kept
+        return LogStats(self._end + sum(segment.size_bytes for segment in kept), len(kept) + 1)
+
+    def close(self) -> None:
+        """Finish what was handed over, then stop the thread."""
+        self._closing.set()
+        if self._thread.is_alive():
+            self._jobs.put(None)
+            self._thread.join()
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+
+    # The commit thread's side.
+
+    def _run(self) -> None:
+        while (job := self._jobs.get()) is not None:
+            call, args = job
+            call(*args)
+
+    def _answer(self, done: Callable[[Result], None], result: Result) -> None:
+        assert self._post is not None
+        try:
+            self._post(done, result)
+        except RuntimeError:
+            if not self._closing.is_set():
+                raise
+
+    def _append(self, position: int, parts: list[bytes], done: Callable[[Result], None]) -> None:
+        self._answer(done, self._commit(position, b"".join(parts)))
+
+    def _commit(self, position: int, body: bytes) -> Result:
+        assert self._file is not None
+        assert position == self._position + 1, "batches come in order"
+        try:
+            self._make_room(len(body))
+        except OSError as error:
+            self._free_ballast(error)
+            return Result(Outcome.FAILED, f"no room for the batch: {error.strerror or error}")
+        frame = encode_batch(self._salt, position, body)
+        try:
+            self._file.write_at(frame, self._end)
+            self._file.sync()
+        except OSError as error:
+            _log.error("segment %d is abandoned at byte %d: %s", self._index, self._end, error)
+            self._free_ballast(error)
+            return self._disown(f"the batch could not be written: {error.strerror or error}")
+        self._position = position
+        self._end += len(frame)
+        return _COMMITTED
+
+    def _make_room(self, body_bytes: int) -> None:
+        """Everything that can fail before a byte of the batch is written."""
+        if self._full:
+            self._lay_ballast()
+            self._full = False
+            _log.info("there is room on the disk again")
+        full = self._end > HEADER_BYTES and self._end + body_bytes > self._segment_bytes
+        if full or self._sealed:
+            self._open_segment()
+
+    def _disown(self, reason: str) -> Result:
+        try:
+            self._open_segment()
+        except OSError as error:
+            self._free_ballast(error)
+            return Result(Outcome.UNKNOWN, f"{reason}; nor could its bytes be disowned: {error}")
+        return Result(Outcome.FAILED, reason)
+
+    def _settle(self, done: Callable[[Result], None]) -> None:
+        while True:
+            result = self._disown("the batch could not be written")
+            if result.outcome is not Outcome.UNKNOWN or self._closing.wait(_SETTLE_RETRY_S):
+                break
+        self._answer(done, result)
+
+    def _open_segment(self) -> None:
+        """Create the next segment durably, then let go of the one before it."""
+        self._sealed = True
+        self._last_index += 1
+        durable = self._end > HEADER_BYTES
+        predecessor = (self._index, self._end) if durable else self._predecessor
+        salt = self._clock.random_u64()
+        file = self._create(SegmentHeader(salt, self._position + 1, *predecessor))
+        if self._file is not None:
+            self._file.close()
+            if durable:
+                self._kept.append(_Kept(self._index, self._position, self._end))
+            else:
+                self._remove(self._index)
+        self._file, self._index, self._salt = file, self._last_index, salt
+        self._end, self._sealed, self._predecessor = HEADER_BYTES, False, predecessor
+
+    def _create(self, header: SegmentHeader) -> File:
+        file = self._files.create(segment_path(self._directory, self._last_index))
+        try:
+            file.write_at(encode_header(header), 0)
+            file.sync()
+            self._files.sync_directory(self._directory)
+        except OSError:
+            file.close()
+            self._remove(self._last_index)
+            raise
+        return file
+
+    def _remove(self, index: int) -> None:
+        """Remove a segment that is no part of the chain; recovery does it where this fails."""
+        with contextlib.suppress(OSError):
+            self._files.remove(segment_path(self._directory, index))
+
+    def _trim(self, through: int) -> None:
+        while self._kept and self._kept[0].last_position <= through:
+            self._remove(self._kept.pop(0).index)
+
+    def _lay_ballast(self) -> None:
+        if self._ballast_bytes:
+            self._files.allocate(self._ballast, self._ballast_bytes)
+
+    def _free_ballast(self, error: OSError) -> None:
+        if error.errno in _FULL:
+            self._full = True
+            self._files.remove(self._ballast)

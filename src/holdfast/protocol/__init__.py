@@ -1,0 +1,1 @@
+"""The Durable Streams protocol as plain functions: no I/O, no clock, no event loop."""

@@ -1,0 +1,82 @@
+"""Idempotent producers: what becomes of (epoch, seq), given what the stream has seen.
+
+Rules, in order, for a producer whose last accepted pair on this stream is (E, S):
+
+- never seen: seq 0 is accepted with any epoch, anything else is a gap that expects 0
+- epoch < E: fenced
+- epoch > E: accepted with seq 0, otherwise a malformed request
+- seq <= S: a duplicate
+- seq = S + 1: accepted
+- seq > S + 1: a gap that expects S + 1
+"""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+from holdfast.errors import InvalidRequestError, ProducerFencedError, ProducerGapError
+
+NUMBER_MAX: Final = 2**53 - 1
+_NUMBER_DIGITS_MAX: Final = 16
+ID_BYTES_MAX: Final = 255
+
+
+class Producer(NamedTuple):
+    """The three producer headers of one request."""
+
+    id: bytes
+    epoch: int
+    seq: int
+
+
+class ProducerState(NamedTuple):
+    """The last pair accepted from one producer on one stream."""
+
+    epoch: int
+    seq: int
+
+
+def is_duplicate(state: ProducerState | None, producer: Producer) -> bool:
+    """Whether this request was accepted before; raises if it must be refused."""
+    if state is None:
+        if producer.seq != 0:
+            raise ProducerGapError(0, producer.seq)
+        return False
+    if producer.epoch < state.epoch:
+        raise ProducerFencedError(state.epoch)
+    if producer.epoch > state.epoch:
+        if producer.seq != 0:
+            raise InvalidRequestError("A new producer epoch must start with Producer-Seq 0.")
+        return False
+    if producer.seq <= state.seq:
+        return True
+    if producer.seq != state.seq + 1:
+        raise ProducerGapError(state.seq + 1, producer.seq)
+    return False
+
+
+def parse_producer(
+    producer_id: bytes | None, epoch: bytes | None, seq: bytes | None
+) -> Producer | None:
+    """The producer headers of a request: all three or none."""
+    if producer_id is None and epoch is None and seq is None:
+        return None
+    if producer_id is None or epoch is None or seq is None:
+        raise InvalidRequestError(
+            "Producer-Id, Producer-Epoch and Producer-Seq must be sent together or not at all."
+        )
+    if not producer_id or len(producer_id) > ID_BYTES_MAX:
+        raise InvalidRequestError(f"Producer-Id must have 1 to {ID_BYTES_MAX} bytes.")
+    return Producer(
+        producer_id, _parse_number("Producer-Epoch", epoch), _parse_number("Producer-Seq", seq)
+    )
+
+
+def _parse_number(header: str, raw: bytes) -> int:
+    if raw.isdigit() and len(raw) <= _NUMBER_DIGITS_MAX:
+        number = int(raw)
+        if number <= NUMBER_MAX:
+            return number
+    raise InvalidRequestError(
+        f"{header} must be a whole number from 0 to {NUMBER_MAX}, not {raw[:40]!r}."
+    )

@@ -1,0 +1,30 @@
+"""The settings of a server: what they are, and how their values are found."""
+
+from holdfast.settings.groups import (
+    HttpSettings,
+    LogSettings,
+    ReadSettings,
+    ServerSettings,
+    Settings,
+    TlsSettings,
+    WalSettings,
+    parse_listen,
+)
+from holdfast.settings.load import Effective, load_settings, resolve_settings
+from holdfast.settings.setting import Setting, all_settings
+
+__all__ = [
+    "Effective",
+    "HttpSettings",
+    "LogSettings",
+    "ReadSettings",
+    "ServerSettings",
+    "Setting",
+    "Settings",
+    "TlsSettings",
+    "WalSettings",
+    "all_settings",
+    "load_settings",
+    "parse_listen",
+    "resolve_settings",
+]

@@ -1,0 +1,8 @@
+"""Parts for tests of Holdfast and of programs that embed it: a clock that stands still, logs and
+files that fail on command."""
+
+from holdfast.testing.clock import FakeClock
+from holdfast.testing.files import FaultyFiles
+from holdfast.testing.log import ScriptedLog
+
+__all__ = ["FakeClock", "FaultyFiles", "ScriptedLog"]

@@ -1,0 +1,77 @@
+"""The operating system's files, with faults that a test asks for."""
+
+from __future__ import annotations
+
+import errno
+import os
+from typing import TYPE_CHECKING
+
+from holdfast.log.files import DiskFile, DiskFiles
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+class FaultyFile:
+    """A file whose writes and syncs fail when its `FaultyFiles` says so."""
+
+    def __init__(self, inner: DiskFile, faults: FaultyFiles) -> None:
+        self._inner = inner
+        self._faults = faults
+
+    def write_at(self, data: bytes, at: int) -> None:
+        """Write, or write only a part and fail."""
+        error = self._faults.take("write")
+        if error is None:
+            self._inner.write_at(data, at)
+            return
+        self._inner.write_at(data[: len(data) // 2], at)
+        raise error
+
+    def sync(self) -> None:
+        """Sync, or fail after the data has been handed over."""
+        error = self._faults.take("sync")
+        if error is not None:
+            raise error
+        self._inner.sync()
+
+    def close(self) -> None:
+        """Close the file."""
+        self._inner.close()
+
+
+class FaultyFiles(DiskFiles):
+    """Files on disk whose operations fail the next `n` times on command."""
+
+    def __init__(self) -> None:
+        self._faults: dict[str, list[int]] = {}
+
+    def fail(self, operation: str, code: int = errno.EIO, times: int = 1) -> None:
+        """Make the next `times` calls of write, sync, create or allocate fail with `code`."""
+        self._faults.setdefault(operation, []).extend([code] * times)
+
+    def heal(self) -> None:
+        """Forget all faults that were not used up."""
+        self._faults.clear()
+
+    def take(self, operation: str) -> OSError | None:
+        """The error that is due for this operation, if any."""
+        queue = self._faults.get(operation)
+        if not queue:
+            return None
+        code = queue.pop(0)
+        return OSError(code, os.strerror(code))
+
+    def create(self, path: Path) -> FaultyFile:  # type: ignore[override]  # a File all the same
+        """Create a file, or fail."""
+        error = self.take("create")
+        if error is not None:
+            raise error
+        return FaultyFile(super().create(path), self)
+
+    def allocate(self, path: Path, size_bytes: int) -> None:
+        """Reserve room, or fail."""
+        error = self.take("allocate")
+        if error is not None:
+            raise error
+        super().allocate(path, size_bytes)

@@ -1,0 +1,68 @@
+"""A log whose every outcome a test decides."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from holdfast.log.interface import Batch, LogStats, Outcome, Result
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+
+class ScriptedLog:
+    """Keeps batches in memory and answers only when `answer` is called.
+
+    `batches` is what survives: hand it to another `ScriptedLog` to restart after a crash.
+    """
+
+    def __init__(self, batches: list[Batch] | None = None) -> None:
+        self.batches: list[Batch] = batches if batches is not None else []
+        self.under_way: Batch | None = None
+        self.settling = False
+        self._done: Callable[[Result], None] | None = None
+
+    def replay(self, after: int) -> Iterator[Batch]:
+        """The batches answered COMMITTED, or settled so."""
+        return iter([batch for batch in self.batches if batch.position > after])
+
+    def start(self, post: Callable[..., object]) -> None:
+        """Nothing to make ready."""
+
+    def append(self, position: int, parts: list[bytes], done: Callable[[Result], None]) -> None:
+        """Hold the batch until `answer`."""
+        assert self.under_way is None, "one batch at a time"
+        last = self.batches[-1].position if self.batches else 0
+        assert position == last + 1, "positions have no gaps"
+        self.under_way = Batch(position, b"".join(parts))
+        self._done = done
+
+    def settle(self, done: Callable[[Result], None]) -> None:
+        """Hold the question until `answer`."""
+        assert self.under_way is not None, "only an unknown outcome needs settling"
+        self.settling = True
+        self._done = done
+
+    def answer(self, outcome: Outcome, *, stored: bool | None = None) -> None:
+        """Give the batch under way this outcome; `stored` tells what is true for UNKNOWN."""
+        assert self.under_way is not None, "no batch is under way"
+        assert self._done is not None, "the outcome was given already"
+        done, self._done = self._done, None
+        if outcome is Outcome.COMMITTED or (outcome is Outcome.UNKNOWN and stored):
+            if self.under_way not in self.batches:
+                self.batches.append(self.under_way)
+        if outcome is not Outcome.UNKNOWN:
+            self.under_way = None
+            self.settling = False
+        done(Result(outcome, "" if outcome is Outcome.COMMITTED else "as the test wants it"))
+
+    def trim(self, through: int) -> None:
+        """Forget batches up to `through`."""
+        self.batches[:] = [batch for batch in self.batches if batch.position > through]
+
+    def stats(self) -> LogStats:
+        """Bytes of the batches kept."""
+        return LogStats(sum(len(batch.body) for batch in self.batches), 1)
+
+    def close(self) -> None:
+        """Nothing to let go of."""

@@ -1,0 +1,1 @@
+"""The tests of Holdfast; what each directory is for stands in CONTRIBUTING.md."""

@@ -1,0 +1,1 @@
+"""Programs for working on Holdfast; none of them is installed."""
