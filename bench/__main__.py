@@ -28,6 +28,7 @@ def bench(
     servers: list[Literal["holdfast", "node-memory", "node-file", "rust", "nginx"]] | None = None,
     seconds: int = 4,
     rounds: int = 3,
+    patience: int = 20,
     with_rust: bool = False,
     profile: bool = False,
     save: bool = True,
@@ -44,6 +45,8 @@ def bench(
         Length of each measurement.
     rounds
         How often each is repeated; medians are reported.
+    patience
+        Seconds to wait, before each server's turn, for other work on the machine to end.
     with_rust
         Build the Rust server first (cargo, minutes) if it is not there.
     profile
@@ -61,7 +64,9 @@ def bench(
         chosen = [server for server in ALL if servers is None or server.key in servers]
         if with_rust:
             tools.build_rust()
-        _measure(console, Plan(seconds, rounds, console), list(only or SCENARIOS), chosen, save)
+        _measure(
+            console, Plan(seconds, rounds, patience, console), list(only or SCENARIOS), chosen, save
+        )
     except tools.MissingError as error:
         raise SystemExit(str(error)) from None
     except KeyboardInterrupt:

@@ -22,7 +22,7 @@ from typing import cast
 
 import uvloop
 
-from bench.process import cpu_of_tree
+from bench.process import cpu_of_tree, machine_busy_s
 
 READERS = 1000
 MESSAGE_BYTES = 128
@@ -227,7 +227,8 @@ async def _run_phase(
     fanout: Fanout, phase: Phase, seconds: int, writers: list[Writer], pid: int
 ) -> dict[str, float]:
     sent, delivered = fanout.sent, fanout.delivered
-    spent, own, start_ns = cpu_of_tree(pid), time.process_time(), time.monotonic_ns()
+    spent, busy_s = cpu_of_tree(pid), machine_busy_s()
+    own, start_ns = time.process_time(), time.monotonic_ns()
     fanout.start(phase, seconds, list(writers))
     await asyncio.sleep(seconds)
     deadline = time.monotonic() + DRAIN_S
@@ -238,7 +239,8 @@ async def _run_phase(
     if not fanout.missing:
         fanout.check_order()
     cpu = cpu_of_tree(pid) - spent
-    busy = time.process_time() - own
+    own = time.process_time() - own
+    others_s = machine_busy_s() - busy_s - cpu.total_s - own
     elapsed_s = max(1e-9, (fanout.last_delivery_ns - start_ns) / 1e9)
     deliveries = max(1, fanout.delivered - delivered)
     latencies = sorted(fanout.latencies_ns) or [0]
@@ -248,7 +250,8 @@ async def _run_phase(
         "p50_ms": latencies[len(latencies) // 2] / 1e6,
         "p99_ms": latencies[len(latencies) * 99 // 100] / 1e6,
         "cpu_us": cpu.total_s * 1e6 / deliveries,
-        "generator_busy": busy / elapsed_s,
+        "generator_busy": own / elapsed_s,
+        "others": max(0.0, others_s / elapsed_s),
         "failed": fanout.missing + len(fanout.faults),
     }
 

@@ -9,10 +9,10 @@ from dataclasses import dataclass
 
 from bench import tools
 from bench.process import LOAD_CPU, Running, machine_busy_s, pinned, stop
+from bench.scenario import disturbance
 
 WARM_UP_S = 1
 WAIT_BEYOND_S = 60
-OTHERS_SHOWN = 0.2
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,13 +40,11 @@ class Sample:
     """Cores' worth of work neither the server's nor the load's: noise in the numbers."""
 
     def __str__(self) -> str:
-        disturbed = (
-            f", others used {self.others:.0%} of a core" if self.others > OTHERS_SHOWN else ""
-        )
         return (
             f"{self.per_s:,.0f}/s, {self.bytes_per_s / 2**20:,.0f} MiB/s, "
             f"p50 {self.p50_ms:.2f} ms, p99 {self.p99_ms:.2f} ms, "
-            f"{self.user_us + self.system_us:,.1f} µs CPU, {self.failed} failed{disturbed}"
+            f"{self.user_us + self.system_us:,.1f} µs CPU, "
+            f"{self.failed} failed{disturbance(self.others)}"
         )
 
     @property

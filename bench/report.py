@@ -173,6 +173,9 @@ def _section(result: dict[str, Any], key: str, common: dict[str, str]) -> list[s
         f"{titles[key]} not measured: {why}" for key, why in sorted(result["missing"].items())
     ]
     about = {name: value for name, value in result["about"].items() if name not in common}
+    cases = [case for server in result["servers"].values() for case in server.values()]
+    others = max((case.get("others", 0.0) for case in cases), default=0.0)
+    about["other work meanwhile"] = f"at most {others:.0%} of a core (the kernel's own included)"
     return [*parts, _listed(about)]
 
 
@@ -184,7 +187,9 @@ def _rows(result: dict[str, Any], key: str, case: str) -> list[tuple[str, ...]]:
         metrics = _metrics(result, server, case)
         if metrics is None:
             continue
-        cells = (c.form.format(metrics[c.metric]) for c in columns)
+        # A result kept from an older bench may lack a newer metric.
+        known = ((c, metrics.get(c.metric)) for c in columns)
+        cells = ("" if value is None else c.form.format(value) for c, value in known)
         ratio = f"{own['per_s'] / metrics['per_s']:.2f}" if own and metrics["per_s"] else ""
         rows.append((server.title, server.kept, *cells, ratio))
     return rows

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import statistics
+import time
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -10,10 +11,13 @@ from dataclasses import dataclass, field
 from rich.console import Console
 
 from bench.client import UnexpectedAnswerError
-from bench.process import Running, ServerFailedError, running
+from bench.process import Running, ServerFailedError, machine_busy_s, running
 from bench.servers import Server
 
 Metrics = dict[str, float]
+
+OTHERS_SHOWN = 0.2
+QUIET_LOOK_S = 0.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,6 +26,8 @@ class Plan:
 
     seconds: int
     rounds: int
+    patience_s: int
+    """How long to wait for the machine to fall quiet before each server's turn."""
     console: Console
 
 
@@ -57,6 +63,7 @@ def run_rounds(scenario: Scenario, servers: Sequence[Server], plan: Plan) -> Out
                 continue
             label = f"{scenario.key} · round {number + 1}/{plan.rounds} · {server.title}"
             plan.console.print(f"[dim]{label}[/dim]", highlight=False)
+            _wait_for_quiet(plan.patience_s)
             try:
                 with running(server) as target:
                     measured = scenario.run(target, plan)
@@ -71,10 +78,26 @@ def run_rounds(scenario: Scenario, servers: Sequence[Server], plan: Plan) -> Out
     return outcome
 
 
+def _wait_for_quiet(patience_s: int) -> None:
+    """Give other work on the machine a chance to end; measure anyway when it does not."""
+    deadline = time.monotonic() + patience_s
+    while time.monotonic() < deadline:
+        busy_s = machine_busy_s()
+        time.sleep(QUIET_LOOK_S)
+        if (machine_busy_s() - busy_s) / QUIET_LOOK_S < OTHERS_SHOWN:
+            return
+
+
+def disturbance(others: float) -> str:
+    """Say, where it matters, how much of a core was used by neither the server nor the load."""
+    return f", others used {others:.0%} of a core" if others > OTHERS_SHOWN else ""
+
+
 def _medians(runs: list[Metrics]) -> Metrics:
     """Take each metric's median, except failures, which are summed: none may be hidden."""
     merged = {name: statistics.median(run[name] for run in runs) for name in runs[0]}
     merged["failed"] = sum(run.get("failed", 0) for run in runs)
+    merged["others"] = max(run["others"] for run in runs)
     merged["slowest_per_s"] = min(run["per_s"] for run in runs)
     merged["fastest_per_s"] = max(run["per_s"] for run in runs)
     return merged

@@ -9,7 +9,7 @@ import sys
 from bench import fanout, tools
 from bench.client import Client, Request
 from bench.process import LOAD_CPU, Running, pinned, stop
-from bench.scenario import Metrics, Plan, Scenario
+from bench.scenario import Metrics, Plan, Scenario, disturbance
 
 WAIT_BEYOND_S = 120
 # Servers end an SSE connection after about 60 s, and all phases run over the same connections.
@@ -43,7 +43,7 @@ def _run(target: Running, plan: Plan) -> dict[str, Metrics]:
         plan.console.print(
             f"    {case}: {m['per_s']:,.0f} deliveries/s, p50 {m['p50_ms']:.1f} ms, "
             f"p99 {m['p99_ms']:.1f} ms, generator {m['generator_busy']:.0%} busy, "
-            f"{m['failed']:.0f} missing",
+            f"{m['failed']:.0f} missing{disturbance(m['others'])}",
             highlight=False,
         )
     return metrics

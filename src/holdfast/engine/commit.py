@@ -178,6 +178,9 @@ class CommitLoop:
             self._take()
         else:
             self._fail(batch, result.reason)
+        self._tell_if_idle()
+
+    def _tell_if_idle(self) -> None:
         if self._on_idle and self._under_way is None and not self._waiting:
             calls, self._on_idle = self._on_idle, []
             for call in calls:

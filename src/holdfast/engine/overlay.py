@@ -51,13 +51,19 @@ class Staged:
     @classmethod
     def over(cls, stream: Stream) -> Staged:
         """A view of a published stream with nothing pending yet."""
-        staged = cls(stream.number, stream.meta, stream.media)
+        staged = cls.__new__(cls)
+        staged.number = stream.number
+        staged.meta = stream.meta
+        staged.media = stream.media
         staged.base = stream
         staged.tail = stream.tail
         staged.closed = stream.closed
         staged.closer = stream.closer
+        staged.producers = None
         staged.seq = stream.seq
         staged.deadline_ms = stream.deadline_ms
+        staged.gone = False
+        staged.batch = None
         return staged
 
     def producer_state(self, producer_id: bytes) -> ProducerState | None:

@@ -39,12 +39,15 @@ class Created(msgspec.Struct, gc=False):
 
 
 class Appended(msgspec.Struct, gc=False):
-    """The append is durable, now (`duplicate` false) or since an earlier request."""
+    """The append is durable; `added` tells whether this request added bytes.
+
+    It did not if it only closed the stream, or if an earlier request had done the same already.
+    """
 
     tail: int
     closed: bool = False
     producer: ProducerState | None = None
-    duplicate: bool = False
+    added: bool = True
 
 
 class Deleted(msgspec.Struct, gc=False):

@@ -153,6 +153,7 @@ class Shard:
         if staged.gone or (staged.deadline_ms is not None and self._lapsed(staged, now_ms)):
             self._answer(staged, reply, context, StreamNotFoundError(name))
             return
+        outcome: Appended | HoldfastError
         try:
             outcome = self._stage_append(staged, request, now_ms)
         except HoldfastError as error:
@@ -203,16 +204,15 @@ class Shard:
         body, producer, seq = request.body, request.producer, request.seq
         if staged.closed:
             return _answer_closed(staged, request)
-        if body:
-            if request.media != staged.media:
-                raise ContentTypeMismatchError(
-                    f"The stream holds {staged.media}, the append is {request.media}."
-                )
+        if body and request.media != staged.media:
+            raise ContentTypeMismatchError(
+                f"The stream holds {staged.media}, the append is {request.media}."
+            )
         if producer is not None:
             state = staged.producer_state(producer.id)
             if is_duplicate(state, producer):
                 self.counters.duplicates += 1
-                return Appended(staged.tail, staged.closed, state, duplicate=True)
+                return Appended(staged.tail, staged.closed, state, added=False)
         if seq is not None and staged.seq is not None and seq <= staged.seq:
             raise StreamSeqError(
                 f"Stream-Seq {seq!r} is not greater than the last one, {staged.seq!r}."
@@ -227,6 +227,7 @@ class Shard:
             staged.tail,
             staged.closed,
             None if producer is None else ProducerState(producer.epoch, producer.seq),
+            bool(body),
         )
 
     def _stage_create(self, name: str, request: CreateRequest, now_ms: int) -> Staged:
@@ -362,9 +363,9 @@ def _answer_closed(staged: Staged, request: AppendRequest) -> Appended:
     producer = request.producer
     if producer is not None and producer == staged.closer:
         state = ProducerState(producer.epoch, producer.seq)
-        return Appended(staged.tail, closed=True, producer=state, duplicate=True)
+        return Appended(staged.tail, closed=True, producer=state, added=False)
     if request.close and not request.body:
-        return Appended(staged.tail, closed=True, duplicate=True)
+        return Appended(staged.tail, closed=True, added=False)
     raise StreamClosedError(staged.tail)
 
 

@@ -5,7 +5,7 @@ A segment is a 64-byte header and then batches. The header
     magic 8s | version u32 | reserved u32 | salt u64 | first position u64
     | predecessor u64 | predecessor's durable end u64 | checksum u64 | zeros
 
-names the segment before it (its index, 0 for none) and the byte at which that one ends for good:
+names the segment before it (its number, 0 for none) and the byte at which that one ends for good:
 what lies beyond was never acknowledged and is ignored. A batch is
 
     magic 4s | body length u32 | position u64 | head checksum u64 | body checksum u64 | body

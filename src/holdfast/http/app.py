@@ -63,13 +63,14 @@ class App:
             f"Access-Control-Allow-Origin: {settings.server.cors_origin}\r\n"
             f"Access-Control-Expose-Headers: {_EXPOSED}\r\n"
         ).encode()
-        self.common_fields = b""
+        self.common_fields = self.head_end = b""
         self.update_date()
 
     def update_date(self) -> None:
         """Make the fields that every native answer carries; once a second is enough."""
         date = formatdate(self.clock.now_ms() / 1000, usegmt=True).encode()
         self.common_fields = b"Date: %b\r\n%b" % (date, self.security_fields)
+        self.head_end = self.common_fields + b"\r\n"
 
     def handle(self, request: Request, slot: Slot) -> None:
         """Answer a request, now or later; never raises."""
@@ -77,11 +78,12 @@ class App:
             route, name = self._router.find(request.method, request.path)
             slot.route = route.label
             if self.not_ready and route.needs_engine:
-                raise UnavailableError(self.not_ready)
-            route.handler(self, request, slot, name)
+                answer_error(slot, UnavailableError(self.not_ready))
+            else:
+                route.handler(self, request, slot, name)
         except HoldfastError as error:
             answer_error(slot, error)
-        except Exception:
+        except Exception:  # noqa: BLE001 (a defect in one handler must not end the server)
             _log.exception("%r %r failed", request.method, request.path)
             answer_error(slot, HoldfastError("The server has a defect here; its log says more."))
 
@@ -95,5 +97,7 @@ class App:
     def location(self, request: Request) -> bytes:
         """The absolute URL of the request's resource, as the client knows it."""
         public_url = self.settings.server.public_url
-        base = public_url.encode() if public_url else request.origin
-        return base + request.prefix + request.path
+        if public_url:
+            return public_url.encode() + request.prefix + request.path
+        host = request.fields.get(b"host", b"localhost")
+        return b"%b://%b%b%b" % (request.scheme, host, request.prefix, request.path)

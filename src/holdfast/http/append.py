@@ -67,4 +67,4 @@ def _answer(slot: Slot, outcome: object) -> None:
         slot.answer(204, fields)
         return
     fields += b"Producer-Epoch: %d\r\nProducer-Seq: %d\r\n" % producer
-    slot.answer(204 if outcome.duplicate else 200, fields)
+    slot.answer(200 if outcome.added else 204, fields)

@@ -36,6 +36,8 @@ if TYPE_CHECKING:
 _CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
 WRITE_BUFFER_BYTES: Final = 65_536
 LINGER_S: Final = 2
+# A Content-Length of this many digits or more may exceed the limit and is looked at closely.
+_LONG_LENGTH: Final = 7
 
 
 class Connection(asyncio.Protocol):
@@ -105,9 +107,10 @@ class Connection(asyncio.Protocol):
             raise
         except httptools.HttpParserError as error:
             self._refuse(InvalidRequestError(f"Malformed HTTP request: {error}."))
-        if was_in_head and self._in_head and self._head_bytes == head_before:
-            # All of it belongs to one unfinished header field, which the parser holds back.
-            self._head_bytes += len(data)
+        if self._in_head:
+            if was_in_head and self._head_bytes == head_before:
+                # All of it belongs to one unfinished header field, which the parser holds back.
+                self._head_bytes += len(data)
             self._check_head_bytes()
 
     def eof_received(self) -> bool:
@@ -136,27 +139,24 @@ class Connection(asyncio.Protocol):
 
     # The parser's events.
 
-    def on_message_begin(self) -> None:
-        """The first byte of a request."""
-        self._url = b""
-        self._fields = {}
-        self._repeated = None
-        self._head_bytes = 0
-        self._in_head = True
-        self.deadline = self._listener.tick + self._listener.header_ticks
-
     def on_url(self, url: bytes) -> None:
-        """The request target, perhaps in pieces."""
-        self._url += url
-        self._head_bytes += len(url)
-        self._check_head_bytes()
+        """The request target, perhaps in pieces; the first piece starts a request."""
+        if self._in_head:
+            self._url += url
+            self._head_bytes += len(url)
+            self._check_head_bytes()
+            return
+        self._in_head = True
+        self._url = url
+        self._head_bytes = len(url)
+        self._fields = {}
+        self.deadline = self._listener.tick + self._listener.header_ticks
 
     def on_header(self, name: bytes, value: bytes) -> None:
         """One whole header field."""
         self._head_bytes += len(name) + len(value)
         key = KEPT_FIELDS.get(name) or KEPT_FIELDS.get(name.lower())
         if key is None:
-            self._check_head_bytes()
             return
         fields = self._fields
         if key not in fields:
@@ -171,24 +171,24 @@ class Connection(asyncio.Protocol):
         self._in_head = False
         if self._discarding:
             return
-        self._check_head_bytes()
         parser, listener, fields = self._parser, self._listener, self._fields
         method = parser.get_method()
+        http11 = parser.get_http_version() == "1.1"
         path, _, query = self._url.partition(b"?")
-        chunked = parser.get_http_version() == "1.1"
-        slot = NativeSlot(self, method, keep_alive=parser.should_keep_alive(), chunked=chunked)
-        request = Request(method, path, query)
-        request.fields = fields
-        request.origin = listener.scheme + fields.get(b"host", listener.authority)
-        self._request, self._slot = request, slot
-        self._body, self._body_bytes = [], 0
-        self._continue_due = False
-        self._check_head(request, http11=chunked)
-        if not self._discarding:
-            self.deadline = listener.tick + listener.body_ticks
-            if b"expect" in fields and fields[b"expect"].lower() == b"100-continue":
-                self._continue_due = True
-                self._send_continue()
+        self._slot = NativeSlot(self, method, keep_alive=parser.should_keep_alive(), chunked=http11)
+        self._request = request = Request(method, path, query, fields, listener.scheme)
+        self._body_bytes = 0
+        self.deadline = listener.tick + listener.body_ticks
+        if (
+            self._head_bytes > listener.header_bytes_max
+            or self._repeated is not None
+            or b"transfer-encoding" in fields
+            or b"expect" in fields
+            or b"host" not in fields
+            or len(fields.get(b"content-length", b"")) >= _LONG_LENGTH
+            or path[:1] != b"/"
+        ):
+            self._check_head(request, http11=http11)
 
     def on_body(self, body: bytes) -> None:
         """A piece of the body."""
@@ -209,12 +209,16 @@ class Connection(asyncio.Protocol):
         assert request is not None
         assert slot is not None
         self._request = self._slot = None
+        self._continue_due = False
         self.deadline = 0
         body = self._body
         if body:
             request.body = body[0] if len(body) == 1 else b"".join(body)
             self._body = []
-        self._submit(request, slot)
+        if self._slots:
+            self._submit(request, slot)
+        else:
+            self._dispatch(request, slot)
 
     # Requests.
 
@@ -227,8 +231,9 @@ class Connection(asyncio.Protocol):
             )
 
     def _check_head(self, request: Request, *, http11: bool) -> None:
-        """Refuse what must not go further: ambiguous framing, repeated fields, large bodies."""
+        """Look closer at an unusual head: refuse it, or see to its expectations."""
         fields = request.fields
+        self._check_head_bytes()
         length = fields.get(b"content-length")
         encoding = fields.get(b"transfer-encoding")
         if encoding is not None and length is not None:
@@ -246,6 +251,9 @@ class Connection(asyncio.Protocol):
             self._refuse_body()
         elif not request.path.startswith(b"/"):
             self._normalise_target(request)
+        if fields.get(b"expect", b"").lower() == b"100-continue" and not self._discarding:
+            self._continue_due = True
+            self._send_continue()
 
     def _normalise_target(self, request: Request) -> None:
         """Targets of the form `http://host/path` and `*` are allowed, though rarely sent."""
@@ -278,15 +286,14 @@ class Connection(asyncio.Protocol):
             self._backlog.append((request, slot))
             if isinstance(request, Request):
                 self._backlog_bytes += len(request.body)
-        if slots:
-            self._update_reading()
+        self._update_reading()
 
     def _dispatch(self, request: Request | HoldfastError, slot: NativeSlot) -> None:
         self._slots.append(slot)
         slot.start_timing(self.app.clock.monotonic_s())
-        if isinstance(request, Request):
+        if type(request) is Request:
             self.app.handle(request, slot)
-        else:
+        elif isinstance(request, HoldfastError):
             answer_error(slot, request)
 
     # Answers.

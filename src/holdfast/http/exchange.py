@@ -40,16 +40,18 @@ LIST_FIELDS = frozenset({b"accept-encoding", b"if-match", b"if-none-match"})
 class Request:
     """A complete request; `fields` has lower-cased names and only those the protocol knows."""
 
-    __slots__ = ("body", "fields", "method", "origin", "path", "prefix", "query")
+    __slots__ = ("body", "fields", "method", "path", "prefix", "query", "scheme")
 
-    def __init__(self, method: bytes, path: bytes, query: bytes) -> None:
+    def __init__(
+        self, method: bytes, path: bytes, query: bytes, fields: dict[bytes, bytes], scheme: bytes
+    ) -> None:
         self.method = method
         self.path = path
         self.query = query
-        self.fields: dict[bytes, bytes] = {}
+        self.fields = fields
+        self.scheme = scheme
         self.body = b""
-        # Scheme and host as the client sees them; the prefix is where an app is mounted.
-        self.origin = b""
+        # Where the app is mounted; the path does not include it.
         self.prefix = b""
 
 

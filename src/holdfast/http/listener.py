@@ -33,8 +33,8 @@ class Listener:
         self.header_ticks = _ticks(http.header_timeout_s)
         self.body_ticks = _ticks(http.body_timeout_s)
         self.idle_ticks = _ticks(http.idle_timeout_s)
-        self.scheme = b"http://"
-        self.authority = b""
+        self.scheme = b"http"
+        self._authority = ""
         self._connections: dict[Connection, None] = {}
         self._server: asyncio.Server | None = None
         self._timer: Timer | None = None
@@ -43,7 +43,7 @@ class Listener:
     @property
     def url(self) -> str:
         """Where the server is to be found."""
-        return (self.scheme + self.authority).decode()
+        return f"{self.scheme.decode()}://{self._authority}"
 
     async def open(self) -> None:
         """Bind and accept."""
@@ -53,8 +53,8 @@ class Listener:
             lambda: Connection(self), host, port, ssl=context, backlog=BACKLOG
         )
         port = self._server.sockets[0].getsockname()[1]
-        self.scheme = b"https://" if context else b"http://"
-        self.authority = (f"[{host}]:{port}" if ":" in host else f"{host}:{port}").encode()
+        self.scheme = b"https" if context else b"http"
+        self._authority = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
         self._count()
 
     def stop_accepting(self) -> None:

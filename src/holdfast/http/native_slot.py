@@ -34,36 +34,28 @@ def _as_chunk(piece: bytes) -> bytes:
 class NativeSlot:
     """Where the answer to one request of a connection goes; see `exchange.Slot`."""
 
-    __slots__ = (
-        "_chunked",
-        "_connection",
-        "_is_head",
-        "_started_s",
-        "_status",
-        "closes",
-        "is_post",
-        "on_gone",
-        "on_resume",
-        "output",
-        "route",
-    )
+    # Most requests never change these, so they cost nothing to set up.
+    _is_head = False
+    _status = 0
+    is_post = False
+    route = "unknown"
+    on_gone: Callable[[], None] | None = None
+    on_resume: Callable[[], None] | None = None
+    # The bytes still to be written once this slot's turn comes; None while unanswered.
+    output: bytes | None = None
 
     def __init__(
         self, connection: Connection, method: bytes, *, keep_alive: bool, chunked: bool
     ) -> None:
         self._connection: Connection | None = connection
-        self._is_head = method == b"HEAD"
-        self.is_post = method == b"POST"
+        if method == b"POST":
+            self.is_post = True
+        elif method == b"HEAD":
+            self._is_head = True
         self.closes = not keep_alive
         # Pieces can only be told apart in HTTP/1.1; to older clients the end is the end.
         self._chunked = chunked
-        self._status = 0
         self._started_s = 0.0
-        self.route = "unknown"
-        self.on_gone: Callable[[], None] | None = None
-        self.on_resume: Callable[[], None] | None = None
-        # The bytes still to be written once this slot's turn comes; None while unanswered.
-        self.output: bytes | None = None
 
     def start_timing(self, now_s: float) -> None:
         """The request is complete: its latency counts from here."""
@@ -84,18 +76,21 @@ class NativeSlot:
             self.closes = True
         if self.closes:
             fields += b"Connection: close\r\n"
-        common = connection.app.common_fields
+        app = connection.app
         if status in _BODILESS or (self._is_head and not body):
-            output = b"%b%b%b\r\n" % (_STATUS_LINES[status], fields, common)
+            output = _STATUS_LINES[status] + fields + app.head_end
         else:
-            output = b"%b%b%bContent-Length: %d\r\n\r\n" % (
+            if self._is_head:
+                length, body = len(body), b""
+            else:
+                length = len(body)
+            output = b"%b%b%bContent-Length: %d\r\n\r\n%b" % (
                 _STATUS_LINES[status],
                 fields,
-                common,
-                len(body),
+                app.common_fields,
+                length,
+                body,
             )
-            if not self._is_head:
-                output += body
         self._finish(connection, output)
 
     def begin(self, status: int, fields: bytes) -> None:
@@ -110,9 +105,7 @@ class NativeSlot:
             self.closes = True
         if self.closes:
             fields += b"Connection: close\r\n"
-        connection.write(
-            b"%b%b%b\r\n" % (_STATUS_LINES[status], fields, connection.app.common_fields)
-        )
+        connection.write(_STATUS_LINES[status] + fields + connection.app.head_end)
 
     def write(self, data: bytes) -> None:
         """Send a piece of the body."""
@@ -142,7 +135,5 @@ class NativeSlot:
         self._connection = None
         self.output = output
         app = connection.app
-        app.counters.answered(
-            self.route, self._status, app.clock.monotonic_s() - self._started_s
-        )
+        app.counters.answered(self.route, self._status, app.clock.monotonic_s() - self._started_s)
         connection.completed(self)

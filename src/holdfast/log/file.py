@@ -8,7 +8,7 @@ even that can be written the outcome is UNKNOWN, and `settle` keeps trying.
 
 From the moment a successor is being created a segment is sealed, even if the creation fails: a
 header that names its end may have reached the disk all the same, so nothing may be written behind
-that end any more. Each attempt takes a new index, and the chain passes by the ones that failed.
+that end any more. Each attempt takes a new number, and the chain passes by the ones that failed.
 
 A ballast file keeps some room on the disk. It is freed when the disk is full, so that the header
 can be written; while it cannot be laid again, batches fail before a byte is written.
@@ -45,7 +45,7 @@ _FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 class _Kept(NamedTuple):
     """A segment that is no longer written to."""
 
-    index: int
+    number: int
     last_position: int
     size_bytes: int
 
@@ -73,13 +73,13 @@ class FileLog:
         self._kept: list[_Kept] = []
         self._position = 0
         self._replayed = False
-        # The segment being written: its file, index, salt, durable end.
+        # The segment being written: its file, number, salt, durable end.
         self._file: File | None = None
-        self._index = 0
+        self._number = 0
         self._salt = 0
         self._end = 0
         self._sealed = False
-        self._last_index = self._chain.last_index
+        self._last_number = self._chain.last_number
         # What the next header will say of the segments before it.
         self._predecessor = (0, 0)
         self._post: Callable[..., object] | None = None
@@ -100,8 +100,8 @@ class FileLog:
             )
         for segment in segments:
             end = HEADER_BYTES
-            for batch, end in read_segment(self._files, segment, position + 1):
-                position = batch.position
+            for batch, batch_end in read_segment(self._files, segment, position + 1):
+                position, end = batch.position, batch_end
                 if position > after:
                     yield batch
             if end == HEADER_BYTES:
@@ -109,8 +109,8 @@ class FileLog:
                 self._predecessor = segment.header[2:]
                 self._chain.orphans.append(segment.path)
             else:
-                self._predecessor = (segment.index, end)
-                self._kept.append(_Kept(segment.index, position, end))
+                self._predecessor = (segment.number, end)
+                self._kept.append(_Kept(segment.number, position, end))
         self._position = max(position, after)
         self._replayed = True
 
@@ -188,7 +188,7 @@ class FileLog:
             self._file.write_at(frame, self._end)
             self._file.sync()
         except OSError as error:
-            _log.error("segment %d is abandoned at byte %d: %s", self._index, self._end, error)
+            _log.error("segment %d is abandoned at byte %d: %s", self._number, self._end, error)
             self._free_ballast(error)
             return self._disown(f"the batch could not be written: {error.strerror or error}")
         self._position = position
@@ -223,40 +223,40 @@ class FileLog:
     def _open_segment(self) -> None:
         """Create the next segment durably, then let go of the one before it."""
         self._sealed = True
-        self._last_index += 1
+        self._last_number += 1
         durable = self._end > HEADER_BYTES
-        predecessor = (self._index, self._end) if durable else self._predecessor
+        predecessor = (self._number, self._end) if durable else self._predecessor
         salt = self._clock.random_u64()
         file = self._create(SegmentHeader(salt, self._position + 1, *predecessor))
         if self._file is not None:
             self._file.close()
             if durable:
-                self._kept.append(_Kept(self._index, self._position, self._end))
+                self._kept.append(_Kept(self._number, self._position, self._end))
             else:
-                self._remove(self._index)
-        self._file, self._index, self._salt = file, self._last_index, salt
+                self._remove(self._number)
+        self._file, self._number, self._salt = file, self._last_number, salt
         self._end, self._sealed, self._predecessor = HEADER_BYTES, False, predecessor
 
     def _create(self, header: SegmentHeader) -> File:
-        file = self._files.create(segment_path(self._directory, self._last_index))
+        file = self._files.create(segment_path(self._directory, self._last_number))
         try:
             file.write_at(encode_header(header), 0)
             file.sync()
             self._files.sync_directory(self._directory)
         except OSError:
             file.close()
-            self._remove(self._last_index)
+            self._remove(self._last_number)
             raise
         return file
 
-    def _remove(self, index: int) -> None:
+    def _remove(self, number: int) -> None:
         """Remove a segment that is no part of the chain; recovery does it where this fails."""
         with contextlib.suppress(OSError):
-            self._files.remove(segment_path(self._directory, index))
+            self._files.remove(segment_path(self._directory, number))
 
     def _trim(self, through: int) -> None:
         while self._kept and self._kept[0].last_position <= through:
-            self._remove(self._kept.pop(0).index)
+            self._remove(self._kept.pop(0).number)
 
     def _lay_ballast(self) -> None:
         if self._ballast_bytes:

@@ -124,7 +124,7 @@ class DiskFiles:
         path.unlink(missing_ok=True)
 
     def sync_directory(self, directory: Path) -> None:
-        """fsync the directory."""
+        """Wait for the directory itself."""
         descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
         try:
             os.fsync(descriptor)

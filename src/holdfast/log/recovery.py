@@ -42,7 +42,7 @@ _NAME: Final = re.compile(r"(\d{10})\.seg")
 class Segment(NamedTuple):
     """A segment of the chain; `end` is None for the last, whose end a scan finds."""
 
-    index: int
+    number: int
     path: Path
     header: SegmentHeader
     end: int | None
@@ -53,22 +53,22 @@ class Chain(NamedTuple):
 
     segments: list[Segment]
     orphans: list[Path]
-    last_index: int
+    last_number: int
 
 
-def segment_path(directory: Path, index: int) -> Path:
-    """Where the segment with this index lives."""
-    return directory / f"{index:010d}.seg"
+def segment_path(directory: Path, number: int) -> Path:
+    """Where the segment with this number lives."""
+    return directory / f"{number:010d}.seg"
 
 
 def find_chain(files: Files, directory: Path) -> Chain:
     """Read all headers and follow the chain back from the last."""
     headers: dict[int, SegmentHeader] = {}
-    indices = sorted(int(m[1]) for name in files.names(directory) if (m := _NAME.fullmatch(name)))
-    for index in indices:
-        header = _read_header(files, segment_path(directory, index))
+    numbers = sorted(int(m[1]) for name in files.names(directory) if (m := _NAME.fullmatch(name)))
+    for number in numbers:
+        header = _read_header(files, segment_path(directory, number))
         if header is not None:
-            headers[index] = header
+            headers[number] = header
     segments: list[Segment] = []
     current, end = max(headers, default=0), None
     while current in headers:
@@ -78,9 +78,9 @@ def find_chain(files: Files, directory: Path) -> Chain:
             raise _damage(segments[-1].path, 0, "its header names a predecessor that comes later")
         current, end = header.predecessor, header.predecessor_end
     segments.reverse()
-    used = {segment.index for segment in segments}
-    orphans = [segment_path(directory, index) for index in indices if index not in used]
-    return Chain(segments, orphans, max(indices, default=0))
+    used = {segment.number for segment in segments}
+    orphans = [segment_path(directory, number) for number in numbers if number not in used]
+    return Chain(segments, orphans, max(numbers, default=0))
 
 
 def _read_header(files: Files, path: Path) -> SegmentHeader | None:

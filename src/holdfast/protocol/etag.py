@@ -5,7 +5,7 @@ from __future__ import annotations
 
 def read_etag(number: int, start: int, end: int, *, closed: bool) -> bytes:
     """The ETag of the bytes from `start` to `end`; closure at the tail changes it."""
-    return b'"%x:%d:%d:c"' % (number, start, end) if closed else b'"%x:%d:%d"' % (number, start, end)
+    return b'"%x:%d:%d%b"' % (number, start, end, b":c" if closed else b"")
 
 
 def matches(if_none_match: bytes, etag: bytes) -> bool:

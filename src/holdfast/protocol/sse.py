@@ -28,8 +28,10 @@ def data_event(stored: bytes, media: str) -> bytes:
         return b"event: data\ndata:" + b2a_base64(stored, newline=False) + b"\n\n"
     if b"\n" not in text and b"\r" not in text and not text.startswith(b" "):
         return b"event: data\ndata:" + text + b"\n\n"
-    lines = [b"data: " + line if line.startswith(b" ") else b"data:" + line
-             for line in _LINE_END.split(text)]
+    lines = [
+        b"data: " + line if line.startswith(b" ") else b"data:" + line
+        for line in _LINE_END.split(text)
+    ]
     return b"event: data\n" + b"\n".join(lines) + b"\n\n"
 
 
@@ -45,7 +47,7 @@ def control_event(next_offset: bytes, cursor: int, *, up_to_date: bool, closed: 
             b'event: control\ndata:{"streamNextOffset":"%b","streamCursor":"%d",'
             b'"upToDate":true}\n\n' % (next_offset, cursor)
         )
-    return (
-        b'event: control\ndata:{"streamNextOffset":"%b","streamCursor":"%d"}\n\n'
-        % (next_offset, cursor)
+    return b'event: control\ndata:{"streamNextOffset":"%b","streamCursor":"%d"}\n\n' % (
+        next_offset,
+        cursor,
     )

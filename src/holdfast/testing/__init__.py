@@ -1,5 +1,4 @@
-"""Parts for tests of Holdfast and of programs that embed it: a clock that stands still, logs and
-files that fail on command."""
+"""Parts for tests: a clock that stands still, logs and files that fail on command."""
 
 from holdfast.testing.clock import FakeClock
 from holdfast.testing.files import FaultyFiles

@@ -48,9 +48,9 @@ class ScriptedLog:
         assert self.under_way is not None, "no batch is under way"
         assert self._done is not None, "the outcome was given already"
         done, self._done = self._done, None
-        if outcome is Outcome.COMMITTED or (outcome is Outcome.UNKNOWN and stored):
-            if self.under_way not in self.batches:
-                self.batches.append(self.under_way)
+        keeps = outcome is Outcome.COMMITTED or (outcome is Outcome.UNKNOWN and stored)
+        if keeps and self.under_way not in self.batches:
+            self.batches.append(self.under_way)
         if outcome is not Outcome.UNKNOWN:
             self.under_way = None
             self.settling = False

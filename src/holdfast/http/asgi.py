@@ -1,0 +1,200 @@
+"""Holdfast as an ASGI application: alone, or mounted in somebody else's.
+
+    streams = holdfast.asgi(data_dir="data")
+
+    @asynccontextmanager
+    async def lifespan(app):
+        async with streams:
+            yield
+
+    app = FastAPI(lifespan=lifespan)
+    app.mount("/streams", streams)
+
+Hosts do not run the lifespan of what they mount, so the app is also an async context manager that
+opens the data directory and closes it again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self
+from urllib.parse import quote
+
+from holdfast.clock import SystemClock
+from holdfast.errors import (
+    HoldfastError,
+    InvalidRequestError,
+    PayloadTooLargeError,
+    UnavailableError,
+)
+from holdfast.http.asgi_slot import AsgiSlot
+from holdfast.http.errors import answer_error, error_body
+from holdfast.http.exchange import KEPT_FIELDS, LIST_FIELDS, Request
+from holdfast.http.node import Node
+from holdfast.settings import load_settings
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+    from types import TracebackType
+
+    from holdfast.settings import Settings
+
+    Scope = dict[str, Any]
+    Receive = Callable[[], Awaitable[dict[str, Any]]]
+    Send = Callable[[dict[str, Any]], Awaitable[None]]
+
+
+def asgi(config: str | os.PathLike[str] | None = None, **settings: object) -> AsgiApp:
+    """An ASGI app; `settings` are named as in a settings file, e.g. `data_dir="data"`.
+
+    Precedence as for the server: defaults, then the file, then `HOLDFAST_*` variables, then these.
+    """
+    file = None if config is None else Path(config)
+    return AsgiApp(load_settings(file=file, env=os.environ, flags=settings))
+
+
+class AsgiApp:
+    """The application; see `asgi`."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self._node: Node | None = None
+
+    async def __aenter__(self) -> Self:
+        """Open the data directory and recover the log."""
+        if self._node is not None:
+            raise HoldfastError("This Holdfast app is running already.")
+        node = Node(self._settings, SystemClock())
+        try:
+            await node.recover()
+        except BaseException:
+            await node.close()
+            raise
+        self._node = node
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        """End live readers, finish writes, close."""
+        node, self._node = self._node, None
+        if node is not None:
+            node.end_live_readers()
+            await node.finish_writes(self._settings.server.shutdown_timeout_s)
+            await node.close()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Handle one connection scope."""
+        if scope["type"] == "lifespan":
+            await self._lifespan(receive, send)
+        elif scope["type"] == "http":
+            await self._http(scope, receive, send)
+        else:
+            raise HoldfastError(f"Holdfast does not speak {scope['type']}.")
+
+    async def _lifespan(self, receive: Receive, send: Send) -> None:
+        while True:
+            message = await receive()
+            if message["type"] == "lifespan.startup":
+                try:
+                    await self.__aenter__()
+                except HoldfastError as error:
+                    await send({"type": "lifespan.startup.failed", "message": error.message})
+                    return
+                await send({"type": "lifespan.startup.complete"})
+            else:
+                await self.__aexit__(None, None, None)
+                await send({"type": "lifespan.shutdown.complete"})
+                return
+
+    async def _http(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if self._node is None:
+            await _answer_not_running(send)
+            return
+        app = self._node.app
+        slot = AsgiSlot(app, is_head=scope["method"] == "HEAD")
+        try:
+            request = _request(scope)
+            body = await _body(receive, self._settings.http.body_bytes_max)
+        except HoldfastError as error:
+            answer_error(slot, error)
+        else:
+            if body is None:
+                return
+            request.body = body
+            app.handle(request, slot)
+        if slot.done:
+            await slot.deliver(send)
+            return
+        watch = asyncio.create_task(_watch(receive, slot))
+        try:
+            await slot.deliver(send)
+        except OSError:
+            # The host noticed before we did that the client is gone.
+            pass
+        finally:
+            watch.cancel()
+            if not slot.done:
+                slot.abandon()
+
+
+def _request(scope: Scope) -> Request:
+    prefix = quote(scope.get("root_path", "").rstrip("/")).encode()
+    raw = scope.get("raw_path") or quote(scope["path"]).encode()
+    path = raw.partition(b"?")[0].removeprefix(prefix)
+    fields: dict[bytes, bytes] = {}
+    for name, value in scope["headers"]:
+        key = KEPT_FIELDS.get(name.lower())
+        if key is None:
+            continue
+        if key in fields and key in LIST_FIELDS:
+            fields[key] += b", " + value
+        elif key in fields:
+            raise InvalidRequestError(f"The header {key.decode()} is given more than once.")
+        else:
+            fields[key] = value
+    scheme = scope.get("scheme", "http").encode()
+    query = scope.get("query_string", b"")
+    request = Request(scope["method"].encode(), path, query, fields, scheme)
+    request.prefix = prefix
+    return request
+
+
+async def _body(receive: Receive, bytes_max: int) -> bytes | None:
+    """The whole body, or None if the client went away."""
+    parts: list[bytes] = []
+    size = 0
+    while True:
+        message = await receive()
+        if message["type"] == "http.disconnect":
+            return None
+        part = message.get("body", b"")
+        size += len(part)
+        if size > bytes_max:
+            raise PayloadTooLargeError(f"The body exceeds {bytes_max} bytes.")
+        parts.append(part)
+        if not message.get("more_body", False):
+            return b"".join(parts)
+
+
+async def _watch(receive: Receive, slot: AsgiSlot) -> None:
+    """Tell the slot when the client goes away."""
+    while (await receive())["type"] != "http.disconnect":
+        pass
+    if not slot.done:
+        slot.abandon()
+
+
+async def _answer_not_running(send: Send) -> None:
+    error = UnavailableError(
+        "Holdfast is not running in this application: run its lifespan, or enter the app as an "
+        "async context manager in the host's lifespan."
+    )
+    headers = [(b"content-type", b"application/json"), (b"retry-after", b"1")]
+    await send({"type": "http.response.start", "status": error.status, "headers": headers})
+    await send({"type": "http.response.body", "body": error_body(error)})

@@ -1,0 +1,98 @@
+"""The slot of an ASGI request: queues what handlers answer until the host has sent it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from holdfast.http.app import App
+
+    Send = Callable[[dict[str, Any]], Awaitable[None]]
+
+QUEUE_BYTES_MAX: Final = 65_536
+_BODILESS: Final = frozenset({204, 304})
+
+
+class AsgiSlot:
+    """Where the answer to one ASGI request goes; see `exchange.Slot`."""
+
+    def __init__(self, app: App, *, is_head: bool) -> None:
+        self._app = app
+        self._is_head = is_head
+        self._queue: deque[dict[str, Any]] = deque()
+        self._queued_bytes = 0
+        self._news = asyncio.Event()
+        self._started_s = app.clock.monotonic_s()
+        self._status = 0
+        self.done = False
+        self.route = "unknown"
+        self.on_gone: Callable[[], None] | None = None
+        self.on_resume: Callable[[], None] | None = None
+
+    @property
+    def paused(self) -> bool:
+        """Whether the host has not sent enough of what was written."""
+        return self._queued_bytes > QUEUE_BYTES_MAX
+
+    def answer(self, status: int, fields: bytes, body: bytes = b"") -> None:
+        """Answer in one piece."""
+        if status not in _BODILESS and (body or not self._is_head):
+            fields += b"Content-Length: %d\r\n" % len(body)
+        self.begin(status, fields)
+        if not self._is_head:
+            self.write(body)
+        self.end()
+
+    def begin(self, status: int, fields: bytes) -> None:
+        """Start an answer in pieces."""
+        self._status = status
+        headers = [
+            (name.lower(), value)
+            for line in (fields + self._app.security_fields).split(b"\r\n")[:-1]
+            for name, _, value in [line.partition(b": ")]
+        ]
+        self._put({"type": "http.response.start", "status": status, "headers": headers})
+
+    def write(self, data: bytes) -> None:
+        """Send a piece of the body."""
+        if data and not self.done:
+            self._queued_bytes += len(data)
+            self._put({"type": "http.response.body", "body": data, "more_body": True})
+
+    def end(self) -> None:
+        """Finish the body."""
+        if not self.done:
+            self.done = True
+            self._put({"type": "http.response.body", "body": b"", "more_body": False})
+            seconds = self._app.clock.monotonic_s() - self._started_s
+            self._app.counters.answered(self.route, self._status, seconds)
+
+    def abandon(self) -> None:
+        """The client is gone: nothing more is sent, whoever waits is told."""
+        self.done = True
+        self._queue.clear()
+        self._news.set()
+        if self.on_gone is not None:
+            self.on_gone()
+
+    async def deliver(self, send: Send) -> None:
+        """Send everything, as it comes, until the answer is complete or abandoned."""
+        while True:
+            while self._queue:
+                message = self._queue.popleft()
+                await send(message)
+                self._queued_bytes -= len(message.get("body", b""))
+                if not self._queue and self.on_resume is not None:
+                    self.on_resume()
+            if self.done:
+                return
+            self._news.clear()
+            await self._news.wait()
+
+    def _put(self, message: dict[str, Any]) -> None:
+        self._queue.append(message)
+        self._news.set()
