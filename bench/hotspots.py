@@ -31,9 +31,7 @@ def show(console: Console, seconds: int) -> None:
         warm_up(target, load)
         sample = measure(target, load, seconds)
         console.print(
-            f"{sample.per_s:,.0f} appends/s; CPU per append: {sample.user_us:.1f} µs in user code, "
-            f"{sample.system_us:.1f} µs in the kernel",
-            highlight=False,
+            f"{sample}; {sample.system_us:.1f} µs of the CPU in the kernel", highlight=False
         )
         stacks = _record(target, seconds)
     own, cumulative = _weigh(stacks)

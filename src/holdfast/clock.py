@@ -55,9 +55,8 @@ class SystemClock:
         """Milliseconds since the Unix epoch."""
         return time.time_ns() // 1_000_000
 
-    def monotonic_s(self) -> float:
-        """Seconds on a clock that never goes back."""
-        return time.monotonic()
+    # Called twice per request, so without a Python frame in between.
+    monotonic_s = staticmethod(time.monotonic)
 
     def call_soon(self, call: Callable[..., object], *args: Any) -> None:
         """Run `call` in the event loop's next round."""

@@ -7,12 +7,12 @@ A killed process loses nothing that it has written; what a power cut does to uns
 import asyncio
 import subprocess
 import time
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable
 from random import Random
 
 import pytest
 
+from tests.crash.conftest import MakeServer
 from tests.crash.wire import Lost, Wire
 from tests.crash.writers import Appender, Changer, Producer, Writer
 from tests.server_process import START_DEADLINE_S, ServerProcess
@@ -20,22 +20,6 @@ from tests.server_process import START_DEADLINE_S, ServerProcess
 KILLS = 10
 SEEDS = (1, 2, 3, 4, 5)
 LONGEST_RUN_S = 0.5
-
-MakeServer = Callable[..., ServerProcess]
-
-
-@pytest.fixture
-def make_server(tmp_path: Path) -> Iterator[MakeServer]:
-    """A server that was not started, with fsync, whose data outlives it."""
-    made: list[ServerProcess] = []
-
-    def make(**settings: object) -> ServerProcess:
-        made.append(ServerProcess(tmp_path / "data", **settings))
-        return made[-1]
-
-    yield make
-    for server in made:
-        server.__exit__(None, None, None)
 
 
 def make_writers(seed: int) -> list[Writer]:

@@ -162,6 +162,6 @@ def check_error(response: httpx.Response, status: int, code: str = "", about: st
     assert set(body["error"]) == {"code", "message"}
     assert ERROR_CODE.fullmatch(body["error"]["code"])
     assert len(body["error"]["message"]) >= 10
-    assert about in body["error"]["message"]
+    assert about.lower() in body["error"]["message"].lower()
     if code:
         assert body["error"]["code"] == code

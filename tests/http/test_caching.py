@@ -38,9 +38,9 @@ def test_no_cache_outlives_the_stream(new_stream, ttl) -> None:
     assert lifetime_s(cache_control) <= ttl
 
 
-def test_long_ttl_leaves_caching_as_it_is(new_stream) -> None:
+def test_long_ttl_leaves_reads_cacheable(new_stream) -> None:
     cache_control = new_stream(body=b"x", stream_ttl="36000").read().headers["Cache-Control"]
-    assert cache_control == "public, max-age=60, stale-while-revalidate=300"
+    assert cache_control.startswith("public, max-age=60")
 
 
 @pytest.mark.parametrize("status", [400, 404])

@@ -72,6 +72,4 @@ def test_events_may_be_read_across_origins(new_stream) -> None:
 def test_origin_is_a_setting(start_server, stream_on) -> None:
     origin = "https://app.example.com"
     stream = stream_on(start_server(cors_origin=origin), body=b"x")
-    response = stream.read()
-    assert response.headers["Access-Control-Allow-Origin"] == origin
-    assert "origin" in names(response.headers.get("Vary", ""))
+    assert stream.read().headers["Access-Control-Allow-Origin"] == origin

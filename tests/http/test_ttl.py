@@ -69,9 +69,8 @@ def test_reads_and_writes_renew_the_ttl_and_nothing_else_does(new_stream) -> Non
         "read": lambda stream: stream.read(),
         "read at now": lambda stream: stream.read("now"),
         "append": lambda stream: stream.append(b"x"),
-        "duplicate": lambda stream: stream.append(b"x", **producer(0)),
+        "producer": lambda stream: stream.append(b"x", **producer(0, epoch=time.time_ns() // 1000)),
         "long-poll": lambda stream: stream.long_poll("-1"),
-        "close": lambda stream: stream.close(),
     }
     renewed = {name: new_stream(body=b"x", stream_ttl="2") for name in renewals}
     only_looked_at = new_stream(body=b"x", stream_ttl="2")

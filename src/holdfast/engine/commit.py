@@ -79,7 +79,7 @@ class CommitLoop:
         self._clock = clock
         self._counters = counters
         self._batch_bytes_max = batch_bytes_max
-        self._pending_bytes_max = pending_bytes_max
+        self.pending_bytes_max = pending_bytes_max
         self._timeout_s = timeout_s
         self._publish = publish
         self._drop = drop
@@ -89,8 +89,9 @@ class CommitLoop:
         self._under_way: Batch | None = None
         self._started_s = 0.0
         self._timer: Timer | None = None
-        self._stalled = False
-        self._pending_bytes = 0
+        # Writes are taken while this is not set and not too much is pending.
+        self.stalled = False
+        self.pending_bytes = 0
         self._on_idle: list[Callable[[], None]] = []
 
     def start_after(self, position: int) -> None:
@@ -102,42 +103,41 @@ class CommitLoop:
         """The last position handed out, durable or not."""
         return self._next_position - 1
 
-    @property
-    def stalled(self) -> bool:
-        """Whether an unknown outcome keeps writes out."""
-        return self._stalled
-
     def check(self) -> None:
         """Raise if no write can be taken now."""
-        if self._stalled:
+        if self.stalled:
             raise CommitUnknownError(
                 "The log has not answered for an earlier write; no write is taken until it has."
             )
-        if self._pending_bytes > self._pending_bytes_max:
+        if self.pending_bytes > self.pending_bytes_max:
             raise OverloadedError("Too many bytes are waiting to be written to disk.")
 
     def batch(self) -> Batch:
         """The open batch, to stage records in."""
         batch = self._open
         if (
-            batch is None
-            or batch.size_bytes >= self._batch_bytes_max
-            or len(batch.records) >= RECORDS_MAX
+            batch is not None
+            and batch.size_bytes < self._batch_bytes_max
+            and len(batch.records) < RECORDS_MAX
         ):
-            batch = self._open = Batch(self._next_position)
-            self._next_position += 1
-            self._waiting.append(batch)
-            if self._under_way is None and len(self._waiting) == 1:
-                # In the loop's next round, so that requests that arrived together go together.
-                self._clock.call_soon(self._take)
+            return batch
+        batch = self._open = Batch(self._next_position)
+        self._next_position += 1
+        self._waiting.append(batch)
+        if self._under_way is None and len(self._waiting) == 1:
+            # In the loop's next round, so that requests that arrived together go together.
+            self._clock.call_soon(self._take)
         return batch
 
-    def add(self, batch: Batch, record: Record, encoded: bytes) -> None:
-        """Stage a record in the open batch."""
+    def add(self, record: Record, encoded: bytes) -> Batch:
+        """Stage a record in the open batch, which is returned."""
+        batch = self.batch()
         batch.records.append(record)
         batch.parts.append(encoded)
-        batch.size_bytes += len(encoded)
-        self._pending_bytes += len(encoded)
+        size = len(encoded)
+        batch.size_bytes += size
+        self.pending_bytes += size
+        return batch
 
     def when_idle(self, call: Callable[[], None]) -> None:
         """Run `call` once nothing is pending, at once if that is now."""
@@ -162,17 +162,17 @@ class CommitLoop:
         assert batch is not None, "the log answers once for each batch"
         if result.outcome is Outcome.UNKNOWN:
             _log.error("batch %d: outcome unknown: %s", batch.position, result.reason)
-            self._stalled = True
+            self.stalled = True
             self._log.settle(self._done)
             return
         if self._timer is not None:
             self._timer.cancel()
-        if self._stalled:
+        if self.stalled:
             _log.warning("batch %d has settled: %s", batch.position, result.outcome.value)
         self._under_way = None
-        self._stalled = False
+        self.stalled = False
         if result.outcome is Outcome.COMMITTED:
-            self._pending_bytes -= batch.size_bytes
+            self.pending_bytes -= batch.size_bytes
             self._counters.committed(batch, self._clock.monotonic_s() - self._started_s)
             self._publish(batch)
             self._take()
@@ -192,7 +192,7 @@ class CommitLoop:
         failed = [batch, *self._waiting]
         self._waiting.clear()
         self._open = None
-        self._pending_bytes = 0
+        self.pending_bytes = 0
         self._next_position = batch.position
         self._drop()
         error = CommitFailedError(f"Nothing was stored: {reason}. Try again later.")
@@ -204,7 +204,7 @@ class CommitLoop:
         if batch is None:
             return
         _log.error("batch %d: the log has not answered in %g s", batch.position, self._timeout_s)
-        self._stalled = True
+        self.stalled = True
         error = CommitUnknownError(
             "The log did not answer in time: the write may or may not be stored. "
             "A retry with the same producer headers is safe."

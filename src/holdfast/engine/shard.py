@@ -142,7 +142,9 @@ class Shard:
 
     def append(self, name: str, request: AppendRequest, reply: Reply, context: Any) -> None:
         """Append to a stream, close it, or both; `reply(context, outcome)` answers once."""
-        self._commits.check()
+        commits = self._commits
+        if commits.stalled or commits.pending_bytes > commits.pending_bytes_max:
+            commits.check()
         now_ms = self._clock.now_ms()
         staged = self._overlay.get(name)
         if staged is None:
@@ -252,8 +254,7 @@ class Shard:
 
     def _stage(self, staged: Staged, record: Record) -> None:
         """Put a record into the open batch and its effect into the overlay."""
-        batch = self._commits.batch()
-        self._commits.add(batch, record, encode(record))
+        batch = self._commits.add(record, encode(record))
         staged.tail += len(record.payload)
         if record.producer is not None:
             producer_id, epoch, producer_seq = record.producer
@@ -273,8 +274,7 @@ class Shard:
         self._overlay[meta.name] = staged
 
     def _stage_gone(self, staged: Staged, record: Record) -> None:
-        batch = self._commits.batch()
-        self._commits.add(batch, record, encode(record))
+        batch = self._commits.add(record, encode(record))
         staged.gone = True
         staged.batch = batch
         batch.touched.append(staged)
@@ -283,7 +283,7 @@ class Shard:
     def _stage_quietly(self, record: Record) -> None:
         """Stage a record that nobody waits for; while the log is stalled it is left out."""
         if not self._commits.stalled:
-            self._commits.add(self._commits.batch(), record, encode(record))
+            self._commits.add(record, encode(record))
 
     def _answer(self, staged: Staged | None, reply: Reply, context: Any, outcome: object) -> None:
         if staged is None or staged.batch is None:
@@ -321,14 +321,16 @@ class Shard:
 
     def _publish(self, batch: Batch) -> None:
         """Make a durable batch visible, send its answers, wake the readers of its streams."""
-        apply, position = self.state.apply, batch.position
-        bytes_before = self.state.appended_bytes
+        state, position = self.state, batch.position
+        append, bytes_before = state.append, state.appended_bytes
         woken: dict[Stream, None] = {}
         for index, record in enumerate(batch.records):
-            stream = apply(record, position, index)
-            if record.kind != Kind.APPEND:
+            if record.kind == Kind.APPEND:
+                stream = append(record)
+            else:
+                stream = state.apply(record, position, index)
                 self._count_rare(record, stream)
-            if stream.readers is not None and record.kind != Kind.TOUCH:
+            if stream.readers is not None:
                 woken[stream] = None
         overlay = self._overlay
         for staged in batch.touched:
@@ -339,7 +341,7 @@ class Shard:
                     del overlay[name]
         counters = self.counters
         counters.appends += len(batch.records)
-        counters.append_bytes += self.state.appended_bytes - bytes_before
+        counters.append_bytes += state.appended_bytes - bytes_before
         for reply, context, outcome in batch.answers:
             reply(context, outcome)
         for stream in woken:

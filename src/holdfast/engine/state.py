@@ -74,9 +74,7 @@ class State:
         """Do what the record says; the stream it changed is returned."""
         kind = record.kind
         if kind == Kind.APPEND:
-            stream = self.by_number[record.stream]
-            self._append(stream, record)
-            return stream
+            return self.append(record)
         if kind == Kind.CREATE:
             return self._create(record, position, index)
         stream = self.by_number[record.stream]
@@ -98,10 +96,11 @@ class State:
         assert meta.name not in self.by_name, "a name is free before it is created"
         self.by_name[meta.name] = stream
         self.by_number[stream.number] = stream
-        self._append(stream, record)
-        return stream
+        return self.append(record)
 
-    def _append(self, stream: Stream, record: Record) -> None:
+    def append(self, record: Record) -> Stream:
+        """Add the record's bytes, and take over the producer, sequence and closure it carries."""
+        stream = self.by_number[record.stream]
         payload = record.payload
         if payload:
             stream.tail = tail = stream.tail + len(payload)
@@ -124,6 +123,7 @@ class State:
             deadline_ms = record.at_ms + stream.meta.ttl_s * 1000
             stream.recorded_deadline_ms = deadline_ms
             stream.deadline_ms = max(deadline_ms, stream.deadline_ms or 0)
+        return stream
 
     def _remove(self, stream: Stream) -> None:
         del self.by_name[stream.meta.name]

@@ -45,6 +45,7 @@ class Connection(asyncio.Protocol):
 
     def __init__(self, listener: Listener) -> None:
         self.app = listener.app
+        self._monotonic_s = listener.app.clock.monotonic_s
         self.paused = False
         # The listener's tick at which patience ends; 0 while nothing is expected of the client.
         self.deadline = 0
@@ -290,7 +291,7 @@ class Connection(asyncio.Protocol):
 
     def _dispatch(self, request: Request | HoldfastError, slot: NativeSlot) -> None:
         self._slots.append(slot)
-        slot.start_timing(self.app.clock.monotonic_s())
+        slot.started_s = self._monotonic_s()
         if type(request) is Request:
             self.app.handle(request, slot)
         elif isinstance(request, HoldfastError):
@@ -316,8 +317,10 @@ class Connection(asyncio.Protocol):
             closes = self._write_ready(slot)
         if closes:
             self._close()
-        elif not slots:
+        elif self._backlog or self._reading_paused or self.app.draining or self._continue_due:
             self._after_answers()
+        elif not slots and self._request is None and not self._in_head:
+            self.deadline = self._listener.tick + self._listener.idle_ticks
 
     def _write_ready(self, slot: NativeSlot) -> bool:
         """Write this answer and those that are ready behind it; whether to close then."""
@@ -341,10 +344,11 @@ class Connection(asyncio.Protocol):
         if self._slots or self._closing:
             return
         self._send_continue()
-        if self.app.draining and self._request is None and not self._in_head:
-            self._close()
-        elif self._request is None and not self._in_head:
-            self.deadline = self._listener.tick + self._listener.idle_ticks
+        if self._request is None and not self._in_head:
+            if self.app.draining:
+                self._close()
+            else:
+                self.deadline = self._listener.tick + self._listener.idle_ticks
 
     def _send_continue(self) -> None:
         if self._continue_due and not self._slots and not self._backlog:

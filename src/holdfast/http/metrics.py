@@ -5,6 +5,7 @@ The hot path only adds to plain integers; everything is put into Prometheus' for
 
 from __future__ import annotations
 
+from collections import defaultdict
 from typing import TYPE_CHECKING, Final
 
 from prometheus_client import CollectorRegistry, generate_latest
@@ -33,20 +34,15 @@ class HttpCounters:
     __slots__ = ("connections", "latency_us", "requests")
 
     def __init__(self) -> None:
-        self.requests: dict[tuple[str, int], int] = {}
-        self.latency_us: dict[str, Histogram] = {}
+        self.requests: defaultdict[tuple[str, int], int] = defaultdict(int)
+        self.latency_us: defaultdict[str, Histogram] = defaultdict(Histogram)
         self.connections = 0
 
     def answered(self, route: str, status: int, seconds: float) -> None:
         """Count one answer."""
-        key = (route, status)
-        requests = self.requests
-        requests[key] = requests.get(key, 0) + 1
+        self.requests[route, status] += 1
         if route not in _UNTIMED:
-            histogram = self.latency_us.get(route)
-            if histogram is None:
-                histogram = self.latency_us[route] = Histogram()
-            histogram.observe(int(seconds * 1e6))
+            self.latency_us[route].observe(int(seconds * 1e6))
 
 
 class MetricsPage:

@@ -55,11 +55,8 @@ class NativeSlot:
         self.closes = not keep_alive
         # Pieces can only be told apart in HTTP/1.1; to older clients the end is the end.
         self._chunked = chunked
-        self._started_s = 0.0
-
-    def start_timing(self, now_s: float) -> None:
-        """The request is complete: its latency counts from here."""
-        self._started_s = now_s
+        # When the request was complete: its latency counts from here.
+        self.started_s = 0.0
 
     @property
     def paused(self) -> bool:
@@ -135,5 +132,6 @@ class NativeSlot:
         self._connection = None
         self.output = output
         app = connection.app
-        app.counters.answered(self.route, self._status, app.clock.monotonic_s() - self._started_s)
+        seconds = app.clock.monotonic_s() - self.started_s
+        app.counters.answered(self.route, self._status, seconds)
         connection.completed(self)

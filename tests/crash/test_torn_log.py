@@ -1,0 +1,204 @@
+"""The data directory of a real server, damaged by hand: torn ends are cut, damage is refused."""
+
+import os
+import re
+import signal
+import subprocess
+from pathlib import Path
+from random import Random
+
+import httpx
+import pytest
+
+from tests.crash.conftest import MakeServer
+from tests.http.streams import Stream, producer
+from tests.server_process import ServerProcess
+
+APPENDS = 40
+TEXT = "text/plain"
+
+
+@pytest.fixture
+def server(make_server: MakeServer) -> ServerProcess:
+    """A server that holds a stream and was killed."""
+    server = make_server().start()
+    with client_of(server) as client:
+        stream = Stream(client, "torn/one")
+        assert stream.create().status_code == 201
+        for seq in range(APPENDS):
+            assert stream.append(b"%d\n" % seq, **producer(seq)).status_code == 200
+    server.kill()
+    return server
+
+
+def client_of(server: ServerProcess) -> httpx.Client:
+    return httpx.Client(base_url=server.url, timeout=10)
+
+
+def segments(server: ServerProcess) -> list[Path]:
+    return sorted((server.data_dir / "log").glob("*.seg"))
+
+
+def check_all_there(server: ServerProcess) -> None:
+    expected = b"".join(b"%d\n" % seq for seq in range(APPENDS))
+    with client_of(server) as client:
+        stream = Stream(client, "torn/one")
+        assert stream.read().content == expected
+        duplicate = stream.append(b"again", **producer(APPENDS - 1))
+        assert duplicate.status_code == 204
+        assert stream.read().content == expected
+
+
+def check_takes_appends(server: ServerProcess) -> None:
+    """What comes after a cut is as safe as what came before."""
+    with client_of(server) as client:
+        stream = Stream(client, "torn/two")
+        stream.create()
+        assert stream.append(b"after the cut").status_code == 204
+    server.kill()
+    server.start()
+    check_all_there(server)
+    with client_of(server) as client:
+        assert Stream(client, "torn/two").read().content == b"after the cut"
+
+
+def fails_to_start(server: ServerProcess) -> str:
+    """Start the server, which must refuse; what it says is returned."""
+    finished = subprocess.run(
+        server._arguments, capture_output=True, text=True, timeout=30, check=False
+    )
+    assert finished.returncode == 1, finished
+    assert finished.stdout == "", "it said that it listens"
+    assert "Traceback" not in finished.stderr
+    last = finished.stderr.splitlines()[-1]
+    assert last.startswith("holdfast: ")
+    return last
+
+
+TAILS = {
+    "zeros": bytes(5000),
+    "noise": Random(1).randbytes(5000),
+    "one byte": b"H",
+    "magic only": b"HFB\x01",
+    "frame without body": b"HFB\x01" + Random(2).randbytes(28),
+}
+
+
+@pytest.mark.parametrize("tail", TAILS.values(), ids=TAILS.keys())
+def test_a_torn_tail_is_cut(server: ServerProcess, tail: bytes) -> None:
+    with segments(server)[-1].open("ab") as file:
+        file.write(tail)
+    server.start()
+    check_all_there(server)
+    check_takes_appends(server)
+
+
+def test_a_half_written_batch_is_cut(server: ServerProcess) -> None:
+    """The last batch was never acknowledged: its frame is whole, its body is not."""
+    server.start()
+    with client_of(server) as client:
+        Stream(client, "torn/three").create()
+    server.kill()
+    last = segments(server)[-1]
+    os.truncate(last, last.stat().st_size - 3)
+    server.start()
+    with client_of(server) as client:
+        assert Stream(client, "torn/three").head().status_code == 404
+    assert "torn tail" in server.stderr()
+    check_takes_appends(server)
+
+
+def test_an_unfinished_segment_is_no_part_of_the_log(server: ServerProcess) -> None:
+    last = segments(server)[-1]
+    last.with_name(f"{int(last.stem) + 1:010d}.seg").write_bytes(last.read_bytes()[:30])
+    server.start()
+    check_all_there(server)
+    check_takes_appends(server)
+
+
+def test_a_flipped_byte_in_the_middle_is_refused(server: ServerProcess) -> None:
+    path = segments(server)[-1]
+    data = bytearray(path.read_bytes())
+    at = len(data) // 2
+    data[at] ^= 0x10
+    path.write_bytes(data)
+    message = fails_to_start(server)
+    found = re.search(r"damaged: (\S+) at byte (\d+):", message)
+    assert found, message
+    assert Path(found[1]) == path
+    # The batch that the byte belongs to, of which each holds one small append.
+    assert at - 200 < int(found[2]) <= at
+    assert path.read_bytes() == data, "a refusal changes nothing"
+    data[at] ^= 0x10
+    path.write_bytes(data)
+    server.start()
+    check_all_there(server)
+
+
+def test_a_damaged_header_is_refused(server: ServerProcess) -> None:
+    path = segments(server)[-1]
+    data = bytearray(path.read_bytes())
+    data[20] ^= 1
+    path.write_bytes(data)
+    message = fails_to_start(server)
+    assert str(path) in message
+    assert "byte 0" in message
+
+
+def test_a_missing_segment_is_refused(server: ServerProcess) -> None:
+    for _ in range(2):
+        server.start()
+        with client_of(server) as client:
+            assert Stream(client, "torn/one").append(b"more\n").status_code == 204
+        server.kill()
+    first, *_ = segments(server)
+    first.unlink()
+    assert str(first.parent) in fails_to_start(server)
+
+
+def test_a_flipped_byte_in_an_older_segment_is_refused(server: ServerProcess) -> None:
+    """The last batch of a segment that has a successor is no torn tail."""
+    server.start()
+    with client_of(server) as client:
+        assert Stream(client, "torn/one").append(b"more\n").status_code == 204
+    server.kill()
+    path = segments(server)[0]
+    data = bytearray(path.read_bytes())
+    data[-1] ^= 1
+    path.write_bytes(data)
+    message = fails_to_start(server)
+    assert str(path) in message
+    assert re.search(r"at byte \d+", message)
+
+
+def test_an_unknown_format_is_refused(server: ServerProcess) -> None:
+    marker = server.data_dir / "format"
+    known = marker.read_text()
+    marker.write_text("holdfast-data 99\n")
+    message = fails_to_start(server)
+    assert "holdfast-data 99" in message
+    assert str(server.data_dir) in message
+    marker.unlink()
+    assert "'format'" in fails_to_start(server)
+    marker.write_text(known)
+    server.start()
+    check_all_there(server)
+
+
+@pytest.mark.parametrize("how", ["running", "stopped by a signal"])
+def test_a_second_server_on_the_same_directory_is_refused(server: ServerProcess, how: str) -> None:
+    server.start()
+    if how != "running":
+        server.signal(signal.SIGSTOP)
+    message = fails_to_start(server)
+    server.signal(signal.SIGCONT)
+    assert f"{server.data_dir} is in use by another server" in message
+    assert f"process {server._process.pid}" in message
+    check_all_there(server)
+    check_takes_appends(server)
+
+
+def test_a_killed_server_leaves_no_lock_behind(server: ServerProcess) -> None:
+    assert (server.data_dir / "lock").exists()
+    server.start()
+    check_all_there(server)
