@@ -44,6 +44,12 @@ class ServerProcess:
         """The URL that stream paths are appended to."""
         return f"{self.url}/v1/stream"
 
+    @property
+    def pid(self) -> int:
+        """The id of the process."""
+        assert self._process is not None
+        return self._process.pid
+
     def start(self) -> Self:
         """Start the process and wait until it has said where it listens."""
         self._process = subprocess.Popen(
@@ -51,10 +57,11 @@ class ServerProcess:
         )
         address = self._wait_for_address(self._process)
         if address is None:
-            status = self.kill()
+            status, stderr = self.kill(), self.stderr()
+            self._stderr.close()
             raise AssertionError(
                 f"{' '.join(self._arguments)} did not say where it listens (exit status {status}); "
-                f"its stderr:\n{self.stderr()}"
+                f"its stderr:\n{stderr}"
             )
         self.scheme, self.port = address[1], int(address[2])
         return self

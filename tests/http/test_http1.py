@@ -1,7 +1,5 @@
 """HTTP/1.1 itself: pipelining, keep-alive, framing and limits."""
 
-import signal
-
 import pytest
 
 from tests.http.raw import RawConnection
@@ -255,17 +253,3 @@ def test_connection_cut_in_a_body_appends_nothing(new_stream, connect) -> None:
     connection.__exit__()
     stream.append(b"whole")
     assert stream.read().content == b"whole"
-
-
-def test_sigterm_ends_live_readers_and_exits(start_server, stream_on) -> None:
-    server = start_server(long_poll_timeout=600)
-    stream = stream_on(server, body=b"x")
-    with stream.sse() as events, RawConnection(server.port) as waiting:
-        events.until_up_to_date()
-        waiting.request("GET", f"{stream.url}?offset=now&live=long-poll")
-        stream.head()
-        server.signal(signal.SIGTERM)
-        last = list(events)[-1:]
-        assert [event.type for event in last] == ["control"]
-        assert waiting.response().status in {204, 503}
-    assert server.wait() == 0

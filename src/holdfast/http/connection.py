@@ -57,6 +57,7 @@ class Connection(asyncio.Protocol):
         self._fields: dict[bytes, bytes] = {}
         self._repeated: bytes | None = None
         self._head_bytes = 0
+        self._line_bytes = 0
         self._in_head = False
         self._request: Request | None = None
         self._slot: NativeSlot | None = None
@@ -97,8 +98,6 @@ class Connection(asyncio.Protocol):
         """Feed the parser, which calls the `on_…` methods."""
         if self._discarding:
             return
-        was_in_head = self._in_head
-        head_before = self._head_bytes
         try:
             self._parser.feed_data(data)
         except httptools.HttpParserUpgrade:
@@ -109,9 +108,9 @@ class Connection(asyncio.Protocol):
         except httptools.HttpParserError as error:
             self._refuse(InvalidRequestError(f"Malformed HTTP request: {error}."))
         if self._in_head:
-            if was_in_head and self._head_bytes == head_before:
-                # All of it belongs to one unfinished header field, which the parser holds back.
-                self._head_bytes += len(data)
+            # The parser holds an unfinished header field back; it counts all the same.
+            line_start = data.rfind(b"\n") + 1
+            self._line_bytes = len(data) - line_start + (0 if line_start else self._line_bytes)
             self._check_head_bytes()
 
     def eof_received(self) -> bool:
@@ -150,6 +149,7 @@ class Connection(asyncio.Protocol):
         self._in_head = True
         self._url = url
         self._head_bytes = len(url)
+        self._line_bytes = 0
         self._fields = {}
         self.deadline = self._listener.tick + self._listener.header_ticks
 
@@ -224,7 +224,9 @@ class Connection(asyncio.Protocol):
     # Requests.
 
     def _check_head_bytes(self) -> None:
-        if self._head_bytes > self._listener.header_bytes_max and not self._discarding:
+        # An unfinished line may be the request line, of which the target is counted already.
+        head_bytes = self._head_bytes + max(0, self._line_bytes - len(self._url))
+        if head_bytes > self._listener.header_bytes_max and not self._discarding:
             self._refuse(
                 HeadersTooLargeError(
                     f"Request line and headers exceed {self._listener.header_bytes_max} bytes."

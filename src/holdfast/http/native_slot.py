@@ -73,6 +73,8 @@ class NativeSlot:
             self.closes = True
         if self.closes:
             fields += b"Connection: close\r\n"
+        elif not self._chunked:
+            fields += b"Connection: keep-alive\r\n"
         app = connection.app
         if status in _BODILESS or (self._is_head and not body):
             output = _STATUS_LINES[status] + fields + app.head_end

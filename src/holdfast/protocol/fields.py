@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import re
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Final
 
 from holdfast.errors import InvalidRequestError
 
 STREAM_SEQ_BYTES_MAX: Final = 255
 TTL_S_MAX: Final = 10**10
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_MS: Final = timedelta(milliseconds=1)
 _TTL: Final = re.compile(rb"0|[1-9][0-9]{0,10}")
 _RFC3339: Final = re.compile(
     r"\d{4}-\d{2}-\d{2}[Tt]\d{2}:\d{2}:\d{2}(\.\d+)?([Zz]|[+-]\d{2}:\d{2})"
@@ -36,7 +38,7 @@ def parse_expires_at_ms(raw: bytes) -> int:
     text = raw.decode("latin-1")
     if _RFC3339.fullmatch(text):
         try:
-            return int(datetime.fromisoformat(text.upper()).timestamp() * 1000)
+            return (datetime.fromisoformat(text.upper()).astimezone(UTC) - _EPOCH) // _MS
         except (ValueError, OverflowError):
             pass
     raise InvalidRequestError(
@@ -47,7 +49,7 @@ def parse_expires_at_ms(raw: bytes) -> int:
 
 def format_time_ms(at_ms: int) -> bytes:
     """An RFC 3339 timestamp in UTC, with milliseconds only where there are any."""
-    moment = datetime.fromtimestamp(at_ms / 1000, UTC)
+    moment = _EPOCH + at_ms * _MS
     spec = "milliseconds" if at_ms % 1000 else "seconds"
     return moment.isoformat(timespec=spec).replace("+00:00", "Z").encode()
 

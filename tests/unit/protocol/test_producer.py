@@ -37,8 +37,7 @@ class Producers(RuleBasedStateMachine):
         except ProducerFencedError as error:
             return ("fenced", error.epoch)
         except ProducerGapError as error:
-            assert error.received == seq
-            return ("gap", error.expected)
+            return ("gap", error.expected, error.received)
         except InvalidRequestError:
             return "malformed"
         self.state = ProducerState(epoch, seq)
@@ -49,7 +48,7 @@ class Producers(RuleBasedStateMachine):
         """What the model says the answer must be."""
         latest = max((epoch for epoch, _ in self.applied), default=None)
         if latest is None:
-            return "accepted" if seq == 0 else ("gap", 0)
+            return "accepted" if seq == 0 else ("gap", 0, seq)
         if epoch < latest:
             return ("fenced", latest)
         if epoch > latest:
@@ -57,7 +56,7 @@ class Producers(RuleBasedStateMachine):
         if (epoch, seq) in self.applied:
             return "duplicate"
         following = sum(1 for at, _ in self.applied if at == latest)
-        return "accepted" if seq == following else ("gap", following)
+        return "accepted" if seq == following else ("gap", following, seq)
 
     @rule(epoch=st.integers(0, 3), seq=st.integers(0, 6))
     def send_anything(self, epoch, seq):

@@ -1,0 +1,145 @@
+"""A shard driven by hand: the test says when time passes and what the log answers."""
+
+from holdfast.engine.requests import AppendRequest, CreateRequest
+from holdfast.engine.shard import Shard
+from holdfast.errors import HoldfastError
+from holdfast.log.interface import Outcome
+from holdfast.protocol.producer import Producer
+from holdfast.testing import FakeClock, ScriptedLog
+
+COMMITTED, FAILED, UNKNOWN = Outcome.COMMITTED, Outcome.FAILED, Outcome.UNKNOWN
+TEXT = "text/plain"
+JSON = "application/json"
+NAME = "bucket/stream"
+COMMIT_TIMEOUT_S = 5.0
+
+
+class Ask:
+    """One request to a shard, and what it was answered, whether raised or replied."""
+
+    def __init__(self):
+        self.outcomes = []
+
+    def __repr__(self):
+        return f"Ask({self.outcomes!r})"
+
+    @property
+    def answered(self):
+        assert len(self.outcomes) <= 1, "a request is answered once"
+        return bool(self.outcomes)
+
+    @property
+    def outcome(self):
+        assert self.answered, "not answered yet"
+        return self.outcomes[0]
+
+
+def reply(ask, outcome):
+    ask.outcomes.append(outcome)
+
+
+class Driver:
+    """A started shard over a `ScriptedLog`; `batches` is what an earlier one left behind."""
+
+    def __init__(
+        self,
+        *,
+        batches=None,
+        clock=None,
+        batch_bytes_max=1 << 20,
+        pending_bytes_max=1 << 30,
+        **settings,
+    ):
+        self.clock = clock or FakeClock()
+        self.log = ScriptedLog(batches)
+        self.limits = {"batch_bytes_max": batch_bytes_max, "pending_bytes_max": pending_bytes_max}
+        self.shard = Shard(
+            self.log, self.clock, commit_timeout_s=COMMIT_TIMEOUT_S, **self.limits, **settings
+        )
+        self.recovered = self.shard.recover()
+        self.shard.start(self.clock.call_soon)
+
+    # Requests.
+
+    def create(self, name=NAME, content_type=TEXT, **fields):
+        request = CreateRequest(content_type, **fields)
+        return self._ask(self.shard.create, name, request)
+
+    def append(self, body=b"", name=NAME, media=TEXT, **fields):
+        request = AppendRequest(body, media if body else None, **fields)
+        return self._ask(self.shard.append, name, request)
+
+    def produce(self, seq, body=b"x", epoch=0, producer_id=b"p", **fields):
+        return self.append(body, producer=Producer(producer_id, epoch, seq), **fields)
+
+    def delete(self, name=NAME):
+        return self._ask(self.shard.delete, name)
+
+    def read(self, name=NAME):
+        """All durable bytes of the stream."""
+        return b"".join(self.shard.find(name).chunks)
+
+    def exists(self, name=NAME):
+        try:
+            self.shard.find(name)
+        except HoldfastError:
+            return False
+        return True
+
+    @staticmethod
+    def _ask(call, *args):
+        ask = Ask()
+        try:
+            call(*args, reply, ask)
+        except HoldfastError as error:
+            ask.outcomes.append(error)
+        return ask
+
+    # The log and the clock.
+
+    def answer(self, outcome, **truth):
+        """Let the loop run, and give the batch under way this outcome."""
+        self.clock.run()
+        self.log.answer(outcome, **truth)
+        self.clock.run()
+
+    def commit(self):
+        """Have everything pending committed."""
+        self.clock.run()
+        while self.log.under_way is not None:
+            self.log.answer(COMMITTED)
+            self.clock.run()
+
+    def committed(self, ask):
+        """The answer to a request once everything pending is durable."""
+        self.commit()
+        return ask.outcome
+
+    def restart(self, *, clock=None):
+        """Another shard on what the log kept, as after kill -9."""
+        return Driver(batches=list(self.log.batches), clock=clock or self.clock, **self.limits)
+
+
+def dump(state):
+    """Everything that must be the same after a replay, in a form that compares."""
+    streams = [
+        {
+            "number": number,
+            "meta": stream.meta,
+            "media": stream.media,
+            "created_ms": stream.created_ms,
+            "last_write_ms": stream.last_write_ms,
+            "tail": stream.tail,
+            "closed": stream.closed,
+            "closer": stream.closer,
+            "producers": stream.producers,
+            "seq": stream.seq,
+            "chunks": stream.chunks,
+            "ends": stream.ends,
+            "recorded_deadline_ms": stream.recorded_deadline_ms,
+            "gone": stream.gone,
+        }
+        for number, stream in sorted(state.by_number.items())
+    ]
+    names = {name: stream.number for name, stream in state.by_name.items()}
+    return streams, names, state.stored_bytes, state.appended_bytes
