@@ -183,6 +183,27 @@ def test_too_many_header_bytes_are_431(connect, shape) -> None:
     assert connection.ended()
 
 
+def test_trailers_are_no_headers(new_stream, connect) -> None:
+    stream, connection = new_stream(), connect()
+    for trailer in ("Stream-Closed: true", "Stream-Seq: 9", "Content-Type: a/b", "Producer-Id: p"):
+        connection.request("POST", stream.url, TYPE, "Transfer-Encoding: chunked")
+        connection.send(f"1\r\nx\r\n0\r\n{trailer}\r\n\r\n".encode())
+        assert connection.response().status == 204
+    assert stream.append(b"y", stream_seq="1").status_code == 204
+    assert stream.read().content == b"xxxxy"
+
+
+@pytest.mark.parametrize("trailer", [b"X: " + b"y" * 200_000, b"X: y\r\n" * 40_000, b"y" * 200_000])
+def test_too_many_trailer_bytes_end_the_connection(new_stream, connect, trailer) -> None:
+    stream, connection = new_stream(), connect()
+    connection.request("POST", stream.url, TYPE, "Transfer-Encoding: chunked")
+    connection.send(b"1\r\nx\r\n0\r\n")
+    connection.send(trailer)
+    assert connection.response().status in {400, 431}
+    assert connection.ended()
+    assert stream.read().content == b""
+
+
 def test_absolute_target_and_lower_case_headers_are_understood(server, new_stream, connect) -> None:
     stream, connection = new_stream(body=b"hello"), connect()
     connection.send(f"GET {server.url}{stream.url} HTTP/1.1\r\nhost: a\r\n\r\n".encode())

@@ -53,11 +53,14 @@ class Batch:
         # (reply, context, outcome): `reply(context, outcome)` once the batch is published.
         self.answers: list[tuple[Reply, Any, object]] = []
 
-    def fail(self, error: HoldfastError) -> None:
-        """Answer everyone who waits with this error instead."""
+    def answer(self, error: HoldfastError | None = None) -> None:
+        """Answer everyone who waits, with what they wait for or with this error instead."""
         answers, self.answers = self.answers, []
-        for reply, context, _ in answers:
-            reply(context, error)
+        for reply, context, outcome in answers:
+            try:
+                reply(context, outcome if error is None else error)
+            except Exception:  # noqa: BLE001 (a defect in one answer must not stop the others)
+                _log.exception("an answer could not be given")
 
 
 class CommitLoop:
@@ -197,7 +200,7 @@ class CommitLoop:
         self._drop()
         error = CommitFailedError(f"Nothing was stored: {reason}. Try again later.")
         for each in failed:
-            each.fail(error)
+            each.answer(error)
 
     def _timed_out(self) -> None:
         batch = self._under_way
@@ -210,4 +213,4 @@ class CommitLoop:
             "A retry with the same producer headers is safe."
         )
         for each in (batch, *self._waiting):
-            each.fail(error)
+            each.answer(error)

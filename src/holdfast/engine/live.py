@@ -7,12 +7,14 @@ pass was under way: those who were already served are served again in another pa
 
 from __future__ import annotations
 
+import logging
 from typing import TYPE_CHECKING, Final, Protocol
 
 if TYPE_CHECKING:
     from holdfast.clock import Clock
     from holdfast.engine.state import Stream
 
+_log = logging.getLogger(__name__)
 WAKES_PER_ROUND: Final = 500
 
 
@@ -62,7 +64,11 @@ class Readers:
         members = self._members
         for reader in readers[at : at + WAKES_PER_ROUND]:
             if reader in members:
-                reader.wake()
+                try:
+                    reader.wake()
+                except Exception:  # noqa: BLE001 (a defect in one reader must not stop the others)
+                    _log.exception("a live reader could not be woken")
+                    self.remove(reader)
         at += WAKES_PER_ROUND
         if at < len(readers):
             self._clock.call_soon(self._round, at)

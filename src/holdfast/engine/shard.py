@@ -28,6 +28,7 @@ from holdfast.errors import (
     ContentTypeMismatchError,
     HoldfastError,
     InvalidJsonError,
+    LogCorruptError,
     StreamClosedError,
     StreamExistsError,
     StreamNotFoundError,
@@ -88,8 +89,14 @@ class Shard:
         batches = position = 0
         for position, body in self.log.replay(0):
             batches += 1
-            for index, record in enumerate(decode(body)):
-                self.state.apply(record, position, index)
+            try:
+                for index, record in enumerate(decode(body)):
+                    self.state.apply(record, position, index)
+            except (AssertionError, KeyError, ValueError) as error:
+                raise LogCorruptError(
+                    f"The log's batch {position} is sound but cannot be applied: {error!r}. "
+                    "It was written by a defective or newer server; nothing was changed."
+                ) from error
         for stream in self.state.by_number.values():
             self._expiry.add(stream)
         self._commits.start_after(position)
@@ -342,8 +349,7 @@ class Shard:
         counters = self.counters
         counters.appends += len(batch.records)
         counters.append_bytes += state.appended_bytes - bytes_before
-        for reply, context, outcome in batch.answers:
-            reply(context, outcome)
+        batch.answer()
         for stream in woken:
             if stream.readers is not None:
                 stream.readers.wake()

@@ -100,9 +100,11 @@ class Connection(asyncio.Protocol):
             return
         try:
             self._parser.feed_data(data)
-        except httptools.HttpParserUpgrade:
-            # Nobody here speaks the other protocol; the request itself is answered as usual.
-            self._discarding = True
+        except httptools.HttpParserUpgrade as upgrade:
+            # Nobody here speaks the other protocol: stay with this one, as RFC 9110 allows.
+            self._parser = httptools.HttpRequestParser(self)
+            self.data_received(data[upgrade.args[0] :])
+            return
         except httptools.HttpParserCallbackError:
             raise
         except httptools.HttpParserError as error:
@@ -115,7 +117,7 @@ class Connection(asyncio.Protocol):
 
     def eof_received(self) -> bool:
         """The client sends no more; answers under way are still delivered."""
-        if not self._slots and not self._backlog:
+        if self._listener.is_tls or not (self._slots or self._backlog):
             return False
         self._discarding = True
         last = self._backlog[-1][1] if self._backlog else self._slots[-1]
@@ -154,7 +156,9 @@ class Connection(asyncio.Protocol):
         self.deadline = self._listener.tick + self._listener.header_ticks
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """One whole header field."""
+        """One whole header field; fields after the body (trailers) are dropped."""
+        if self._request is not None:
+            return
         self._head_bytes += len(name) + len(value)
         key = KEPT_FIELDS.get(name) or KEPT_FIELDS.get(name.lower())
         if key is None:

@@ -33,6 +33,7 @@ class Listener:
         self.header_ticks = _ticks(http.header_timeout_s)
         self.body_ticks = _ticks(http.body_timeout_s)
         self.idle_ticks = _ticks(http.idle_timeout_s)
+        self.is_tls = False
         self.scheme = b"http"
         self._authority = ""
         self._connections: dict[Connection, None] = {}
@@ -53,7 +54,8 @@ class Listener:
             lambda: Connection(self), host, port, ssl=context, backlog=BACKLOG
         )
         port = self._server.sockets[0].getsockname()[1]
-        self.scheme = b"https" if context else b"http"
+        self.is_tls = context is not None
+        self.scheme = b"https" if self.is_tls else b"http"
         self._authority = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
         self._count()
 
