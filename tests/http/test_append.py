@@ -1,5 +1,6 @@
 """POST: appends, their content type and `Stream-Seq`."""
 
+from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
 
 import pytest
@@ -131,6 +132,29 @@ def test_stream_seq_compares_bytes(client, new_stream, first, second, status) ->
     for seq, expected in ((first, 204), (second, status)):
         headers = [(b"Content-Type", b"text/plain"), (b"Stream-Seq", seq.encode())]
         assert client.post(stream.url, content=b"x", headers=headers).status_code == expected
+
+
+def test_racing_appends_are_each_stored_once(new_stream) -> None:
+    stream = new_stream()
+    parts = [b"<%03d>" % number for number in range(100)]
+    with ThreadPoolExecutor(8) as pool:
+        offsets = [
+            response.headers["Stream-Next-Offset"] for response in pool.map(stream.append, parts)
+        ]
+    assert len(set(offsets)) == 100
+    content = stream.read().content
+    assert sorted(content[start : start + 5] for start in range(0, 500, 5)) == parts
+    for part, offset in zip(parts, offsets, strict=True):
+        assert content[int(offset) - 5 : int(offset)] == part
+
+
+@pytest.mark.spec("base 5.2-8", "base 5.2-9")
+def test_one_of_racing_appends_with_the_same_stream_seq_wins(new_stream) -> None:
+    stream = new_stream()
+    with ThreadPoolExecutor(8) as pool:
+        attempts = [pool.submit(stream.append, b"x", stream_seq="1") for _ in range(24)]
+    assert sorted(attempt.result().status_code for attempt in attempts) == [204] + [409] * 23
+    assert stream.read().content == b"x"
 
 
 @pytest.mark.spec("base 5.2-7")

@@ -1,5 +1,7 @@
 """PUT: creating streams, and finding that they exist."""
 
+from concurrent.futures import ThreadPoolExecutor
+
 import pytest
 
 from tests.http.streams import BINARY, JSON, OFFSET, TEXT, Stream, check_error, producer
@@ -191,6 +193,14 @@ def test_initial_content_may_have_a_stream_seq(absent) -> None:
     assert stream.create(b"x", stream_seq="b").status_code == 201
     check_error(stream.append(b"y", stream_seq="a"), 409, "stream_seq_regression")
     assert stream.append(b"y", stream_seq="c").status_code == 204
+
+
+def test_racing_creations_create_once(absent) -> None:
+    stream = absent()
+    with ThreadPoolExecutor(8) as pool:
+        attempts = [pool.submit(stream.create, b"once") for _ in range(24)]
+    assert sorted(attempt.result().status_code for attempt in attempts) == [200] * 23 + [201]
+    assert stream.read().content == b"once"
 
 
 @pytest.mark.parametrize("path", ["a", "a/b/c/d/e/f", "ünï/cødé", "with space", "a:b@c;d=e,f", "~"])

@@ -1,5 +1,7 @@
 """DELETE, and what a name means afterwards."""
 
+from concurrent.futures import ThreadPoolExecutor
+
 import pytest
 
 from tests.http.streams import check_error, producer
@@ -95,6 +97,13 @@ def test_etag_of_a_former_life_is_no_match(new_stream) -> None:
     stream.delete()
     stream.create(b"same bytes")
     assert stream.get({}, if_none_match=etag).status_code == 200
+
+
+def test_one_of_racing_deletions_wins(new_stream) -> None:
+    stream = new_stream(body=b"x")
+    with ThreadPoolExecutor(8) as pool:
+        attempts = [pool.submit(stream.delete) for _ in range(16)]
+    assert sorted(attempt.result().status_code for attempt in attempts) == [204] + [404] * 15
 
 
 def test_deletion_spares_streams_with_longer_paths(client, new_stream) -> None:

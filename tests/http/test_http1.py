@@ -193,7 +193,14 @@ def test_trailers_are_no_headers(new_stream, connect) -> None:
     assert stream.read().content == b"xxxxy"
 
 
-@pytest.mark.parametrize("trailer", [b"X: " + b"y" * 200_000, b"X: y\r\n" * 40_000, b"y" * 200_000])
+TRAILERS = {
+    "one large": b"X: " + b"y" * 200_000,
+    "many small": b"X: y\r\n" * 40_000,
+    "large name": b"y" * 200_000,
+}
+
+
+@pytest.mark.parametrize("trailer", TRAILERS.values(), ids=TRAILERS.keys())
 def test_too_many_trailer_bytes_end_the_connection(new_stream, connect, trailer) -> None:
     stream, connection = new_stream(), connect()
     connection.request("POST", stream.url, TYPE, "Transfer-Encoding: chunked")
@@ -208,6 +215,14 @@ def test_absolute_target_and_lower_case_headers_are_understood(server, new_strea
     stream, connection = new_stream(body=b"hello"), connect()
     connection.send(f"GET {server.url}{stream.url} HTTP/1.1\r\nhost: a\r\n\r\n".encode())
     assert connection.response().body == b"hello"
+
+
+@pytest.mark.parametrize("host", ["a b", 'a"b', "a<b>", "a/b", "a@b", "a:b", "a:99999999"])
+def test_malformed_host_is_400(absent, connect, host) -> None:
+    stream, connection = absent(), connect()
+    connection.send(f"PUT {stream.url} HTTP/1.1\r\nHost: {host}\r\n\r\n".encode())
+    check_raw_error(connection.response(), 400)
+    assert stream.head().status_code == 404
 
 
 def test_host_names_the_location(absent, connect) -> None:

@@ -92,3 +92,11 @@ def test_memory_mode_forgets(start_server, stream_on, client_of) -> None:
     server.stop()
     stream.client = client_of(start_server(durability="memory"))
     assert stream.head().status_code == 404
+
+
+def test_second_server_on_the_same_data_is_told_why_not(start_server, stream_on) -> None:
+    server = start_server()
+    stream = stream_on(server, body=b"x")
+    with pytest.raises(AssertionError, match=r"(?i)another (process|server)"):
+        start_server()
+    assert stream.read().content == b"x"

@@ -29,7 +29,7 @@ class EventConnection:
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_bytes)
         sock.setblocking(False)
         await asyncio.get_running_loop().sock_connect(sock, ("127.0.0.1", port))
-        reader, writer = await asyncio.open_connection(sock=sock, limit=1 << 16)
+        reader, writer = await asyncio.open_connection(sock=sock, limit=1 << 20)
         writer.write(f"GET {target} HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n".encode())
         connection = cls(reader, writer)
         async with asyncio.timeout(DEADLINE_S):

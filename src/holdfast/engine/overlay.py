@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import msgspec
+
 if TYPE_CHECKING:
     from holdfast.engine.commit import Batch
     from holdfast.engine.state import Stream
@@ -16,55 +18,36 @@ if TYPE_CHECKING:
     from holdfast.protocol.producer import Producer, ProducerState
 
 
-class Staged:
+class Staged(msgspec.Struct):
     """A stream as it will be; `batch` is the last pending batch that touched it, if any."""
 
-    __slots__ = (
-        "base",
-        "batch",
-        "closed",
-        "closer",
-        "deadline_ms",
-        "gone",
-        "media",
-        "meta",
-        "number",
-        "producers",
-        "seq",
-        "tail",
-    )
-
-    def __init__(self, number: int, meta: StreamMeta, media: str) -> None:
-        self.number = number
-        self.meta = meta
-        self.media = media
-        self.base: Stream | None = None
-        self.tail = 0
-        self.closed = False
-        self.closer: Producer | None = None
-        self.producers: dict[bytes, ProducerState] | None = None
-        self.seq: bytes | None = None
-        self.deadline_ms = meta.expires_at_ms
-        self.gone = False
-        self.batch: Batch | None = None
+    number: int
+    meta: StreamMeta
+    media: str
+    deadline_ms: int | None
+    base: Stream | None = None
+    tail: int = 0
+    closed: bool = False
+    closer: Producer | None = None
+    seq: bytes | None = None
+    producers: dict[bytes, ProducerState] | None = None
+    gone: bool = False
+    batch: Batch | None = None
 
     @classmethod
     def over(cls, stream: Stream) -> Staged:
         """A view of a published stream with nothing pending yet."""
-        staged = cls.__new__(cls)
-        staged.number = stream.number
-        staged.meta = stream.meta
-        staged.media = stream.media
-        staged.base = stream
-        staged.tail = stream.tail
-        staged.closed = stream.closed
-        staged.closer = stream.closer
-        staged.producers = None
-        staged.seq = stream.seq
-        staged.deadline_ms = stream.deadline_ms
-        staged.gone = False
-        staged.batch = None
-        return staged
+        return cls(
+            stream.number,
+            stream.meta,
+            stream.media,
+            stream.deadline_ms,
+            stream,
+            stream.tail,
+            stream.closed,
+            stream.closer,
+            stream.seq,
+        )
 
     def producer_state(self, producer_id: bytes) -> ProducerState | None:
         """The last pair accepted from this producer, pending ones included."""

@@ -252,7 +252,7 @@ class Shard:
         meta = StreamMeta(name, request.content_type, request.ttl_s, expires_at_ms)
         batch = self._commits.batch()
         number = stream_number(batch.position, len(batch.records))
-        staged = Staged(number, meta, media)
+        staged = Staged(number, meta, media, meta.expires_at_ms)
         record = Record(
             Kind.CREATE, number, now_ms, body, request.close, request.producer, request.seq, meta
         )

@@ -2,7 +2,7 @@
 
 A batch's body is its records one after the other. A record is
 
-    length u32 | kind u8 | flags u8 | reserved u16 | stream u64 | at_ms u64 | sections | payload
+    length u32 | kind u8 | flags u8 | reserved u16 | stream u64 | at_ms i64 | sections | payload
 
 little-endian, `length` counting what follows it. Sections stand in this order, each only if its
 flag is set:
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 INDEX_BITS: Final = 20
 RECORDS_MAX: Final = 1 << INDEX_BITS
 
-_HEAD: Final = Struct("<IBBHQQ")
+_HEAD: Final = Struct("<IBBHQq")
 _PRODUCER: Final = Struct("<HQQ")
 _SEQ: Final = Struct("<H")
 _META: Final = Struct("<I")

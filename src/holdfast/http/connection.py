@@ -180,7 +180,7 @@ class Connection(asyncio.Protocol):
         method = parser.get_method()
         http11 = parser.get_http_version() == "1.1"
         path, _, query = self._url.partition(b"?")
-        self._slot = NativeSlot(self, method, keep_alive=parser.should_keep_alive(), chunked=http11)
+        self._slot = NativeSlot(self, method, not parser.should_keep_alive(), http11)
         self._request = request = Request(method, path, query, fields, listener.scheme)
         self._body_bytes = 0
         self.deadline = listener.tick + listener.body_ticks
@@ -280,14 +280,15 @@ class Connection(asyncio.Protocol):
             return
         self._discarding = True
         self._body = []
-        slot = self._slot or NativeSlot(self, b"", keep_alive=False, chunked=False)
+        slot = self._slot or NativeSlot(self, b"", closes=True, chunked=False)
         slot.closes = True
         self._request = self._slot = None
         self._submit(error, slot)
 
     def _submit(self, request: Request | HoldfastError, slot: NativeSlot) -> None:
         slots = self._slots
-        if not slots or (slot.is_post and not self._backlog and slots[-1].is_post):
+        follows_appends = slot.method == b"POST" and slots and slots[-1].method == b"POST"
+        if not slots or (follows_appends and not self._backlog):
             self._dispatch(request, slot)
         else:
             self._backlog.append((request, slot))

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Protocol
 
+import msgspec
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -37,22 +39,17 @@ KEPT_FIELDS = {spelling: name for name in _KEPT for spelling in (name, name.titl
 LIST_FIELDS = frozenset({b"accept-encoding", b"if-match", b"if-none-match"})
 
 
-class Request:
+class Request(msgspec.Struct, gc=False):
     """A complete request; `fields` has lower-cased names and only those the protocol knows."""
 
-    __slots__ = ("body", "fields", "method", "path", "prefix", "query", "scheme")
-
-    def __init__(
-        self, method: bytes, path: bytes, query: bytes, fields: dict[bytes, bytes], scheme: bytes
-    ) -> None:
-        self.method = method
-        self.path = path
-        self.query = query
-        self.fields = fields
-        self.scheme = scheme
-        self.body = b""
-        # Where the app is mounted; the path does not include it.
-        self.prefix = b""
+    method: bytes
+    path: bytes
+    query: bytes
+    fields: dict[bytes, bytes]
+    scheme: bytes
+    body: bytes = b""
+    # Where the app is mounted; the path does not include it.
+    prefix: bytes = b""
 
 
 class Slot(Protocol):

@@ -5,6 +5,8 @@ from __future__ import annotations
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Final
 
+import msgspec
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -31,58 +33,50 @@ def _as_chunk(piece: bytes) -> bytes:
     return _Framed.chunk
 
 
-class NativeSlot:
+class NativeSlot(msgspec.Struct):
     """Where the answer to one request of a connection goes; see `exchange.Slot`."""
 
-    # Most requests never change these, so they cost nothing to set up.
-    _is_head = False
-    _status = 0
-    is_post = False
-    route = "unknown"
+    # None once the answer is given or the client is gone.
+    connection: Connection | None
+    method: bytes
+    # Whether the connection closes after this answer.
+    closes: bool
+    # Pieces can only be told apart in HTTP/1.1; to older clients the end is the end.
+    chunked: bool
+    # When the request was complete: its latency counts from here.
+    started_s: float = 0.0
+    status: int = 0
+    route: str = "unknown"
     on_gone: Callable[[], None] | None = None
     on_resume: Callable[[], None] | None = None
     # The bytes still to be written once this slot's turn comes; None while unanswered.
     output: bytes | None = None
 
-    def __init__(
-        self, connection: Connection, method: bytes, *, keep_alive: bool, chunked: bool
-    ) -> None:
-        self._connection: Connection | None = connection
-        if method == b"POST":
-            self.is_post = True
-        elif method == b"HEAD":
-            self._is_head = True
-        self.closes = not keep_alive
-        # Pieces can only be told apart in HTTP/1.1; to older clients the end is the end.
-        self._chunked = chunked
-        # When the request was complete: its latency counts from here.
-        self.started_s = 0.0
-
     @property
     def paused(self) -> bool:
         """Whether the client reads too slowly for more to be sent now."""
-        return self._connection is None or self._connection.paused
+        return self.connection is None or self.connection.paused
 
     def answer(self, status: int, fields: bytes, body: bytes = b"") -> None:
         """Answer in one piece."""
-        connection = self._connection
+        connection = self.connection
         if connection is None:
             return
-        self._status = status
+        self.status = status
         if connection.app.draining:
             self.closes = True
         if self.closes:
             fields += b"Connection: close\r\n"
-        elif not self._chunked:
+        elif not self.chunked:
             fields += b"Connection: keep-alive\r\n"
         app = connection.app
-        if status in _BODILESS or (self._is_head and not body):
+        is_head = self.method == b"HEAD"
+        if status in _BODILESS or (is_head and not body):
             output = _STATUS_LINES[status] + fields + app.head_end
         else:
-            if self._is_head:
-                length, body = len(body), b""
-            else:
-                length = len(body)
+            length = len(body)
+            if is_head:
+                body = b""
             output = b"%b%b%bContent-Length: %d\r\n\r\n%b" % (
                 _STATUS_LINES[status],
                 fields,
@@ -94,11 +88,11 @@ class NativeSlot:
 
     def begin(self, status: int, fields: bytes) -> None:
         """Start an answer in pieces; only ever the oldest request of its connection does."""
-        connection = self._connection
+        connection = self.connection
         if connection is None:
             return
-        self._status = status
-        if self._chunked:
+        self.status = status
+        if self.chunked:
             fields += b"Transfer-Encoding: chunked\r\n"
         else:
             self.closes = True
@@ -108,16 +102,16 @@ class NativeSlot:
 
     def write(self, data: bytes) -> None:
         """Send a piece of the body."""
-        if self._connection is not None and data:
-            self._connection.write(_as_chunk(data) if self._chunked else data)
+        if self.connection is not None and data:
+            self.connection.write(_as_chunk(data) if self.chunked else data)
 
     def end(self) -> None:
         """Finish the body."""
-        connection = self._connection
+        connection = self.connection
         if connection is not None:
             if connection.app.draining:
                 self.closes = True
-            self._finish(connection, b"0\r\n\r\n" if self._chunked else b"")
+            self._finish(connection, b"0\r\n\r\n" if self.chunked else b"")
 
     def resume(self) -> None:
         """The client reads again."""
@@ -126,14 +120,14 @@ class NativeSlot:
 
     def abandon(self) -> None:
         """The client is gone: nothing more is written, whoever waits is told."""
-        self._connection = None
+        self.connection = None
         if self.on_gone is not None:
             self.on_gone()
 
     def _finish(self, connection: Connection, output: bytes) -> None:
-        self._connection = None
+        self.connection = None
         self.output = output
         app = connection.app
         seconds = app.clock.monotonic_s() - self.started_s
-        app.counters.answered(self.route, self._status, seconds)
+        app.counters.answered(self.route, self.status, seconds)
         connection.completed(self)

@@ -20,6 +20,7 @@ from holdfast.protocol.producer import NUMBER_MAX, Producer
 HEAD_BYTES = 24
 
 u64 = st.integers(0, 2**64 - 1)
+i64 = st.integers(-(2**63), 2**63 - 1)
 producers = st.builds(
     Producer,
     st.binary(min_size=1, max_size=255),
@@ -32,13 +33,13 @@ metas = st.builds(
     text,
     text,
     st.none() | st.integers(0, 10**10),
-    st.none() | st.integers(0, 2**63 - 1),
+    st.none() | i64,
 )
 records = st.builds(
     Record,
     st.sampled_from(Kind).map(int),
     u64,
-    u64,
+    i64,
     st.binary(max_size=200),
     st.booleans(),
     st.none() | producers,
@@ -172,7 +173,7 @@ def test_stream_numbers_are_ordered_by_position_and_index(position, index, posit
 def test_layout_is_the_documented_one():
     record = Record(Kind.APPEND, 0x0102, 0x0304, b"hello", True, Producer(b"p", 5, 6), b"s")
     assert encode(record) == (
-        struct.pack("<IBBHQQ", 20 + 19 + 3 + 5, 2, 0b0111, 0, 0x0102, 0x0304)
+        struct.pack("<IBBHQq", 20 + 19 + 3 + 5, 2, 0b0111, 0, 0x0102, 0x0304)
         + struct.pack("<HQQ", 1, 5, 6)
         + b"p"
         + struct.pack("<H", 1)
