@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.table import Table
 
 from bench import tools
-from bench.scenario import Metrics, Outcome, Scenario
+from bench.scenario import OTHERS_SHOWN, Metrics, Outcome, Scenario
 from bench.servers import ALL, HOLDFAST, NGINX, NODE_FILE, NODE_MEMORY, RUST, Server
 
 RESULTS_JSON = tools.BENCH_DIR / "results.json"
@@ -204,8 +204,16 @@ def _target_rows(results: Results) -> list[tuple[str, ...]]:
             rows.append((target.text, "not measured", to_reach, ""))
             continue
         reached = "" if target.at_least is None else "yes" if ratio >= target.at_least else "no"
-        rows.append((target.text, f"{ratio:.2f}", to_reach, reached))
+        noted = " ".join(filter(None, (reached, _disturbed(results[target.scenario], target))))
+        rows.append((target.text, f"{ratio:.2f}", to_reach, noted))
     return rows
+
+
+def _disturbed(result: dict[str, Any], target: Target) -> str:
+    """Mark a ratio in which either side was measured beside other work: it shows little."""
+    both = (_metrics(result, server, target.case) for server in (HOLDFAST, target.peer))
+    others = max(metrics.get("others", 0.0) for metrics in both if metrics)
+    return f"(disturbed: {others:.0%} of a core)" if others > OTHERS_SHOWN else ""
 
 
 def _ratio(results: Results, target: Target) -> float | None:

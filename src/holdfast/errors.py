@@ -93,7 +93,8 @@ class StreamNotFoundError(NotFoundError):
     code = "stream_not_found"
 
     def __init__(self, name: str) -> None:
-        super().__init__(f"There is no stream {name!r}. Create it with PUT first.")
+        path = name.removeprefix("_default/")
+        super().__init__(f"There is no stream {path!r}. Create it with PUT first.")
 
 
 class MethodNotAllowedError(HoldfastError):

@@ -69,20 +69,6 @@ class RawConnection:
         self._file.readline()
         return body
 
-    def read_until(self, marker: bytes) -> bytes:
-        """Read whole lines as they come, up to the first that holds the marker."""
-        read = b""
-        while marker not in read:
-            line = self._file.readline()
-            if not line:
-                raise EOFError(f"the connection ended before {marker!r}: {read!r}")
-            read += line
-        return read
-
-    def rest(self) -> bytes:
-        """Read everything until the server closes the connection."""
-        return self._file.read()
-
     def ended(self) -> bool:
         """Whether the server closes the connection, without another byte, within the deadline."""
         try:

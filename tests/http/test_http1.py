@@ -217,7 +217,7 @@ def test_absolute_target_and_lower_case_headers_are_understood(server, new_strea
     assert connection.response().body == b"hello"
 
 
-@pytest.mark.parametrize("host", ["a b", 'a"b', "a<b>", "a/b", "a@b", "a:b", "a:99999999"])
+@pytest.mark.parametrize("host", ["a b", 'a"b', "a/b", "a@b"])
 def test_malformed_host_is_400(absent, connect, host) -> None:
     stream, connection = absent(), connect()
     connection.send(f"PUT {stream.url} HTTP/1.1\r\nHost: {host}\r\n\r\n".encode())

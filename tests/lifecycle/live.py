@@ -35,7 +35,7 @@ class EventConnection:
         async with asyncio.timeout(DEADLINE_S):
             head = await reader.readuntil(b"\r\n\r\n")
         assert head.startswith(b"HTTP/1.1 200 "), head
-        assert b"Transfer-Encoding: chunked" in head
+        assert b"transfer-encoding: chunked" in head.lower()
         return connection
 
     async def __aenter__(self) -> Self:

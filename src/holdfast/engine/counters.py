@@ -11,7 +11,10 @@ BUCKETS: Final = 28
 
 
 class Histogram:
-    """Counts by powers of two: value v falls into the bucket of v's bit length."""
+    """Counts by powers of two: bucket i holds what is at most 2**i and not in one before.
+
+    Durations are kept in microseconds.
+    """
 
     __slots__ = ("counts", "total")
 
@@ -20,7 +23,14 @@ class Histogram:
         self.total = 0
 
     def observe(self, value: int) -> None:
-        """Count one value; what is too large counts in the last bucket."""
+        """Count one number from 0; what is too large counts in the last bucket."""
+        bits = (value - 1).bit_length() if value else 0
+        self.counts[bits if bits < BUCKETS else BUCKETS] += 1
+        self.total += value
+
+    def observe_s(self, seconds: float) -> None:
+        """Count one duration; the part of a microsecond that is cut off rounds its bucket up."""
+        value = int(seconds * 1e6)
         bits = value.bit_length()
         self.counts[bits if bits < BUCKETS else BUCKETS] += 1
         self.total += value
@@ -61,4 +71,4 @@ class Counters:
         self.batches += 1
         self.batch_records.observe(len(batch.records))
         self.batch_bytes.observe(batch.size_bytes)
-        self.commit_us.observe(int(seconds * 1e6))
+        self.commit_us.observe_s(seconds)

@@ -14,6 +14,7 @@ Rules:
 from __future__ import annotations
 
 import asyncio
+import re
 from collections import deque
 from typing import TYPE_CHECKING, Final, cast
 
@@ -38,6 +39,7 @@ WRITE_BUFFER_BYTES: Final = 65_536
 LINGER_S: Final = 2
 # A Content-Length of this many digits or more may exceed the limit and is looked at closely.
 _LONG_LENGTH: Final = 7
+_HOST: Final = re.compile(rb"(?:[A-Za-z0-9._~!$&'()*+,;=%-]*|\[[0-9A-Fa-f:.]+\])(?::[0-9]*)?")
 
 
 class Connection(asyncio.Protocol):
@@ -50,12 +52,14 @@ class Connection(asyncio.Protocol):
         # The listener's tick at which patience ends; 0 while nothing is expected of the client.
         self.deadline = 0
         self._listener = listener
-        self._transport: asyncio.Transport
+        self.transport: asyncio.Transport
         self._parser = httptools.HttpRequestParser(self)
         # The request being parsed.
         self._url = b""
         self._fields: dict[bytes, bytes] = {}
         self._repeated: bytes | None = None
+        # The Host that was checked last: it hardly ever changes.
+        self._host: bytes | None = None
         self._head_bytes = 0
         self._line_bytes = 0
         self._in_head = False
@@ -78,7 +82,7 @@ class Connection(asyncio.Protocol):
         """A client has connected."""
         # uvloop's transports have the interface of this class without being of it.
         transport = cast("asyncio.Transport", transport)
-        self._transport = transport
+        self.transport = transport
         transport.set_write_buffer_limits(high=WRITE_BUFFER_BYTES)
         self.deadline = self._listener.tick + self._listener.header_ticks
         self._listener.joined(self)
@@ -98,6 +102,7 @@ class Connection(asyncio.Protocol):
         """Feed the parser, which calls the `on_…` methods."""
         if self._discarding:
             return
+        request, body_bytes = self._request, self._body_bytes
         try:
             self._parser.feed_data(data)
         except httptools.HttpParserUpgrade as upgrade:
@@ -114,6 +119,10 @@ class Connection(asyncio.Protocol):
             line_start = data.rfind(b"\n") + 1
             self._line_bytes = len(data) - line_start + (0 if line_start else self._line_bytes)
             self._check_head_bytes()
+        elif request is not None and request is self._request and body_bytes == self._body_bytes:
+            # Within a body but none of it: the parser holds back a chunk's extension or a trailer.
+            self._head_bytes += len(data)
+            self._check_head_bytes()
 
     def eof_received(self) -> bool:
         """The client sends no more; answers under way are still delivered."""
@@ -127,13 +136,13 @@ class Connection(asyncio.Protocol):
     def pause_writing(self) -> None:
         """The client does not read: stop reading from it, too."""
         self.paused = True
-        self.deadline = self._listener.tick + self._listener.idle_ticks
+        self._reset_deadline()
         self._update_reading()
 
     def resume_writing(self) -> None:
         """The client reads again."""
         self.paused = False
-        self.deadline = 0
+        self._reset_deadline()
         if self._slots:
             self._slots[0].resume()
         self._update_reading()
@@ -158,6 +167,8 @@ class Connection(asyncio.Protocol):
     def on_header(self, name: bytes, value: bytes) -> None:
         """One whole header field; fields after the body (trailers) are dropped."""
         if self._request is not None:
+            self._head_bytes += len(name) + len(value)
+            self._check_head_bytes()
             return
         self._head_bytes += len(name) + len(value)
         key = KEPT_FIELDS.get(name) or KEPT_FIELDS.get(name.lower())
@@ -189,7 +200,7 @@ class Connection(asyncio.Protocol):
             or self._repeated is not None
             or b"transfer-encoding" in fields
             or b"expect" in fields
-            or b"host" not in fields
+            or fields.get(b"host") != self._host
             or len(fields.get(b"content-length", b"")) >= _LONG_LENGTH
             or path[:1] != b"/"
         ):
@@ -220,7 +231,7 @@ class Connection(asyncio.Protocol):
         if body:
             request.body = body[0] if len(body) == 1 else b"".join(body)
             self._body = []
-        if self._slots:
+        if self._slots or self._backlog or self.paused:
             self._submit(request, slot)
         else:
             self._dispatch(request, slot)
@@ -240,6 +251,7 @@ class Connection(asyncio.Protocol):
     def _check_head(self, request: Request, *, http11: bool) -> None:
         """Look closer at an unusual head: refuse it, or see to its expectations."""
         fields = request.fields
+        self._host = fields.get(b"host")
         self._check_head_bytes()
         length = fields.get(b"content-length")
         encoding = fields.get(b"transfer-encoding")
@@ -252,8 +264,8 @@ class Connection(asyncio.Protocol):
         elif self._repeated is not None:
             name = self._repeated.decode()
             self._refuse(InvalidRequestError(f"The header {name} is given more than once."))
-        elif http11 and b"host" not in fields:
-            self._refuse(InvalidRequestError("An HTTP/1.1 request needs a Host header."))
+        elif http11 and not _HOST.fullmatch(fields.get(b"host", b"")):
+            self._refuse(InvalidRequestError("An HTTP/1.1 request needs a valid Host header."))
         elif length is not None and int(length) > self._listener.body_bytes_max:
             self._refuse_body()
         elif not request.path.startswith(b"/"):
@@ -288,12 +300,13 @@ class Connection(asyncio.Protocol):
     def _submit(self, request: Request | HoldfastError, slot: NativeSlot) -> None:
         slots = self._slots
         follows_appends = slot.method == b"POST" and slots and slots[-1].method == b"POST"
-        if not slots or (follows_appends and not self._backlog):
+        if (not slots or follows_appends) and not self._backlog and not self.paused:
             self._dispatch(request, slot)
         else:
             self._backlog.append((request, slot))
             if isinstance(request, Request):
                 self._backlog_bytes += len(request.body)
+            self._reset_deadline()
         self._update_reading()
 
     def _dispatch(self, request: Request | HoldfastError, slot: NativeSlot) -> None:
@@ -306,10 +319,6 @@ class Connection(asyncio.Protocol):
 
     # Answers.
 
-    def write(self, data: bytes) -> None:
-        """Write a piece of the oldest request's answer."""
-        self._transport.write(data)
-
     def completed(self, slot: NativeSlot) -> None:
         """A slot has its answer: write it and all that were waiting behind it, in order."""
         slots = self._slots
@@ -318,7 +327,7 @@ class Connection(asyncio.Protocol):
         slots.popleft()
         assert slot.output is not None
         if not slots:
-            self._transport.write(slot.output)
+            self.transport.write(slot.output)
             closes = slot.closes
         else:
             closes = self._write_ready(slot)
@@ -336,7 +345,7 @@ class Connection(asyncio.Protocol):
         while slots and not slot.closes and slots[0].output is not None:
             slot = slots.popleft()
             outputs.append(slot.output or b"")
-        self._transport.write(b"".join(outputs))
+        self.transport.write(b"".join(outputs))
         return slot.closes
 
     def _after_answers(self) -> None:
@@ -351,16 +360,29 @@ class Connection(asyncio.Protocol):
         if self._slots or self._closing:
             return
         self._send_continue()
-        if self._request is None and not self._in_head:
-            if self.app.draining:
-                self._close()
-            else:
-                self.deadline = self._listener.tick + self._listener.idle_ticks
+        if self._request is None and not self._in_head and self.app.draining:
+            self._close()
+        else:
+            self._reset_deadline()
+
+    def _reset_deadline(self) -> None:
+        """Wait for whatever the client owes us now, for as long as that may take."""
+        listener = self._listener
+        if self.paused:
+            self.deadline = listener.tick + listener.idle_ticks
+        elif self._in_head:
+            self.deadline = listener.tick + listener.header_ticks
+        elif self._request is not None:
+            self.deadline = listener.tick + listener.body_ticks
+        elif self._slots:
+            self.deadline = 0
+        else:
+            self.deadline = listener.tick + listener.idle_ticks
 
     def _send_continue(self) -> None:
         if self._continue_due and not self._slots and not self._backlog:
             self._continue_due = False
-            self._transport.write(_CONTINUE)
+            self.transport.write(_CONTINUE)
 
     def _update_reading(self) -> None:
         """Read from the client only while what it sends can be worked on."""
@@ -370,23 +392,23 @@ class Connection(asyncio.Protocol):
             or waiting >= self._listener.pipeline_max
             or self._backlog_bytes > self._listener.body_bytes_max
         )
-        if stop != self._reading_paused and not self._transport.is_closing():
+        if stop != self._reading_paused and not self.transport.is_closing():
             self._reading_paused = stop
             if stop:
-                self._transport.pause_reading()
+                self.transport.pause_reading()
             else:
-                self._transport.resume_reading()
+                self.transport.resume_reading()
 
     # The end.
 
     def _close(self) -> None:
         """Close once everything is written; after a refusal, only once the client has read it."""
         self._closing = True
-        if self._discarding and self._transport.can_write_eof():
-            self._transport.write_eof()
+        if self._discarding and self.transport.can_write_eof():
+            self.transport.write_eof()
             self.deadline = self._listener.tick + LINGER_S
         else:
-            self._transport.close()
+            self.transport.close()
 
     def turn_away(self, error: HoldfastError) -> None:
         """The server has no room for this connection."""
@@ -395,18 +417,18 @@ class Connection(asyncio.Protocol):
     def drain(self) -> None:
         """The server is shutting down: close when nothing is under way."""
         if not self._slots and not self._backlog and self._request is None and not self._in_head:
-            self._transport.close()
+            self.transport.close()
 
     def expire(self) -> None:
         """The client has kept us waiting too long."""
         self.deadline = 0
-        if (self._in_head or self._request is not None) and not self._discarding:
+        if self._closing or self.paused:
+            self.transport.abort()
+        elif (self._in_head or self._request is not None) and not self._discarding:
             self._refuse(RequestTimeoutError("The request did not arrive in time."))
-        elif self._closing or self.paused:
-            self._transport.abort()
         else:
-            self._transport.close()
+            self.transport.close()
 
     def abort(self) -> None:
         """Drop the connection at once."""
-        self._transport.abort()
+        self.transport.abort()

@@ -42,12 +42,7 @@ class HttpCounters:
         """Count one answer."""
         self.requests[route, status] += 1
         if route not in _UNTIMED:
-            # Histogram.observe, without the call.
-            histogram = self.latency_us[route]
-            value = int(seconds * 1e6)
-            bits = value.bit_length()
-            histogram.counts[bits if bits < BUCKETS else BUCKETS] += 1
-            histogram.total += value
+            self.latency_us[route].observe_s(seconds)
 
 
 class MetricsPage:
@@ -136,7 +131,7 @@ def _histogram(name: str, text: str, histogram: Histogram, scale: float = 1.0) -
 
 
 def _buckets(histogram: Histogram, scale: float) -> list[tuple[str, float]]:
-    """Cumulative counts; bucket i holds the values below 2**i."""
+    """Cumulative counts, as Prometheus wants them."""
     total = 0
     buckets: list[tuple[str, float]] = []
     for bits, count in enumerate(histogram.counts[:BUCKETS]):

@@ -19,18 +19,11 @@ _STATUS_LINES: Final = {
 _BODILESS: Final = frozenset({204, 304})
 
 
-class _Framed:
+class _LastChunk:
     """The last piece that was framed as a chunk: fan-out writes the same piece many times."""
 
     piece = b""
-    chunk = b""
-
-
-def _as_chunk(piece: bytes) -> bytes:
-    if piece is not _Framed.piece:
-        _Framed.piece = piece
-        _Framed.chunk = b"%x\r\n%b\r\n" % (len(piece), piece)
-    return _Framed.chunk
+    framed = b""
 
 
 class NativeSlot(msgspec.Struct):
@@ -98,12 +91,21 @@ class NativeSlot(msgspec.Struct):
             self.closes = True
         if self.closes:
             fields += b"Connection: close\r\n"
-        connection.write(_STATUS_LINES[status] + fields + connection.app.head_end)
+        head = _STATUS_LINES[status] + fields + connection.app.head_end
+        connection.transport.write(head)
 
     def write(self, data: bytes) -> None:
         """Send a piece of the body."""
-        if self.connection is not None and data:
-            self.connection.write(_as_chunk(data) if self.chunked else data)
+        connection = self.connection
+        if connection is None or not data:
+            return
+        if not self.chunked:
+            connection.transport.write(data)
+            return
+        if data is not _LastChunk.piece:
+            _LastChunk.piece = data
+            _LastChunk.framed = b"%x\r\n%b\r\n" % (len(data), data)
+        connection.transport.write(_LastChunk.framed)
 
     def end(self) -> None:
         """Finish the body."""

@@ -59,6 +59,7 @@ class Node:
             self._clock,
             segment_bytes=wal.segment_bytes,
             ballast_bytes=wal.ballast_bytes,
+            zero_ahead_bytes=wal.zero_ahead_bytes,
         )
 
     async def recover(self) -> None:

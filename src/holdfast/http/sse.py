@@ -7,7 +7,7 @@ own offset once its client reads again, in events of at most `read_bytes_max`.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from holdfast.engine.reading import end_of_read, read
 from holdfast.protocol.content import is_text
@@ -32,26 +32,38 @@ def sse(app: App, slot: Slot, asked: ReadRequest) -> None:
     SseReader(app, slot, asked).start()
 
 
-class EventEncoder:
-    """Encodes what one reader needs next, and remembers it for the others."""
+class Event(NamedTuple):
+    """What a reader at `start` needs next: data up to `end` (none if equal) and a control event."""
 
-    __slots__ = ("_event", "_key")
+    stream: Stream | None
+    start: int
+    end: int
+    cursor: int
+    up_to_date: bool
+    closed: bool
+    data: bytes
+
+
+class EventEncoder:
+    """Encodes what one reader needs next, and keeps it for the others that stand there too."""
+
+    __slots__ = ("last",)
 
     def __init__(self) -> None:
-        self._key: tuple[int, int, int, int, bool, bool] | None = None
-        self._event = b""
+        self.last = Event(None, 0, 0, 0, up_to_date=False, closed=False, data=b"")
 
-    def encode(self, stream: Stream, start: int, end: int, cursor: int) -> bytes:
-        """The data event from `start` to `end` (none if they are equal) and its control event."""
+    def encode(self, stream: Stream, start: int, end: int, cursor: int) -> Event:
+        """The event from `start` to `end`, as the stream is now."""
         up_to_date = end == stream.tail
         closed = stream.closed and up_to_date
-        key = (stream.number, start, end, cursor, up_to_date, closed)
-        if key != self._key:
-            event = control_event(format_offset(end), cursor, up_to_date=up_to_date, closed=closed)
-            if end > start:
-                event = data_event(read(stream, start, end), stream.media) + event
-            self._key, self._event = key, event
-        return self._event
+        last = self.last
+        if last[:-1] == (stream, start, end, cursor, up_to_date, closed):
+            return last
+        data = control_event(format_offset(end), cursor, up_to_date=up_to_date, closed=closed)
+        if end > start:
+            data = data_event(read(stream, start, end), stream.media) + data
+        self.last = last = Event(stream, start, end, cursor, up_to_date, closed, data)
+        return last
 
 
 class SseReader:
@@ -97,8 +109,27 @@ class SseReader:
             self._send()
 
     def wake(self) -> None:
-        """The stream changed: send what this reader lacks."""
-        self._send()
+        """The stream changed: send what this reader lacks.
+
+        Mostly that is what the reader before it lacked as well, at the same offset and time.
+        """
+        last = self._app.events.last
+        stream = self._stream
+        if (
+            last.stream is stream
+            and last.start == self._offset
+            and last.end == stream.tail
+            and self._floor <= last.cursor
+            and not stream.closed
+            and not stream.gone
+        ):
+            slot = self._slot
+            if not slot.paused:
+                slot.write(last.data)
+                self._offset = last.end
+                self._written_s = self._app.clock.monotonic_s()
+        else:
+            self._send()
 
     def finish(self) -> None:
         """The server is going: a last control event tells where to go on."""
@@ -115,7 +146,6 @@ class SseReader:
             self._end()
         elif self._offset < stream.tail or stream.closed:
             self._write(end_of_read(stream, self._offset, self._bytes_max))
-            self._app.shard.renew(stream)
             if self._offset < stream.tail:
                 self._app.clock.call_soon(self._send)
 
@@ -123,7 +153,7 @@ class SseReader:
         """Send the event up to `end` and its control event; the end of the stream ends this."""
         app, stream = self._app, self._stream
         cursor = max(self._floor, interval_at(app.clock.now_ms()))
-        self._slot.write(app.events.encode(stream, self._offset, end, cursor))
+        self._slot.write(app.events.encode(stream, self._offset, end, cursor).data)
         self._offset = end
         self._written_s = app.clock.monotonic_s()
         if stream.closed and end == stream.tail:
@@ -142,6 +172,7 @@ class SseReader:
             return
         if now_s - self._written_s >= self._app.settings.read.sse_heartbeat_s:
             self._written_s = now_s
+            self._app.shard.renew(self._stream)
             if not self._slot.paused:
                 self._slot.write(HEARTBEAT)
         self._arm(now_s)

@@ -10,6 +10,9 @@ From the moment a successor is being created a segment is sealed, even if the cr
 header that names its end may have reached the disk all the same, so nothing may be written behind
 that end any more. Each attempt takes a new number, and the chain passes by the ones that failed.
 
+The file is filled with zeros some way ahead of the batches: syncing bytes that replace others
+spares the file system its journal, and takes half the time of syncing a file that grows.
+
 A ballast file keeps some room on the disk. It is freed when the disk is full, so that the header
 can be written; while it cannot be laid again, batches fail before a byte is written.
 """
@@ -24,7 +27,13 @@ from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from holdfast.errors import LogCorruptError
-from holdfast.format.segments import HEADER_BYTES, SegmentHeader, encode_batch, encode_header
+from holdfast.format.segments import (
+    FRAME_BYTES,
+    HEADER_BYTES,
+    SegmentHeader,
+    encode_batch,
+    encode_header,
+)
 from holdfast.log.files import DiskFiles
 from holdfast.log.interface import Batch, LogStats, Outcome, Result
 from holdfast.log.recovery import find_chain, read_segment, segment_path
@@ -60,12 +69,14 @@ class FileLog:
         *,
         segment_bytes: int,
         ballast_bytes: int,
+        zero_ahead_bytes: int = 0,
         files: Files | None = None,
     ) -> None:
         self._directory = directory
         self._clock = clock
         self._segment_bytes = segment_bytes
         self._ballast_bytes = ballast_bytes
+        self._zeros = bytes(zero_ahead_bytes)
         self._files: Files = files or DiskFiles()
         self._ballast = directory / "ballast"
         self._full = False
@@ -73,11 +84,12 @@ class FileLog:
         self._kept: list[_Kept] = []
         self._position = 0
         self._replayed = False
-        # The segment being written: its file, number, salt, durable end.
+        # The segment being written: its file, number, salt, durable end, end of its zeros.
         self._file: File | None = None
         self._number = 0
         self._salt = 0
         self._end = 0
+        self._zeroed = 0
         self._sealed = False
         self._last_number = self._chain.last_number
         # What the next header will say of the segments before it.
@@ -204,6 +216,11 @@ class FileLog:
         full = self._end > HEADER_BYTES and self._end + body_bytes > self._segment_bytes
         if full or self._sealed:
             self._open_segment()
+        needed = self._end + FRAME_BYTES + body_bytes
+        while self._zeros and self._zeroed < needed:
+            assert self._file is not None
+            self._file.write_at(self._zeros, self._zeroed)
+            self._zeroed += len(self._zeros)
 
     def _disown(self, reason: str) -> Result:
         try:
@@ -235,7 +252,8 @@ class FileLog:
             else:
                 self._remove(self._number)
         self._file, self._number, self._salt = file, self._last_number, salt
-        self._end, self._sealed, self._predecessor = HEADER_BYTES, False, predecessor
+        self._end = self._zeroed = HEADER_BYTES
+        self._sealed, self._predecessor = False, predecessor
 
     def _create(self, header: SegmentHeader) -> File:
         file = self._files.create(segment_path(self._directory, self._last_number))

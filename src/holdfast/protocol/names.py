@@ -25,7 +25,9 @@ def parse_flat_path(raw: bytes) -> str:
     if not slash:
         bucket, stream_id = DEFAULT_BUCKET, text
     if not bucket or not stream_id:
-        raise InvalidRequestError("The stream's path is empty: use /v1/stream/{path}.")
+        raise InvalidRequestError(
+            "The stream's bucket or id is empty: use /v1/stream/{id} or /v1/stream/{bucket}/{id}."
+        )
     if bucket in RESERVED_BUCKETS:
         raise NotFoundError(f"{bucket!r} is reserved and holds no streams of its own.")
     return f"{bucket}/{stream_id}"

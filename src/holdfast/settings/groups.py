@@ -171,6 +171,9 @@ class WalSettings:
     commit_timeout_s: Seconds = setting(
         10.0, "How long a commit may take before its appends are answered with 503."
     )
+    zero_ahead_bytes: Annotated[int, Meta(ge=0)] = setting(
+        1_048_576, "Bytes a segment is filled with zeros ahead of the batches, for faster syncs."
+    )
     ballast_bytes: Annotated[int, Meta(ge=0)] = setting(
         16_777_216, "Disk space held back, and given up when the disk is full. 0 for none."
     )

@@ -17,24 +17,33 @@ def test_histogram_counts_every_value_once(values):
     assert histogram.total == sum(values)
 
 
+@given(st.integers(0, 2**40))
+def test_value_is_in_the_first_bucket_that_it_fits(value):
+    histogram = Histogram()
+    histogram.observe(value)
+    bucket = histogram.counts.index(1)
+    assert value <= 2**bucket or bucket == BUCKETS
+    assert bucket == 0 or value > 2 ** (bucket - 1)
+
+
 @pytest.mark.parametrize(
     ("value", "bucket"),
-    [
-        (0, 0),
-        (1, 1),
-        (2, 2),
-        (3, 2),
-        (4, 3),
-        (2 ** (BUCKETS - 1) - 1, BUCKETS - 1),
-        (2 ** (BUCKETS - 1), BUCKETS),
-        (2**60, BUCKETS),
-    ],
+    [(0, 0), (1, 0), (2, 1), (3, 2), (4, 2), (5, 3), (2**BUCKETS, BUCKETS), (2**60, BUCKETS)],
 )
-def test_bucket_is_the_bit_length(value, bucket):
+def test_bounds_of_the_buckets(value, bucket):
     histogram = Histogram()
     histogram.observe(value)
     assert histogram.counts[bucket] == 1
     assert len(histogram.counts) == BUCKETS + 1
+
+
+@given(st.floats(0, 500))
+def test_duration_is_in_a_bucket_that_holds_it(seconds):
+    histogram = Histogram()
+    histogram.observe_s(seconds)
+    bucket = histogram.counts.index(1)
+    assert seconds * 1e6 <= 2**bucket or bucket == BUCKETS
+    assert bucket == 0 or seconds * 1e6 >= 2 ** (bucket - 1)
 
 
 def test_shard_counts_what_became_durable():

@@ -1,0 +1,59 @@
+"""The tests of the protocol, once more over ASGI: the same handlers give the same answers.
+
+What HTTP/1.1 itself asks for is the host's business here, and stays in `tests/http`.
+"""
+
+from types import ModuleType
+
+from tests.http import (
+    test_append,
+    test_caching,
+    test_close,
+    test_cors,
+    test_create,
+    test_delete,
+    test_head,
+    test_json_mode,
+    test_long_poll,
+    test_producers,
+    test_read,
+    test_restart,
+    test_sse,
+    test_ttl,
+)
+from tests.http.test_restart import restart
+
+__all__ = ["restart"]
+
+MODULES = (
+    test_append,
+    test_caching,
+    test_close,
+    test_cors,
+    test_create,
+    test_delete,
+    test_head,
+    test_json_mode,
+    test_long_poll,
+    test_producers,
+    test_read,
+    test_restart,
+    test_sse,
+    test_ttl,
+)
+# A host that cannot start says so in its own way; see `test_hosts`.
+NOT_HERE = {"test_second_server_on_the_same_data_is_told_why_not"}
+
+
+def tests_of(module: ModuleType) -> dict[str, object]:
+    """The tests of a module, with its name before theirs, since some share theirs."""
+    topic = module.__name__.rpartition(".")[2]
+    return {
+        name.replace("test", topic, 1): value
+        for name, value in vars(module).items()
+        if name.startswith("test_") and name not in NOT_HERE
+    }
+
+
+for each in MODULES:
+    globals().update(tests_of(each))

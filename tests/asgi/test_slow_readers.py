@@ -1,0 +1,11 @@
+"""Readers that do not read, once more over ASGI: the host's buffers fill up, Holdfast waits."""
+
+from tests.lifecycle.test_slow_readers import (
+    test_catch_up_readers_that_do_not_read_catch_up_later,
+    test_sse_readers_that_do_not_read_catch_up_later,
+)
+
+__all__ = [
+    "test_catch_up_readers_that_do_not_read_catch_up_later",
+    "test_sse_readers_that_do_not_read_catch_up_later",
+]

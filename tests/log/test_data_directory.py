@@ -1,0 +1,107 @@
+"""The data directory: one server at a time, and only formats this one knows."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from holdfast.errors import DataDirectoryLockedError, HoldfastError, UnknownFormatError
+from holdfast.log.directory import FORMAT, DataDirectory
+
+HOLD = """
+import sys
+from pathlib import Path
+from holdfast.log.directory import DataDirectory
+directory = DataDirectory.open(Path(sys.argv[1]))
+print("held", flush=True)
+sys.stdin.readline()
+"""
+
+
+@pytest.fixture
+def path(tmp_path):
+    return tmp_path / "deep" / "data"
+
+
+def test_directory_is_made_with_its_marker(path):
+    directory = DataDirectory.open(path)
+    assert (path / "format").read_text() == FORMAT
+    assert directory.log_path.is_dir()
+    directory.close()
+
+
+def test_directory_can_be_opened_again(path):
+    for _ in range(3):
+        DataDirectory.open(path).close()
+
+
+def test_second_opening_is_refused_with_the_process(path):
+    directory = DataDirectory.open(path)
+    with pytest.raises(DataDirectoryLockedError) as caught:
+        DataDirectory.open(path)
+    assert str(path) in caught.value.message
+    assert f"process {os.getpid()}" in caught.value.message
+    directory.close()
+    DataDirectory.open(path).close()
+
+
+def test_refused_opening_does_not_give_up_the_lock_of_the_holder(path):
+    directory = DataDirectory.open(path)
+    for _ in range(2):
+        with pytest.raises(DataDirectoryLockedError):
+            DataDirectory.open(path)
+    directory.close()
+
+
+def test_lock_is_between_processes_and_ends_with_its_holder(path):
+    with subprocess.Popen(
+        [sys.executable, "-c", HOLD, str(path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as holder:
+        assert holder.stdout.readline() == b"held\n"
+        with pytest.raises(DataDirectoryLockedError, match=f"process {holder.pid}"):
+            DataDirectory.open(path)
+        holder.kill()
+        holder.wait()
+    DataDirectory.open(path).close()
+
+
+@pytest.mark.parametrize("marker", ["holdfast-data 2\n", "", "something else", "holdfast-data 1"])
+def test_unknown_format_is_refused_and_the_lock_given_up(path, marker):
+    DataDirectory.open(path).close()
+    (path / "format").write_text(marker)
+    for _ in range(2):
+        with pytest.raises(UnknownFormatError) as caught:
+            DataDirectory.open(path)
+    assert str(path) in caught.value.message
+    assert (path / "format").read_text() == marker
+
+
+def test_marker_of_binary_rubbish_is_refused(path):
+    DataDirectory.open(path).close()
+    (path / "format").write_bytes(b"\xff\x00" * 1000)
+    with pytest.raises(UnknownFormatError) as caught:
+        DataDirectory.open(path)
+    assert len(caught.value.message) < 1000
+
+
+def test_log_without_a_marker_is_refused(path):
+    DataDirectory.open(path).close()
+    (path / "format").unlink()
+    (path / "log" / "0000000001.seg").write_bytes(b"data")
+    with pytest.raises(UnknownFormatError, match="holds a log but no file 'format'"):
+        DataDirectory.open(path)
+
+
+def test_crash_while_the_marker_is_written_is_no_obstacle(path):
+    path.mkdir(parents=True)
+    (path / "format.new").write_text("holdf")
+    DataDirectory.open(path).close()
+    assert (path / "format").read_text() == FORMAT
+
+
+def test_path_that_cannot_be_a_directory_is_refused_in_words(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(HoldfastError, match="cannot be used") as caught:
+        DataDirectory.open(tmp_path / "file" / "data")
+    assert "--data-dir" in caught.value.message

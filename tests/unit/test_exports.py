@@ -1,0 +1,122 @@
+"""What Holdfast gives out: its names, and its errors with their codes."""
+
+import importlib
+import inspect
+import pkgutil
+import re
+
+import pytest
+
+import holdfast
+from holdfast import errors
+from holdfast.errors import HoldfastError, InvalidRequestError, UnavailableError, error_classes
+
+CODE = re.compile(r"[a-z][a-z0-9]*(_[a-z0-9]+)*")
+CLASSES = [
+    cls for _, cls in inspect.getmembers(errors, inspect.isclass) if issubclass(cls, HoldfastError)
+]
+
+
+def all_modules():
+    return [
+        module.name
+        for module in pkgutil.walk_packages(holdfast.__path__, "holdfast.")
+        if not module.name.endswith("__main__")
+    ]
+
+
+class TestNames:
+    def test_holdfast_exports_what_it_says(self):
+        assert set(holdfast.__all__) == {"__version__", "asgi"}
+        assert re.fullmatch(r"\d+\.\d+\.\d+", holdfast.__version__)
+
+    def test_asgi_is_loaded_when_it_is_asked_for(self):
+        assert callable(holdfast.asgi)
+
+    def test_unknown_name_is_an_attribute_error(self):
+        with pytest.raises(AttributeError, match="nothing_of_the_kind"):
+            _ = holdfast.nothing_of_the_kind
+
+    def test_testing_exports_what_it_says(self):
+        import holdfast.testing
+
+        assert set(holdfast.testing.__all__) == {"FakeClock", "FaultyFiles", "ScriptedLog"}
+
+    @pytest.mark.parametrize("name", all_modules())
+    def test_every_module_can_be_imported_and_has_what_it_exports(self, name):
+        module = importlib.import_module(name)
+        assert module.__doc__
+        for exported in getattr(module, "__all__", ()):
+            assert hasattr(module, exported)
+
+
+class TestErrors:
+    def test_codes_are_unique(self):
+        codes = [cls.code for cls in CLASSES]
+        assert sorted(codes) == sorted(set(codes))
+
+    @pytest.mark.parametrize("cls", CLASSES, ids=lambda cls: cls.__name__)
+    def test_every_class_has_code_status_and_retryable(self, cls):
+        assert CODE.fullmatch(cls.code)
+        assert 400 <= cls.status <= 599
+        assert isinstance(cls.retryable, bool)
+        assert cls.__doc__
+        assert cls.__name__.endswith("Error")
+
+    @pytest.mark.parametrize("cls", CLASSES, ids=lambda cls: cls.__name__)
+    def test_every_class_has_a_code_of_its_own(self, cls):
+        assert "code" in vars(cls)
+
+    def test_client_finds_every_class_by_its_code(self):
+        found = error_classes()
+        assert all(found[cls.code] is cls for cls in CLASSES)
+
+    def test_errors_are_raised_with_a_message_in_a_sentence(self):
+        samples = [
+            errors.ProducerFencedError(3),
+            errors.StreamNotFoundError("b/s"),
+            errors.MethodNotAllowedError("PATCH", "GET, POST"),
+            errors.StreamClosedError(5),
+            errors.ProducerGapError(1, 4),
+        ]
+        for error in samples:
+            assert error.message == str(error)
+            assert error.message.endswith(".")
+
+    @pytest.mark.parametrize(
+        ("error", "status"),
+        [
+            (errors.InvalidRequestError, 400),
+            (errors.InvalidOffsetError, 400),
+            (errors.InvalidJsonError, 400),
+            (errors.ProducerFencedError, 403),
+            (errors.StreamNotFoundError, 404),
+            (errors.MethodNotAllowedError, 405),
+            (errors.RequestTimeoutError, 408),
+            (errors.StreamExistsError, 409),
+            (errors.StreamClosedError, 409),
+            (errors.ContentTypeMismatchError, 409),
+            (errors.ProducerGapError, 409),
+            (errors.StreamSeqError, 409),
+            (errors.PayloadTooLargeError, 413),
+            (errors.HeadersTooLargeError, 431),
+            (errors.OverloadedError, 503),
+            (errors.CommitFailedError, 503),
+            (errors.CommitUnknownError, 503),
+        ],
+    )
+    def test_status_is_the_documented_one(self, error, status):
+        assert error.status == status
+
+    def test_only_what_may_succeed_unchanged_is_retryable(self):
+        retryable = {cls for cls in CLASSES if cls.retryable}
+        assert all(
+            issubclass(cls, (UnavailableError, errors.RequestTimeoutError)) for cls in retryable
+        )
+        assert not any(issubclass(cls, InvalidRequestError) for cls in retryable)
+
+    def test_unavailable_says_when_to_try_again(self):
+        for cls in CLASSES:
+            if issubclass(cls, UnavailableError):
+                assert cls.status == 503
+                assert cls.retry_after_s >= 1
