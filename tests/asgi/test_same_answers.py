@@ -45,7 +45,7 @@ MODULES = (
 NOT_HERE = {"test_second_server_on_the_same_data_is_told_why_not"}
 
 
-def tests_of(module: ModuleType) -> dict[str, object]:
+def collect_from(module: ModuleType) -> dict[str, object]:
     """The tests of a module, with its name before theirs, since some share theirs."""
     topic = module.__name__.rpartition(".")[2]
     return {
@@ -56,4 +56,4 @@ def tests_of(module: ModuleType) -> dict[str, object]:
 
 
 for each in MODULES:
-    globals().update(tests_of(each))
+    globals().update(collect_from(each))

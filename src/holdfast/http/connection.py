@@ -47,6 +47,7 @@ class Connection(asyncio.Protocol):
 
     def __init__(self, listener: Listener) -> None:
         self.app = listener.app
+        self._handle = listener.app.handle
         self._monotonic_s = listener.app.clock.monotonic_s
         self.paused = False
         # The listener's tick at which patience ends; 0 while nothing is expected of the client.
@@ -234,7 +235,9 @@ class Connection(asyncio.Protocol):
         if self._slots or self._backlog or self.paused:
             self._submit(request, slot)
         else:
-            self._dispatch(request, slot)
+            self._slots.append(slot)
+            slot.started_s = self._monotonic_s()
+            self._handle(request, slot)
 
     # Requests.
 
@@ -312,9 +315,9 @@ class Connection(asyncio.Protocol):
     def _dispatch(self, request: Request | HoldfastError, slot: NativeSlot) -> None:
         self._slots.append(slot)
         slot.started_s = self._monotonic_s()
-        if type(request) is Request:
-            self.app.handle(request, slot)
-        elif isinstance(request, HoldfastError):
+        if isinstance(request, Request):
+            self._handle(request, slot)
+        else:
             answer_error(slot, request)
 
     # Answers.

@@ -55,14 +55,12 @@ class NativeSlot(msgspec.Struct):
         connection = self.connection
         if connection is None:
             return
-        self.status = status
-        if connection.app.draining:
+        app = connection.app
+        if self.closes or app.draining:
             self.closes = True
-        if self.closes:
             fields += b"Connection: close\r\n"
         elif not self.chunked:
             fields += b"Connection: keep-alive\r\n"
-        app = connection.app
         is_head = self.method == b"HEAD"
         if status in _BODILESS or (is_head and not body):
             output = _STATUS_LINES[status] + fields + app.head_end
@@ -77,7 +75,10 @@ class NativeSlot(msgspec.Struct):
                 length,
                 body,
             )
-        self._finish(connection, output)
+        self.connection = None
+        self.output = output
+        app.counters.answered(self.route, status, app.clock.monotonic_s() - self.started_s)
+        connection.completed(self)
 
     def begin(self, status: int, fields: bytes) -> None:
         """Start an answer in pieces; only ever the oldest request of its connection does."""
@@ -110,10 +111,15 @@ class NativeSlot(msgspec.Struct):
     def end(self) -> None:
         """Finish the body."""
         connection = self.connection
-        if connection is not None:
-            if connection.app.draining:
-                self.closes = True
-            self._finish(connection, b"0\r\n\r\n" if self.chunked else b"")
+        if connection is None:
+            return
+        app = connection.app
+        if app.draining:
+            self.closes = True
+        self.connection = None
+        self.output = b"0\r\n\r\n" if self.chunked else b""
+        app.counters.answered(self.route, self.status, app.clock.monotonic_s() - self.started_s)
+        connection.completed(self)
 
     def resume(self) -> None:
         """The client reads again."""
@@ -125,11 +131,3 @@ class NativeSlot(msgspec.Struct):
         self.connection = None
         if self.on_gone is not None:
             self.on_gone()
-
-    def _finish(self, connection: Connection, output: bytes) -> None:
-        self.connection = None
-        self.output = output
-        app = connection.app
-        seconds = app.clock.monotonic_s() - self.started_s
-        app.counters.answered(self.route, self.status, seconds)
-        connection.completed(self)

@@ -6,7 +6,6 @@ The native server and the ASGI app both run one of these.
 from __future__ import annotations
 
 import asyncio
-import gc
 import logging
 from typing import TYPE_CHECKING
 
@@ -22,8 +21,6 @@ if TYPE_CHECKING:
     from holdfast.settings import Settings
 
 _log = logging.getLogger(__name__)
-# Collections of the young generations stay rare, full ones are left to idle moments.
-_GC_THRESHOLDS = (50_000, 50, 100_000)
 
 
 class Node:
@@ -69,10 +66,6 @@ class Node:
         batches = await asyncio.to_thread(shard.recover)
         shard.start(asyncio.get_running_loop().call_soon_threadsafe)
         self._started = True
-        # What recovery made will live long: keep the collector from walking it again and again.
-        gc.collect()
-        gc.freeze()
-        gc.set_threshold(*_GC_THRESHOLDS)
         self.app.not_ready = ""
         _log.info(
             "recovered %d streams from %d batches in %.2f s",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 from typing import TYPE_CHECKING
 
 from holdfast.http.listener import Listener
@@ -12,6 +13,9 @@ from holdfast.http.node import Node
 if TYPE_CHECKING:
     from holdfast.clock import Clock
     from holdfast.settings import Settings
+
+
+_GC_THRESHOLDS = (50_000, 50, 100_000)
 
 
 class Server:
@@ -39,7 +43,22 @@ class Server:
         except BaseException:
             await self._node.close()
             raise
-        self._recovery = asyncio.create_task(self._node.recover())
+        self._recovery = asyncio.create_task(self._recover(self._node))
+
+    async def _recover(self, node: Node) -> None:
+        """Recover with the collector at rest: what replay makes will live long.
+
+        Afterwards it is left out of collections, of which full ones become very rare. An ASGI
+        host's collector is its own business, so this is not the node's.
+        """
+        gc.disable()
+        try:
+            await node.recover()
+        finally:
+            gc.enable()
+        gc.collect()
+        gc.freeze()
+        gc.set_threshold(*_GC_THRESHOLDS)
 
     async def ready(self) -> None:
         """Return once the log is recovered; raise if it cannot be."""
