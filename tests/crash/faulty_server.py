@@ -54,7 +54,12 @@ def open_shard(log_directory: Path, files: Files) -> Shard:
     """A shard over the log in this directory, with its log replayed."""
     log_directory.mkdir(exist_ok=True)
     log = FileLog(
-        log_directory, SystemClock(), segment_bytes=65_536, ballast_bytes=4096, files=files
+        log_directory,
+        SystemClock(),
+        segment_bytes=65_536,
+        ballast_bytes=4096,
+        zero_ahead_bytes=4096,
+        files=files,
     )
     shard = Shard(
         log,

@@ -220,3 +220,37 @@ def test_nothing_answered_is_lost_to_faults(tmp_path: Path, attempt: int) -> Non
     plain = [author for author in authors if isinstance(author, PlainAuthor)]
     assert all(author.answered and author.failed and author.unknown for author in plain)
     assert all(author.refusals for author in authors if isinstance(author, RetryingProducer))
+
+
+FAULTS_BY_NAME = {
+    "write": ("write", errno.EIO),
+    "full": ("write", errno.ENOSPC),
+    "sync": ("sync", errno.EIO),
+}
+
+
+@pytest.mark.parametrize(("operation", "code"), FAULTS_BY_NAME.values(), ids=FAULTS_BY_NAME.keys())
+def test_refused_append_is_gone_if_the_server_crashes_right_then(
+    tmp_path: Path, operation: str, code: int
+) -> None:
+    """All its bytes may be on disk: the answer waits until they are disowned."""
+    log_directory, files, path = tmp_path / "log", HangingFiles(), "/v1/stream/faults/a"
+
+    def stored_after_a_crash(image: str) -> bytes:
+        shutil.copytree(log_directory, tmp_path / image)
+        stream = open_shard(tmp_path / image, DiskFiles()).state.by_name["faults/a"]
+        return read(stream, 0, stream.tail)
+
+    async def scenario() -> None:
+        async with serve(log_directory, files) as port, await Wire.open(port) as wire:
+            assert (await wire.request("PUT", path, b"a", content_type=TEXT)).status == 201
+            files.fail(operation, code)
+            refused = await wire.request("POST", path, b"b", content_type=TEXT)
+            assert refused.status == 503
+            assert b"commit_failed" in refused.body
+            assert stored_after_a_crash("then") == b"a"
+            assert (await wire.request("POST", path, b"c", content_type=TEXT)).status == 204
+            assert stored_after_a_crash("later") == b"ac"
+            assert (await wire.read_all(path))[0] == [b"ac"]
+
+    uvloop.run(scenario())

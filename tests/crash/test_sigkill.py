@@ -77,14 +77,18 @@ def test_what_was_acknowledged_survives_every_kill(make_server: MakeServer, seed
 
 
 def test_kills_while_segments_rotate(make_server: MakeServer) -> None:
-    server = make_server(wal_segment_bytes=16_384)
+    server = make_server(wal_segment_bytes=16_384, wal_zero_ahead_bytes=4096)
     asyncio.run(crash_again_and_again(server, make_writers(6), Random(6), 6))
     assert len(list((server.data_dir / "log").glob("*.seg"))) > 10
 
 
 def test_kills_during_recovery(make_server: MakeServer) -> None:
     """Recovery itself writes (a new segment) and removes (what is no part of the log)."""
-    server, writers, random = make_server(wal_segment_bytes=16_384), make_writers(7), Random(7)
+    server, writers, random = (
+        make_server(wal_segment_bytes=16_384, wal_zero_ahead_bytes=4096),
+        make_writers(7),
+        Random(7),
+    )
 
     async def scenario() -> None:
         for _ in range(3):

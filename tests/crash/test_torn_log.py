@@ -39,6 +39,21 @@ def segments(server: ServerProcess) -> list[Path]:
     return sorted((server.data_dir / "log").glob("*.seg"))
 
 
+def end_of_data(path: Path) -> int:
+    """Where the last batch ends: zeros follow it, and no body here ends in one."""
+    return len(path.read_bytes().rstrip(b"\0"))
+
+
+def overwrite(path: Path, at: int, data: bytes) -> None:
+    with path.open("r+b") as file:
+        file.seek(at)
+        file.write(data)
+
+
+def flip(path: Path, at: int) -> None:
+    overwrite(path, at, bytes([path.read_bytes()[at] ^ 0x10]))
+
+
 def check_all_there(server: ServerProcess) -> None:
     expected = b"".join(b"%d\n" % seq for seq in range(APPENDS))
     with client_of(server) as client:
@@ -86,21 +101,34 @@ TAILS = {
 
 @pytest.mark.parametrize("tail", TAILS.values(), ids=TAILS.keys())
 def test_a_torn_tail_is_cut(server: ServerProcess, tail: bytes) -> None:
-    with segments(server)[-1].open("ab") as file:
-        file.write(tail)
+    path = segments(server)[-1]
+    overwrite(path, end_of_data(path), tail)
     server.start()
     check_all_there(server)
     check_takes_appends(server)
 
 
-def test_a_half_written_batch_is_cut(server: ServerProcess) -> None:
-    """The last batch was never acknowledged: its frame is whole, its body is not."""
+def test_noise_at_the_end_of_the_file_is_cut(server: ServerProcess) -> None:
+    with segments(server)[-1].open("ab") as file:
+        file.write(Random(3).randbytes(100))
+    server.start()
+    check_all_there(server)
+    check_takes_appends(server)
+
+
+@pytest.mark.parametrize("how", ["cut", "zeros"])
+def test_a_half_written_batch_is_cut(server: ServerProcess, how: str) -> None:
+    """Its frame is whole, its body is not; the power went before it was acknowledged."""
     server.start()
     with client_of(server) as client:
-        Stream(client, "torn/three").create()
+        Stream(client, "torn/three").create(b"never acknowledged")
     server.kill()
     last = segments(server)[-1]
-    os.truncate(last, last.stat().st_size - 3)
+    end = end_of_data(last)
+    if how == "cut":
+        os.truncate(last, end - 3)
+    else:
+        overwrite(last, end - 3, bytes(3))
     server.start()
     with client_of(server) as client:
         assert Stream(client, "torn/three").head().status_code == 404
@@ -118,28 +146,24 @@ def test_an_unfinished_segment_is_no_part_of_the_log(server: ServerProcess) -> N
 
 def test_a_flipped_byte_in_the_middle_is_refused(server: ServerProcess) -> None:
     path = segments(server)[-1]
-    data = bytearray(path.read_bytes())
-    at = len(data) // 2
-    data[at] ^= 0x10
-    path.write_bytes(data)
+    at = end_of_data(path) // 2
+    flip(path, at)
+    damaged = path.read_bytes()
     message = fails_to_start(server)
     found = re.search(r"damaged: (\S+) at byte (\d+):", message)
     assert found, message
     assert Path(found[1]) == path
     # The batch that the byte belongs to, of which each holds one small append.
     assert at - 200 < int(found[2]) <= at
-    assert path.read_bytes() == data, "a refusal changes nothing"
-    data[at] ^= 0x10
-    path.write_bytes(data)
+    assert path.read_bytes() == damaged, "a refusal changes nothing"
+    flip(path, at)
     server.start()
     check_all_there(server)
 
 
 def test_a_damaged_header_is_refused(server: ServerProcess) -> None:
     path = segments(server)[-1]
-    data = bytearray(path.read_bytes())
-    data[20] ^= 1
-    path.write_bytes(data)
+    flip(path, 20)
     message = fails_to_start(server)
     assert str(path) in message
     assert "byte 0" in message
@@ -163,9 +187,7 @@ def test_a_flipped_byte_in_an_older_segment_is_refused(server: ServerProcess) ->
         assert Stream(client, "torn/one").append(b"more\n").status_code == 204
     server.kill()
     path = segments(server)[0]
-    data = bytearray(path.read_bytes())
-    data[-1] ^= 1
-    path.write_bytes(data)
+    flip(path, end_of_data(path) - 1)
     message = fails_to_start(server)
     assert str(path) in message
     assert re.search(r"at byte \d+", message)

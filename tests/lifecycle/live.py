@@ -78,8 +78,9 @@ class EventConnection:
         return b"".join(_DATA.findall(self.body))
 
     def check_goodbye(self) -> None:
-        """The last thing sent is a control event that tells where to go on."""
+        """The last thing sent is a control event of its own that tells where to go on."""
         assert self.complete
-        last = [*_CONTROL.finditer(self.body)][-1]
+        *_, before, last = _CONTROL.finditer(self.body)
         assert last.end() == len(self.body), "something follows the last control event"
+        assert last.start() == before.end(), "the last control event belongs to data"
         assert int(self.controls[-1]["streamNextOffset"]) == len(self.data)

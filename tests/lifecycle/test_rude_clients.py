@@ -155,6 +155,18 @@ def test_reads_and_refusals_between_pipelined_appends_keep_their_place(server, s
             assert connection.response().body == b"x" * number
 
 
+def test_thousands_of_requests_behind_an_append_are_answered(start_server, stream_on) -> None:
+    server = start_server()
+    stream = stream_on(server)
+    request = f"HEAD {stream.url} HTTP/1.1\r\nHost: a\r\n\r\n".encode()
+    with RawConnection(server.port) as connection:
+        connection.request("POST", stream.url, TYPE, body=b"x")
+        connection.send(request * 3000)
+        assert connection.response().status == 204
+        for _ in range(3000):
+            assert connection.response("HEAD").status == 200
+
+
 def test_noise_is_answered_or_cut_and_others_go_on(server, stream_on) -> None:
     stream = stream_on(server)
     random = Random(1)
@@ -183,9 +195,6 @@ def test_damaged_requests_never_hang_or_harm(server, stream_on) -> None:
     assert set(stream.read().content.replace(b"fine", b"")) <= set(b"hi\x3d\x3c")
 
 
-@pytest.mark.xfail(
-    reason="resume_writing takes the deadline away", raises=TimeoutError, strict=True
-)
 def test_silence_after_a_slow_answer_times_out(server, stream_on) -> None:
     """The time for a request's head counts, even if an earlier answer was read slowly."""
     stream = stream_on(server)
@@ -195,8 +204,9 @@ def test_silence_after_a_slow_answer_times_out(server, stream_on) -> None:
         for _ in range(8):
             connection.request("GET", f"{stream.url}?offset=-1")
         connection.send(b"GET /healthz HTTP/1.1\r\nHos")
-        # The server waits for this client to read.
-        wait_for(stream, b"holdfast_http_connections 2.0")
+        # Answers to others show that the server has come as far as it can without this client.
+        for _ in range(3):
+            stream.head()
         for _ in range(8):
             assert len(connection.response().body) == 1_000_000
         check_raw_error(connection.response(), 408, "request_timeout")

@@ -105,9 +105,6 @@ def test_catch_up_readers_that_do_not_read_catch_up_later(start_server, stream_o
     check_memory(server, before + APPENDED)
 
 
-@pytest.mark.xfail(
-    reason="requests of one read are dispatched while writing is paused", strict=True
-)
 def test_pipelined_reads_of_one_write_wait_for_the_client(start_server, stream_on) -> None:
     """They arrive together, so that no pause in reading keeps them away."""
     server = start_server()

@@ -128,6 +128,19 @@ class TestFullDisk:
         assert ballast_bytes(disk) == BALLAST_BYTES
         assert disk.reopen().replayed == batches(b"one", b"two", b"x" * 200, b"four")
 
+    def test_segment_is_sealed_once_a_successor_was_tried(self, disk, log):
+        """A header that names its end may be on disk, even though its creation failed."""
+        disk.segment_bytes = 300
+        log = disk.reopen()
+        log.commit(Batch(3, b"three"))
+        path = disk.segments()[-1]
+        before = path.read_bytes()
+        disk.files.fail("sync", errno.EIO)
+        assert log.outcome(4, b"too large for the segment" * 20) is Outcome.FAILED
+        log.commit(Batch(4, b"would fit"))
+        assert path.read_bytes() == before
+        assert disk.reopen().replayed == batches(b"one", b"two", b"three", b"would fit")
+
     def test_no_room_for_the_header_of_another_segment(self, disk, log):
         disk.segment_bytes = 100
         log = disk.reopen()

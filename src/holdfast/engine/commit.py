@@ -21,6 +21,7 @@ from holdfast.errors import (
     CommitUnknownError,
     HoldfastError,
     OverloadedError,
+    UnavailableError,
 )
 from holdfast.format.records import RECORDS_MAX
 from holdfast.log.interface import Outcome
@@ -109,7 +110,7 @@ class CommitLoop:
     def check(self) -> None:
         """Raise if no write can be taken now."""
         if self.stalled:
-            raise CommitUnknownError(
+            raise UnavailableError(
                 "The log has not answered for an earlier write; no write is taken until it has."
             )
         if self.pending_bytes > self.pending_bytes_max:

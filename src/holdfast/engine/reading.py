@@ -55,6 +55,10 @@ def _cut(chunk: bytes, at: int, bytes_max: int, media: str) -> int:
         fitting = chunk.rfind(SEPARATOR, at, cut)
         return (fitting if fitting >= 0 else chunk.index(SEPARATOR, cut)) + 1
     if is_text(media):
+        # At least one whole character, however small the limit.
+        cut = min(max(cut, at + 1 + _CONTINUATION_BYTES_MAX), len(chunk))
+        if cut == len(chunk):
+            return cut
         for shorter in range(cut, max(cut - _CONTINUATION_BYTES_MAX, at + 1) - 1, -1):
             if chunk[shorter] & 0xC0 != 0x80:
                 return shorter

@@ -69,6 +69,8 @@ class Shard:
         self._clock = clock
         self._ttl_is_fixed = ttl_is_fixed
         self._overlay: dict[str, Staged] = {}
+        # Streams with a renewal on its way to the log.
+        self._renewing: set[int] = set()
         self._expiry = ExpiryQueue(self.state)
         self._commits = CommitLoop(
             log,
@@ -78,7 +80,7 @@ class Shard:
             pending_bytes_max=pending_bytes_max,
             timeout_s=commit_timeout_s,
             publish=self._publish,
-            drop=self._overlay.clear,
+            drop=self._drop,
         )
         self.when_idle = self._commits.when_idle
 
@@ -124,9 +126,14 @@ class Shard:
         stream = self.state.by_name.get(name)
         if stream is None:
             raise StreamNotFoundError(name)
-        if stream.deadline_ms is not None and stream.deadline_ms <= self._clock.now_ms():
+        if stream.deadline_ms is not None and stream.deadline_ms <= (
+            now_ms := self._clock.now_ms()
+        ):
             self._expire(stream)
-            raise StreamNotFoundError(name)
+            # An append on its way to the log may have renewed it already.
+            staged = self._overlay.get(name)
+            if staged is None or self._is_staged_gone(stream) or staged.expired(now_ms):
+                raise StreamNotFoundError(name)
         return stream
 
     def renew(self, stream: Stream) -> None:
@@ -141,9 +148,15 @@ class Shard:
             return
         stream.deadline_ms = deadline_ms
         moved_ms = deadline_ms - stream.recorded_deadline_ms
-        if moved_ms * _RENEWAL_SHARE > ttl_s * 1000 and not self._is_staged_gone(stream):
-            stream.recorded_deadline_ms = deadline_ms
-            self._stage_quietly(Record(Kind.TOUCH, stream.number, deadline_ms))
+        if (
+            moved_ms * _RENEWAL_SHARE > ttl_s * 1000
+            and stream.number not in self._renewing
+            and not self._commits.stalled
+            and not self._is_staged_gone(stream)
+        ):
+            record = Record(Kind.TOUCH, stream.number, deadline_ms)
+            self._commits.add(record, encode(record))
+            self._renewing.add(stream.number)
 
     # Writing.
 
@@ -287,11 +300,6 @@ class Shard:
         batch.touched.append(staged)
         self._overlay[staged.meta.name] = staged
 
-    def _stage_quietly(self, record: Record) -> None:
-        """Stage a record that nobody waits for; while the log is stalled it is left out."""
-        if not self._commits.stalled:
-            self._commits.add(record, encode(record))
-
     def _answer(self, staged: Staged | None, reply: Reply, context: Any, outcome: object) -> None:
         if staged is None or staged.batch is None:
             reply(context, outcome)
@@ -320,9 +328,9 @@ class Shard:
         self._lapsed(staged, self._clock.now_ms())
 
     def _sweep(self) -> None:
+        self._clock.call_later(_SWEEP_S, self._sweep)
         for stream in self._expiry.due(self._clock.now_ms()):
             self._expire(stream)
-        self._clock.call_later(_SWEEP_S, self._sweep)
 
     # Publishing.
 
@@ -360,10 +368,20 @@ class Shard:
         if record.kind == Kind.CREATE:
             counters.creates += 1
             self._expiry.add(stream)
+            staged = self._overlay.get(stream.meta.name)
+            if staged is not None and staged.number == stream.number:
+                staged.base = stream  # so that it sees renewals by reads
         elif record.kind == Kind.DELETE:
             counters.deletes += 1
         elif record.kind == Kind.EXPIRE:
             counters.expirations += 1
+        elif record.kind == Kind.TOUCH:
+            self._renewing.discard(record.stream)
+
+    def _drop(self) -> None:
+        """A batch failed: nothing of what was pending will be."""
+        self._overlay.clear()
+        self._renewing.clear()
 
 
 def _answer_closed(staged: Staged, request: AppendRequest) -> Appended:

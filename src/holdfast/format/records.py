@@ -20,6 +20,7 @@ from __future__ import annotations
 
 from enum import IntEnum
 from struct import Struct
+from struct import error as struct_error
 from typing import TYPE_CHECKING, Final
 
 import msgspec
@@ -129,7 +130,10 @@ def decode(body: bytes) -> Iterator[Record]:
         if not start <= end <= size:
             raise ValueError(f"record at byte {at} has length {length}, which does not fit")
         if flags & (HAS_PRODUCER | HAS_SEQ | HAS_META):
-            yield _decode_sections(body, start, end, kind, flags, stream, at_ms)
+            try:
+                yield _decode_sections(body, start, end, kind, flags, stream, at_ms)
+            except (struct_error, msgspec.DecodeError) as error:
+                raise ValueError(f"record at byte {at} has malformed sections: {error}") from None
         else:
             yield Record(kind, stream, at_ms, body[start:end], bool(flags & CLOSES))
         at = end

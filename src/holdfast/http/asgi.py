@@ -119,13 +119,14 @@ class AsgiApp:
         app = self._node.app
         slot = AsgiSlot(app, is_head=scope["method"] == "HEAD")
         try:
-            request = _request(scope)
+            # The body first: some hosts break off if they are answered before they gave it.
             body = await _body(receive, self._settings.http.body_bytes_max)
+            if body is None:
+                return
+            request = _request(scope)
         except HoldfastError as error:
             answer_error(slot, error)
         else:
-            if body is None:
-                return
             request.body = body
             app.handle(request, slot)
         if slot.done:

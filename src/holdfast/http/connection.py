@@ -73,6 +73,7 @@ class Connection(asyncio.Protocol):
         self._slots: deque[NativeSlot] = deque()
         self._backlog: deque[tuple[Request | HoldfastError, NativeSlot]] = deque()
         self._backlog_bytes = 0
+        self._advancing = False
         self._reading_paused = False
         self._discarding = False
         self._closing = False
@@ -353,11 +354,16 @@ class Connection(asyncio.Protocol):
 
     def _after_answers(self) -> None:
         """Nothing is under way: go on with the backlog, or wait for the next request."""
+        if self._advancing:
+            # Called from within the loop below, by an answer that came at once.
+            return
+        self._advancing = True
         while self._backlog and not self._slots and not self._closing and not self.paused:
             request, slot = self._backlog.popleft()
             if isinstance(request, Request):
                 self._backlog_bytes -= len(request.body)
             self._dispatch(request, slot)
+        self._advancing = False
         if self._reading_paused:
             self._update_reading()
         if self._slots or self._closing:

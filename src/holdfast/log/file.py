@@ -26,7 +26,7 @@ import threading
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from holdfast.errors import LogCorruptError
+from holdfast.errors import HoldfastError, LogCorruptError
 from holdfast.format.segments import (
     FRAME_BYTES,
     HEADER_BYTES,
@@ -104,6 +104,7 @@ class FileLog:
     def replay(self, after: int) -> Iterator[Batch]:
         """Every durable batch past `after`; raises where the log is damaged or starts too late."""
         segments = self._chain.segments
+        self._kept.clear()
         position = segments[0].header.first_position - 1 if segments else after
         if position > after:
             raise LogCorruptError(
@@ -129,17 +130,24 @@ class FileLog:
     # The event loop's side.
 
     def start(self, post: Callable[..., object]) -> None:
-        """Open a new segment, remove what is no part of the log, and start the commit thread."""
+        """Open a new segment, remove what is no part of the log, and start the commit thread.
+
+        On a full disk there is no segment yet: batches fail until there is room for one.
+        """
         assert self._replayed, "replay() must have been read to its end"
         self._post = post
-        self._open_segment()
-        for path in self._chain.orphans:
-            self._files.remove(path)
         try:
+            self._open_segment()
+            for path in self._chain.orphans:
+                self._files.remove(path)
             self._lay_ballast()
         except OSError as error:
-            _log.warning("no room for the ballast file: %s", error)
-            self._full = error.errno in _FULL
+            if error.errno not in _FULL:
+                raise HoldfastError(
+                    f"The log in {self._directory} cannot be written: {error}."
+                ) from error
+            _log.error("the disk is full: no write is taken until there is room")
+            self._free_ballast(error)
         self._thread.start()
 
     def append(self, position: int, parts: list[bytes], done: Callable[[Result], None]) -> None:
@@ -185,20 +193,24 @@ class FileLog:
                 raise
 
     def _append(self, position: int, parts: list[bytes], done: Callable[[Result], None]) -> None:
-        self._answer(done, self._commit(position, b"".join(parts)))
+        try:
+            result = self._commit(position, b"".join(parts))
+        except Exception as error:  # noqa: BLE001 (the thread must live to settle it)
+            _log.exception("the commit of batch %d ended in a defect", position)
+            result = Result(Outcome.UNKNOWN, f"a defect: {error!r}")
+        self._answer(done, result)
 
     def _commit(self, position: int, body: bytes) -> Result:
-        assert self._file is not None
         assert position == self._position + 1, "batches come in order"
         try:
-            self._make_room(len(body))
+            file = self._make_room(FRAME_BYTES + len(body))
         except OSError as error:
             self._free_ballast(error)
             return Result(Outcome.FAILED, f"no room for the batch: {error.strerror or error}")
         frame = encode_batch(self._salt, position, body)
         try:
-            self._file.write_at(frame, self._end)
-            self._file.sync()
+            file.write_at(frame, self._end)
+            file.sync()
         except OSError as error:
             _log.error("segment %d is abandoned at byte %d: %s", self._number, self._end, error)
             self._free_ballast(error)
@@ -207,20 +219,20 @@ class FileLog:
         self._end += len(frame)
         return _COMMITTED
 
-    def _make_room(self, body_bytes: int) -> None:
-        """Everything that can fail before a byte of the batch is written."""
+    def _make_room(self, frame_bytes: int) -> File:
+        """Everything that can fail before a byte of the batch is written; the file to write."""
         if self._full:
             self._lay_ballast()
             self._full = False
             _log.info("there is room on the disk again")
-        full = self._end > HEADER_BYTES and self._end + body_bytes > self._segment_bytes
+        full = self._end > HEADER_BYTES and self._end + frame_bytes > self._segment_bytes
         if full or self._sealed:
             self._open_segment()
-        needed = self._end + FRAME_BYTES + body_bytes
-        while self._zeros and self._zeroed < needed:
-            assert self._file is not None
+        assert self._file is not None, "opening a segment gives a file"
+        while self._zeros and self._zeroed < self._end + frame_bytes:
             self._file.write_at(self._zeros, self._zeroed)
             self._zeroed += len(self._zeros)
+        return self._file
 
     def _disown(self, reason: str) -> Result:
         try:
@@ -283,4 +295,5 @@ class FileLog:
     def _free_ballast(self, error: OSError) -> None:
         if error.errno in _FULL:
             self._full = True
-            self._files.remove(self._ballast)
+            with contextlib.suppress(OSError):
+                self._files.remove(self._ballast)

@@ -4,8 +4,8 @@ Rules:
 
 - The last segment with a sound header tells the chain: each header names its predecessor and the
   byte where that one ended for good. Files outside the chain hold nothing durable.
-- A file without a sound header is an unfinished creation if nothing follows the header, and damage
-  otherwise: batches are written only once the header is durable.
+- A file without a sound header is an unfinished creation if it is shorter than a header or all
+  zeros, and damage otherwise: a header is written in one piece, and batches only behind it.
 - Up to a segment's end every batch must be sound and the next in order: anything else is damage,
   and the server names file and byte and refuses.
 - The last segment has no successor to name its end. A bad batch there is a torn tail, to be cut,
@@ -91,8 +91,8 @@ def _read_header(files: Files, path: Path) -> SegmentHeader | None:
         raise UnknownFormatError(
             f"{path} is of {error}, which this version of Holdfast does not read."
         ) from None
-    if header is None and any(files.read(path)[HEADER_BYTES:]):
-        raise _damage(path, 0, "its header is damaged, and data follows it")
+    if header is None and len(data) == HEADER_BYTES and any(files.read(path)):
+        raise _damage(path, 0, "its header is damaged")
     return header
 
 

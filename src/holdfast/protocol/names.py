@@ -22,14 +22,14 @@ def parse_flat_path(raw: bytes) -> str:
     """The stream name behind `/v1/stream/`, from the still percent-encoded rest of the path."""
     text = decode_path(raw)
     bucket, slash, stream_id = text.partition("/")
+    if bucket in RESERVED_BUCKETS:
+        raise NotFoundError(f"{bucket!r} is reserved and holds no streams of its own.")
     if not slash:
         bucket, stream_id = DEFAULT_BUCKET, text
     if not bucket or not stream_id:
         raise InvalidRequestError(
             "The stream's bucket or id is empty: use /v1/stream/{id} or /v1/stream/{bucket}/{id}."
         )
-    if bucket in RESERVED_BUCKETS:
-        raise NotFoundError(f"{bucket!r} is reserved and holds no streams of its own.")
     return f"{bucket}/{stream_id}"
 
 

@@ -145,6 +145,12 @@ def test_close_of_a_stream_whose_close_is_staged_waits(driver):
     assert outcome == Appended(1, closed=True, added=False)
 
 
+def test_repeated_close_of_a_producer_whose_close_is_staged_waits(driver):
+    driver.produce(0, b"x", close=True)
+    outcome = after_commit(driver, driver.produce(0, b"x", close=True))
+    assert outcome == Appended(1, closed=True, producer=ProducerState(0, 0), added=False)
+
+
 def test_confirmation_of_a_staged_create_waits():
     driver = Driver()
     driver.create()
@@ -181,6 +187,17 @@ def test_create_again_in_a_later_batch_than_the_delete(driver):
     driver.answer(COMMITTED)
     assert again.outcome.created
     assert driver.shard.find("bucket/stream").media == JSON
+
+
+def test_stream_whose_creation_is_pending_outlives_the_commit_of_the_deletion(driver):
+    driver.delete()
+    driver.clock.run()
+    driver.create(content_type=JSON)
+    driver.answer(COMMITTED)
+    append, again = driver.append(b"1", media=JSON), driver.create(content_type=JSON)
+    assert not append.answered
+    assert driver.committed(append) == Appended(2)
+    assert again.outcome == Created(False, JSON, 2, closed=False)
 
 
 def test_delete_and_create_again_and_again_in_one_batch(driver):
