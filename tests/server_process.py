@@ -127,4 +127,6 @@ class ServerProcess:
     ) -> None:
         if self.running:
             self.stop()
+        elif self._process is not None:
+            self.wait()
         self._stderr.close()

@@ -40,7 +40,12 @@ class TestNames:
     def test_testing_exports_what_it_says(self):
         import holdfast.testing
 
-        assert set(holdfast.testing.__all__) == {"FakeClock", "FaultyFiles", "ScriptedLog"}
+        assert set(holdfast.testing.__all__) == {
+            "FakeClock",
+            "FaultyFiles",
+            "HangingFiles",
+            "ScriptedLog",
+        }
 
     @pytest.mark.parametrize("name", all_modules())
     def test_every_module_can_be_imported_and_has_what_it_exports(self, name):

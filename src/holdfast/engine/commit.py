@@ -6,8 +6,8 @@ Rules:
   soon as the one before is done: there is no timer, the batch follows the load.
 - Every answer waits in the batch it rests on. COMMITTED: the batch is published, then its answers
   go out. FAILED: the batch and every later one are dropped, all their answers become errors.
-- UNKNOWN, or no word from the log for `timeout_s`: answers become errors that say so, nothing is
-  undone, and no write is taken until the log has settled it.
+- UNKNOWN: nothing is undone and no write is taken until the log has settled it. Answers wait as
+  long as for any batch: `timeout_s`, after which they become errors that say so.
 """
 
 from __future__ import annotations

@@ -33,6 +33,7 @@ from holdfast.errors import (
     StreamExistsError,
     StreamNotFoundError,
     StreamSeqError,
+    UnavailableError,
 )
 from holdfast.format.records import Kind, Record, StreamMeta, decode, encode, stream_number
 from holdfast.protocol import content, json_mode
@@ -68,6 +69,7 @@ class Shard:
         self.log = log
         self._clock = clock
         self._ttl_is_fixed = ttl_is_fixed
+        self._abandoned = False
         self._overlay: dict[str, Staged] = {}
         # Streams with a renewal on its way to the log.
         self._renewing: set[int] = set()
@@ -90,6 +92,8 @@ class Shard:
         """Apply the whole log; the number of batches. For a thread of its own, before `start`."""
         batches = position = 0
         for position, body in self.log.replay(0):
+            if self._abandoned:
+                raise UnavailableError("The server is shutting down.")
             batches += 1
             try:
                 for index, record in enumerate(decode(body)):
@@ -103,6 +107,10 @@ class Shard:
             self._expiry.add(stream)
         self._commits.start_after(position)
         return batches
+
+    def abandon_recovery(self) -> None:
+        """Have `recover` end early with an error; from another thread."""
+        self._abandoned = True
 
     def start(self, post: Any) -> None:
         """Take writes from now on; `post` runs a call on the event loop from any thread."""

@@ -46,6 +46,10 @@ if TYPE_CHECKING:
     Send = Callable[[dict[str, Any]], Awaitable[None]]
 
 
+# A body that is too large is read to its end if it is not larger than the limit times this.
+_DISCARD_FACTOR = 4
+
+
 def asgi(config: str | os.PathLike[str] | None = None, **settings: object) -> AsgiApp:
     """An ASGI app; `settings` are named as in a settings file, e.g. `data_dir="data"`.
 
@@ -87,6 +91,15 @@ class AsgiApp:
             node.end_live_readers()
             await node.finish_writes(self._settings.server.shutdown_timeout_s)
             await node.close()
+
+    def drain(self) -> None:
+        """End live readers with a last control event, and take no more of them.
+
+        Hosts run their shutdown only once every request has ended, and a live read lasts up to
+        `sse_lifetime`: call this from the host's signal handler to stop without waiting.
+        """
+        if self._node is not None:
+            self._node.end_live_readers()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handle one connection scope."""
@@ -145,9 +158,14 @@ class AsgiApp:
 
 
 def _request(scope: Scope) -> Request:
-    prefix = quote(scope.get("root_path", "").rstrip("/")).encode()
-    raw = scope.get("raw_path") or quote(scope["path"]).encode()
-    path = raw.partition(b"?")[0].removeprefix(prefix)
+    root = scope.get("root_path", "").rstrip("/")
+    prefix = quote(root).encode()
+    raw = (scope.get("raw_path") or b"").partition(b"?")[0]
+    if raw.startswith(prefix + b"/"):
+        path = raw.removeprefix(prefix)
+    else:
+        # The client spelt the prefix in another way, or the host keeps no raw path.
+        path = quote(scope["path"].removeprefix(root)).encode()
     fields: dict[bytes, bytes] = {}
     for name, value in scope["headers"]:
         key = KEPT_FIELDS.get(name.lower())
@@ -176,10 +194,15 @@ async def _body(receive: Receive, bytes_max: int) -> bytes | None:
             return None
         part = message.get("body", b"")
         size += len(part)
+        more = message.get("more_body", False)
         if size > bytes_max:
-            raise PayloadTooLargeError(f"The body exceeds {bytes_max} bytes.")
-        parts.append(part)
-        if not message.get("more_body", False):
+            # The rest is thrown away, within reason: some hosts break off otherwise.
+            parts.clear()
+            if not more or size > _DISCARD_FACTOR * bytes_max:
+                raise PayloadTooLargeError(f"The body exceeds {bytes_max} bytes.")
+        else:
+            parts.append(part)
+        if not more:
             return b"".join(parts)
 
 

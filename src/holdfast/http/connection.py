@@ -76,6 +76,7 @@ class Connection(asyncio.Protocol):
         self._advancing = False
         self._reading_paused = False
         self._discarding = False
+        self._at_eof = False
         self._closing = False
 
     # The transport's events.
@@ -130,7 +131,7 @@ class Connection(asyncio.Protocol):
         """The client sends no more; answers under way are still delivered."""
         if self._listener.is_tls or not (self._slots or self._backlog):
             return False
-        self._discarding = True
+        self._discarding = self._at_eof = True
         last = self._backlog[-1][1] if self._backlog else self._slots[-1]
         last.closes = True
         return True
@@ -413,7 +414,7 @@ class Connection(asyncio.Protocol):
     def _close(self) -> None:
         """Close once everything is written; after a refusal, only once the client has read it."""
         self._closing = True
-        if self._discarding and self.transport.can_write_eof():
+        if self._discarding and not self._at_eof and self.transport.can_write_eof():
             self.transport.write_eof()
             self.deadline = self._listener.tick + LINGER_S
         else:

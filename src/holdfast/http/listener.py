@@ -51,7 +51,13 @@ class Listener:
         host, port = parse_listen(self.app.settings.server.listen)
         context = _tls_context(self.app)
         self._server = await asyncio.get_running_loop().create_server(
-            lambda: Connection(self), host, port, ssl=context, backlog=BACKLOG
+            lambda: Connection(self),
+            host,
+            port,
+            ssl=context,
+            backlog=BACKLOG,
+            # Until then a connection is not ours to count or to time.
+            ssl_handshake_timeout=self.app.settings.http.header_timeout_s if context else None,
         )
         port = self._server.sockets[0].getsockname()[1]
         self.is_tls = context is not None

@@ -17,6 +17,7 @@ from holdfast.log.memory import MemoryLog
 
 if TYPE_CHECKING:
     from holdfast.clock import Clock
+    from holdfast.log.files import Files
     from holdfast.log.interface import Log
     from holdfast.settings import Settings
 
@@ -26,8 +27,9 @@ _log = logging.getLogger(__name__)
 class Node:
     """Everything behind the listener."""
 
-    def __init__(self, settings: Settings, clock: Clock) -> None:
+    def __init__(self, settings: Settings, clock: Clock, files: Files | None = None) -> None:
         self._settings = settings
+        self._files = files
         self._clock = clock
         self._directory: DataDirectory | None = None
         if settings.server.durability == "fsync":
@@ -57,6 +59,7 @@ class Node:
             segment_bytes=wal.segment_bytes,
             ballast_bytes=wal.ballast_bytes,
             zero_ahead_bytes=wal.zero_ahead_bytes,
+            files=self._files,
         )
 
     async def recover(self) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import gc
+import logging
 from typing import TYPE_CHECKING
 
 from holdfast.http.listener import Listener
@@ -12,17 +13,20 @@ from holdfast.http.node import Node
 
 if TYPE_CHECKING:
     from holdfast.clock import Clock
+    from holdfast.log.files import Files
     from holdfast.settings import Settings
 
 
+_log = logging.getLogger(__name__)
 _GC_THRESHOLDS = (50_000, 50, 100_000)
 
 
 class Server:
     """Listens at once and answers 503 until its log is recovered."""
 
-    def __init__(self, settings: Settings, clock: Clock) -> None:
+    def __init__(self, settings: Settings, clock: Clock, files: Files | None = None) -> None:
         self._settings = settings
+        self._files = files
         self._clock = clock
         self._node: Node | None = None
         self._listener: Listener | None = None
@@ -36,13 +40,14 @@ class Server:
 
     async def start(self) -> None:
         """Open the data directory, bind the address, and start recovery."""
-        self._node = Node(self._settings, self._clock)
+        self._node = Node(self._settings, self._clock, self._files)
         self._listener = Listener(self._node.app)
         try:
             await self._listener.open()
         except BaseException:
             await self._node.close()
             raise
+        _log.info("listening on %s, recovering the log", self.url)
         self._recovery = asyncio.create_task(self._recover(self._node))
 
     async def _recover(self, node: Node) -> None:
@@ -75,6 +80,7 @@ class Server:
         listener.stop_accepting()
         if not self._recovery.done():
             node.app.not_ready = "The server is shutting down."
+            node.app.shard.abandon_recovery()
         with contextlib.suppress(Exception):
             await self._recovery
         await node.finish_writes(max(0.1, ends_s - self._clock.monotonic_s()))

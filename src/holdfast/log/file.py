@@ -138,6 +138,8 @@ class FileLog:
         self._post = post
         try:
             self._open_segment()
+            if self._kept:
+                self._keep(self._kept.pop())
             for path in self._chain.orphans:
                 self._files.remove(path)
             self._lay_ballast()
@@ -260,12 +262,18 @@ class FileLog:
         if self._file is not None:
             self._file.close()
             if durable:
-                self._kept.append(_Kept(self._number, self._position, self._end))
+                self._keep(_Kept(self._number, self._position, self._end))
             else:
                 self._remove(self._number)
         self._file, self._number, self._salt = file, self._last_number, salt
         self._end = self._zeroed = HEADER_BYTES
         self._sealed, self._predecessor = False, predecessor
+
+    def _keep(self, segment: _Kept) -> None:
+        """Keep a segment that has a successor; the room behind its end is given back."""
+        self._kept.append(segment)
+        with contextlib.suppress(OSError):
+            self._files.truncate(segment_path(self._directory, segment.number), segment.size_bytes)
 
     def _create(self, header: SegmentHeader) -> File:
         file = self._files.create(segment_path(self._directory, self._last_number))

@@ -55,6 +55,9 @@ class Files(Protocol):
     def allocate(self, path: Path, size_bytes: int) -> None:
         """Reserve room on disk under this name."""
 
+    def truncate(self, path: Path, size_bytes: int) -> None:
+        """Cut a file to this length."""
+
     def remove(self, path: Path) -> None:
         """Remove the file if it is there."""
 
@@ -118,6 +121,10 @@ class DiskFiles:
             raise
         finally:
             os.close(descriptor)
+
+    def truncate(self, path: Path, size_bytes: int) -> None:
+        """Cut a file to this length."""
+        os.truncate(path, size_bytes)
 
     def remove(self, path: Path) -> None:
         """Remove the file if it is there."""

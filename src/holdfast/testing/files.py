@@ -1,9 +1,10 @@
-"""The operating system's files, with faults that a test asks for."""
+"""The operating system's files, with faults and delays that a test asks for."""
 
 from __future__ import annotations
 
 import errno
 import os
+import threading
 from typing import TYPE_CHECKING
 
 from holdfast.log.files import DiskFile, DiskFiles
@@ -47,7 +48,7 @@ class FaultyFiles(DiskFiles):
         self._faults: dict[str, list[int]] = {}
 
     def fail(self, operation: str, code: int = errno.EIO, times: int = 1) -> None:
-        """Make the next `times` calls of write, sync, create or allocate fail with `code`."""
+        """Make the next `times` calls of this operation fail with `code`."""
         self._faults.setdefault(operation, []).extend([code] * times)
 
     def heal(self) -> None:
@@ -75,3 +76,42 @@ class FaultyFiles(DiskFiles):
         if error is not None:
             raise error
         super().allocate(path, size_bytes)
+
+    def truncate(self, path: Path, size_bytes: int) -> None:
+        """Cut a file, or fail and leave it as it is."""
+        error = self.take("truncate")
+        if error is not None:
+            raise error
+        super().truncate(path, size_bytes)
+
+
+class HangingFiles(FaultyFiles):
+    """Files whose operations can also be made to wait."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._held: str | None = None
+        self._stuck = threading.Event()
+        self._released = threading.Event()
+
+    def hold(self, operation: str) -> None:
+        """Make the next call of this operation wait for `release`."""
+        self._stuck.clear()
+        self._released.clear()
+        self._held = operation
+
+    def wait_until_stuck(self, timeout_s: float) -> bool:
+        """Wait until a call waits; whether one does."""
+        return self._stuck.wait(timeout_s)
+
+    def release(self) -> None:
+        """Let the call that waits go on."""
+        self._held = None
+        self._released.set()
+
+    def take(self, operation: str) -> OSError | None:
+        """Wait if told to, then fail if told to."""
+        if operation == self._held:
+            self._stuck.set()
+            assert self._released.wait(30), "nobody released it"
+        return super().take(operation)
