@@ -50,3 +50,12 @@ def test_every_setting_has_a_flag(capsys):
     assert main(["config", "--help"]) == 0
     output = capsys.readouterr().out
     assert [item.flag for item in all_settings() if item.flag not in output] == []
+
+
+def test_config_works_where_pydantic_is_loaded(capsys):
+    """The library behind the flags has pydantic check them, if somebody imported it."""
+    import pydantic
+
+    assert pydantic.VERSION
+    assert main(["config"]) == 0
+    assert "[server]" in capsys.readouterr().out

@@ -6,7 +6,7 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
-from holdfast.cli.flags import ConfigFile, SettingFlags, resolve_settings
+from holdfast.cli.flags import NO_FLAGS, ConfigFile, SettingFlags, resolve_settings
 from holdfast.settings import Effective
 
 __all__ = ["as_json", "as_toml", "config"]
@@ -14,7 +14,7 @@ __all__ = ["as_json", "as_toml", "config"]
 
 def config(
     *,
-    flags: SettingFlags = None,
+    flags: SettingFlags = NO_FLAGS,
     config: ConfigFile = None,
     json: Annotated[bool, Parameter(negative="", help="Print JSON instead of TOML.")] = False,
 ) -> None:

@@ -11,7 +11,7 @@ from holdfast.settings import Effective, Setting, Settings, all_settings
 from holdfast.settings import load_settings as _load_settings
 from holdfast.settings import resolve_settings as _resolve_settings
 
-__all__ = ["ConfigFile", "SettingFlags", "load_settings", "resolve_settings"]
+__all__ = ["NO_FLAGS", "ConfigFile", "SettingFlags", "load_settings", "resolve_settings"]
 
 ConfigFile = Annotated[
     Path | None,
@@ -46,19 +46,22 @@ def _flag_fields() -> list[tuple[str, Any, Any]]:
 
 if TYPE_CHECKING:
     SettingFlags = Any  # a class made at run time is no type to mypy
+    NO_FLAGS: SettingFlags
 else:
     # Without a module the class would pass for a built-in one, which cyclopts does not look into.
     _Flags = make_dataclass(
         "_Flags", _flag_fields(), frozen=True, namespace={"__module__": __name__}
     )
     SettingFlags = Annotated[_Flags, Parameter(name="*")]
+    # The default of a command's flags; None would not pass where pydantic checks it.
+    NO_FLAGS = _Flags()
 
 
 def load_settings(config: Path | None, flags: SettingFlags) -> Settings:
     """Return the settings of this process's file, environment and flags."""
-    return _load_settings(file=config, env=os.environ, flags=asdict(flags) if flags else {})
+    return _load_settings(file=config, env=os.environ, flags=asdict(flags))
 
 
 def resolve_settings(config: Path | None, flags: SettingFlags) -> list[Effective]:
     """Return the same settings one by one, each with its source."""
-    return _resolve_settings(file=config, env=os.environ, flags=asdict(flags) if flags else {})
+    return _resolve_settings(file=config, env=os.environ, flags=asdict(flags))

@@ -1,15 +1,17 @@
 """`holdfast serve`: settings, logging, event loop, server and signals, wired together."""
 
 import asyncio
+import contextlib
 import errno
 import logging
 import os
+import resource
 import signal
 
 import uvloop
 
 from holdfast.cli.banner import banner
-from holdfast.cli.flags import ConfigFile, SettingFlags, load_settings
+from holdfast.cli.flags import NO_FLAGS, ConfigFile, SettingFlags, load_settings
 from holdfast.cli.logs import set_up_logging
 from holdfast.clock import SystemClock
 from holdfast.errors import HoldfastError
@@ -25,12 +27,20 @@ logger = logging.getLogger(__name__)
 CLOSE_TIMEOUT_S = 1.5
 
 
-def serve(*, flags: SettingFlags = None, config: ConfigFile = None) -> int:
+def serve(*, flags: SettingFlags = NO_FLAGS, config: ConfigFile = None) -> int:
     """Start the server. SIGTERM or SIGINT stops it gracefully, a second one at once."""
     settings = load_settings(config, flags)
     set_up_logging(settings.log)
+    _allow_many_files()
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         return runner.run(_serve(settings))
+
+
+def _allow_many_files() -> None:
+    """Raise the limit on open files as far as it goes: each connection takes one."""
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with contextlib.suppress(OSError, ValueError):
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
 
 
 async def _serve(settings: Settings) -> int:

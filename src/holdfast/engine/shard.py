@@ -46,6 +46,7 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 _SWEEP_S: Final = 1.0
+_SWEEP_STREAMS_MAX: Final = 500
 # A renewal by reads becomes a record once it moved the deadline by this share of the TTL.
 _RENEWAL_SHARE: Final = 10
 
@@ -88,10 +89,10 @@ class Shard:
 
     # Life.
 
-    def recover(self) -> int:
-        """Apply the whole log; the number of batches. For a thread of its own, before `start`."""
-        batches = position = 0
-        for position, body in self.log.replay(0):
+    def recover(self, after: int = 0) -> int:
+        """Apply the log past `after`; the number of batches. For a thread, before `start`."""
+        batches, position = 0, after
+        for position, body in self.log.replay(after):
             if self._abandoned:
                 raise UnavailableError("The server is shutting down.")
             batches += 1
@@ -149,10 +150,12 @@ class Shard:
         ttl_s = stream.meta.ttl_s
         if ttl_s is None or stream.meta.expires_at_ms is not None or stream.gone:
             return
-        deadline_ms = self._clock.now_ms() + ttl_s * 1000
+        now_ms = self._clock.now_ms()
+        deadline_ms = now_ms + ttl_s * 1000
         assert stream.deadline_ms is not None
         assert stream.recorded_deadline_ms is not None
-        if deadline_ms <= stream.deadline_ms:
+        if deadline_ms <= stream.deadline_ms or stream.deadline_ms <= now_ms:
+            # Once it has expired only a write that came in time can save it.
             return
         stream.deadline_ms = deadline_ms
         moved_ms = deadline_ms - stream.recorded_deadline_ms
@@ -245,7 +248,8 @@ class Shard:
                 return Appended(staged.tail, staged.closed, state, added=False)
         if seq is not None and staged.seq is not None and seq <= staged.seq:
             raise StreamSeqError(
-                f"Stream-Seq {seq!r} is not greater than the last one, {staged.seq!r}."
+                f"Stream-Seq {seq.decode('latin-1')!r} is not greater than the last one, "
+                f"{staged.seq.decode('latin-1')!r}."
             )
         if body and staged.media == content.JSON:
             body = json_mode.store_form(body)
@@ -337,8 +341,21 @@ class Shard:
 
     def _sweep(self) -> None:
         self._clock.call_later(_SWEEP_S, self._sweep)
-        for stream in self._expiry.due(self._clock.now_ms()):
+        self._sweep_round()
+
+    def _sweep_round(self) -> None:
+        """Stage the removal of some streams that are due, and go on in the loop's next round."""
+        commits = self._commits
+        if commits.stalled or commits.pending_bytes > commits.pending_bytes_max:
+            return
+        due = self._expiry.take_due(self._clock.now_ms(), _SWEEP_STREAMS_MAX)
+        for stream in due:
             self._expire(stream)
+            if not self._is_staged_gone(stream):
+                # A write on its way to the log has renewed it.
+                self._expiry.add(stream)
+        if len(due) == _SWEEP_STREAMS_MAX:
+            self._clock.call_soon(self._sweep_round)
 
     # Publishing.
 
@@ -388,6 +405,10 @@ class Shard:
 
     def _drop(self) -> None:
         """A batch failed: nothing of what was pending will be."""
+        for staged in self._overlay.values():
+            if staged.gone and staged.base is not None:
+                # Its removal is to be tried again.
+                self._expiry.add(staged.base)
         self._overlay.clear()
         self._renewing.clear()
 

@@ -42,6 +42,7 @@ CLOSES: Final = 1
 HAS_PRODUCER: Final = 2
 HAS_SEQ: Final = 4
 HAS_META: Final = 8
+_KNOWN_FLAGS: Final = CLOSES | HAS_PRODUCER | HAS_SEQ | HAS_META
 
 
 class Kind(IntEnum):
@@ -124,11 +125,13 @@ def decode(body: bytes) -> Iterator[Record]:
     while at < size:
         if size - at < _HEAD.size:
             raise ValueError(f"record at byte {at} has no room for its head")
-        length, kind, flags, _, stream, at_ms = _HEAD.unpack_from(body, at)
+        length, kind, flags, reserved, stream, at_ms = _HEAD.unpack_from(body, at)
         end = at + 4 + length
         start = at + _HEAD.size
         if not start <= end <= size:
             raise ValueError(f"record at byte {at} has length {length}, which does not fit")
+        if reserved or flags & ~_KNOWN_FLAGS:
+            raise ValueError(f"record at byte {at} has flags {flags:#x}, of which some are unknown")
         if flags & (HAS_PRODUCER | HAS_SEQ | HAS_META):
             try:
                 yield _decode_sections(body, start, end, kind, flags, stream, at_ms)

@@ -130,18 +130,19 @@ class AsgiApp:
             await _answer_not_running(send)
             return
         app = self._node.app
+        # The body first: some hosts break off if they are answered before they gave it.
+        body = await _body(receive, self._settings.http.body_bytes_max)
+        if body is None:
+            return
         slot = AsgiSlot(app, is_head=scope["method"] == "HEAD")
         try:
-            # The body first: some hosts break off if they are answered before they gave it.
-            body = await _body(receive, self._settings.http.body_bytes_max)
-            if body is None:
-                return
             request = _request(scope)
-        except HoldfastError as error:
-            answer_error(slot, error)
-        else:
+            if isinstance(body, HoldfastError):
+                raise body
             request.body = body
             app.handle(request, slot)
+        except HoldfastError as error:
+            answer_error(slot, error)
         if slot.done:
             await slot.deliver(send)
             return
@@ -184,8 +185,8 @@ def _request(scope: Scope) -> Request:
     return request
 
 
-async def _body(receive: Receive, bytes_max: int) -> bytes | None:
-    """The whole body, or None if the client went away."""
+async def _body(receive: Receive, bytes_max: int) -> bytes | HoldfastError | None:
+    """The whole body, an error if it is too large, or None if the client went away."""
     parts: list[bytes] = []
     size = 0
     while True:
@@ -199,7 +200,7 @@ async def _body(receive: Receive, bytes_max: int) -> bytes | None:
             # The rest is thrown away, within reason: some hosts break off otherwise.
             parts.clear()
             if not more or size > _DISCARD_FACTOR * bytes_max:
-                raise PayloadTooLargeError(f"The body exceeds {bytes_max} bytes.")
+                return PayloadTooLargeError(f"The body exceeds {bytes_max} bytes.")
         else:
             parts.append(part)
         if not more:

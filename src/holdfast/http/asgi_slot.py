@@ -26,8 +26,8 @@ class AsgiSlot:
         self._queue: deque[dict[str, Any]] = deque()
         self._queued_bytes = 0
         self._news = asyncio.Event()
+        # The request is complete when its slot is made.
         self._started_s = app.clock.monotonic_s()
-        self._status = 0
         self.done = False
         self.route = "unknown"
         self.on_gone: Callable[[], None] | None = None
@@ -42,14 +42,18 @@ class AsgiSlot:
         """Answer in one piece."""
         if status not in _BODILESS and (body or not self._is_head):
             fields += b"Content-Length: %d\r\n" % len(body)
-        self.begin(status, fields)
+        seconds = self._app.clock.monotonic_s() - self._started_s
+        self._begin(status, fields, seconds)
         if not self._is_head:
             self.write(body)
         self.end()
 
     def begin(self, status: int, fields: bytes) -> None:
         """Start an answer in pieces."""
-        self._status = status
+        self._begin(status, fields, 0.0)
+
+    def _begin(self, status: int, fields: bytes, seconds: float) -> None:
+        self._app.counters.answered(self.route, status, seconds)
         headers = [
             (name.lower(), value)
             for line in (fields + self._app.security_fields).split(b"\r\n")[:-1]
@@ -68,8 +72,6 @@ class AsgiSlot:
         if not self.done:
             self.done = True
             self._put({"type": "http.response.body", "body": b"", "more_body": False})
-            seconds = self._app.clock.monotonic_s() - self._started_s
-            self._app.counters.answered(self.route, self._status, seconds)
 
     def abandon(self) -> None:
         """The client is gone: nothing more is sent, whoever waits is told."""

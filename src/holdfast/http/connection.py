@@ -39,7 +39,8 @@ WRITE_BUFFER_BYTES: Final = 65_536
 LINGER_S: Final = 2
 # A Content-Length of this many digits or more may exceed the limit and is looked at closely.
 _LONG_LENGTH: Final = 7
-_HOST: Final = re.compile(rb"(?:[A-Za-z0-9._~!$&'()*+,;=%-]*|\[[0-9A-Fa-f:.]+\])(?::[0-9]*)?")
+_PIECES_MAX: Final = 1024
+_HOST: Final = re.compile(rb"(?:[A-Za-z0-9._~!$&'()*+,;=%-]+|\[[0-9A-Fa-f:.]+\])(?::[0-9]*)?")
 
 
 class Connection(asyncio.Protocol):
@@ -60,13 +61,16 @@ class Connection(asyncio.Protocol):
         self._fields: dict[bytes, bytes] = {}
         self._repeated: bytes | None = None
         # The Host that was checked last: it hardly ever changes.
-        self._host: bytes | None = None
+        self._host: bytes | None = b"\0"
+        # Whether the parser will end at this request's head, since it offers another protocol.
+        self._upgrading = False
         self._head_bytes = 0
         self._line_bytes = 0
         self._in_head = False
         self._request: Request | None = None
         self._slot: NativeSlot | None = None
         self._body: list[bytes] = []
+        self._folded: list[bytes] = []
         self._body_bytes = 0
         self._continue_due = False
         # Requests that are dispatched, oldest first, and those that must wait.
@@ -78,6 +82,7 @@ class Connection(asyncio.Protocol):
         self._discarding = False
         self._at_eof = False
         self._closing = False
+        self._unread_bytes = 0
 
     # The transport's events.
 
@@ -95,6 +100,8 @@ class Connection(asyncio.Protocol):
         del exc
         self._listener.left(self)
         self._discarding = self._closing = True
+        # The parser holds our methods: without this only a full collection would free the two.
+        del self._parser
         slots = list(self._slots)
         self._slots.clear()
         self._backlog.clear()
@@ -106,17 +113,18 @@ class Connection(asyncio.Protocol):
         if self._discarding:
             return
         request, body_bytes = self._request, self._body_bytes
-        try:
-            self._parser.feed_data(data)
-        except httptools.HttpParserUpgrade as upgrade:
-            # Nobody here speaks the other protocol: stay with this one, as RFC 9110 allows.
-            self._parser = httptools.HttpRequestParser(self)
-            self.data_received(data[upgrade.args[0] :])
-            return
-        except httptools.HttpParserCallbackError:
-            raise
-        except httptools.HttpParserError as error:
-            self._refuse(InvalidRequestError(f"Malformed HTTP request: {error}."))
+        while True:
+            try:
+                self._parser.feed_data(data)
+            except httptools.HttpParserUpgrade as upgrade:
+                if not self._discarding:
+                    data = self._stay() + data[upgrade.args[0] :]
+                    continue
+            except httptools.HttpParserCallbackError:
+                raise
+            except httptools.HttpParserError as error:
+                self._refuse(InvalidRequestError(f"Malformed HTTP request: {error}."))
+            break
         if self._in_head:
             # The parser holds an unfinished header field back; it counts all the same.
             line_start = data.rfind(b"\n") + 1
@@ -124,12 +132,15 @@ class Connection(asyncio.Protocol):
             self._check_head_bytes()
         elif request is not None and request is self._request and body_bytes == self._body_bytes:
             # Within a body but none of it: the parser holds back a chunk's extension or a trailer.
-            self._head_bytes += len(data)
+            self._line_bytes += len(data)
             self._check_head_bytes()
 
     def eof_received(self) -> bool:
         """The client sends no more; answers under way are still delivered."""
         if self._listener.is_tls or not (self._slots or self._backlog):
+            return False
+        if self._slots and self._slots[0].has_begun:
+            # Who reads events does not half-close: the client is gone.
             return False
         self._discarding = self._at_eof = True
         last = self._backlog[-1][1] if self._backlog else self._slots[-1]
@@ -139,6 +150,7 @@ class Connection(asyncio.Protocol):
     def pause_writing(self) -> None:
         """The client does not read: stop reading from it, too."""
         self.paused = True
+        self._unread_bytes = self.transport.get_write_buffer_size()
         self._reset_deadline()
         self._update_reading()
 
@@ -203,6 +215,7 @@ class Connection(asyncio.Protocol):
             or self._repeated is not None
             or b"transfer-encoding" in fields
             or b"expect" in fields
+            or b"upgrade" in fields
             or fields.get(b"host") != self._host
             or len(fields.get(b"content-length", b"")) >= _LONG_LENGTH
             or path[:1] != b"/"
@@ -214,15 +227,21 @@ class Connection(asyncio.Protocol):
         if self._discarding:
             return
         self._body_bytes += len(body)
+        self._line_bytes = 0
         if self._body_bytes > self._listener.body_bytes_max:
             self._refuse_body()
             return
-        self._body.append(body)
+        pieces = self._body
+        pieces.append(body)
+        if len(pieces) >= _PIECES_MAX:
+            # Many small pieces would take many times their length.
+            self._folded.append(b"".join(pieces))
+            pieces.clear()
         self.deadline = self._listener.tick + self._listener.body_ticks
 
     def on_message_complete(self) -> None:
         """The request is complete."""
-        if self._discarding:
+        if self._discarding or self._upgrading:
             return
         request, slot = self._request, self._slot
         assert request is not None
@@ -231,7 +250,10 @@ class Connection(asyncio.Protocol):
         self._continue_due = False
         self.deadline = 0
         body = self._body
-        if body:
+        if body or self._folded:
+            if self._folded:
+                body = [*self._folded, *body]
+                self._folded = []
             request.body = body[0] if len(body) == 1 else b"".join(body)
             self._body = []
         if self._slots or self._backlog or self.paused:
@@ -257,6 +279,7 @@ class Connection(asyncio.Protocol):
         """Look closer at an unusual head: refuse it, or see to its expectations."""
         fields = request.fields
         self._host = fields.get(b"host")
+        self._upgrading = b"upgrade" in fields and self._parser.should_upgrade()
         self._check_head_bytes()
         length = fields.get(b"content-length")
         encoding = fields.get(b"transfer-encoding")
@@ -287,6 +310,21 @@ class Connection(asyncio.Protocol):
         elif not (request.path == b"*" and request.method == b"OPTIONS"):
             self._refuse(InvalidRequestError("The request target must be a path."))
 
+    def _stay(self) -> bytes:
+        """The head of a request that offers another protocol, without the offer.
+
+        Nobody here speaks the other one, so the offer is ignored, as RFC 9110 allows. The parser
+        has skipped the body, so a new one starts over with what matters of the head.
+        """
+        request = self._request
+        assert request is not None, "the head is complete"
+        self._request = self._slot = None
+        self._upgrading = False
+        self._parser = httptools.HttpRequestParser(self)
+        lines = [b"%b %b HTTP/1.1" % (request.method, self._url)]
+        lines += [b"%b: %b" % field for field in request.fields.items() if field[0] != b"upgrade"]
+        return b"\r\n".join([*lines, b"", b""])
+
     def _refuse_body(self) -> None:
         limit = self._listener.body_bytes_max
         self._refuse(PayloadTooLargeError(f"The body exceeds {limit} bytes."))
@@ -296,7 +334,7 @@ class Connection(asyncio.Protocol):
         if self._discarding:
             return
         self._discarding = True
-        self._body = []
+        self._body, self._folded = [], []
         slot = self._slot or NativeSlot(self, b"", closes=True, chunked=False)
         slot.closes = True
         self._request = self._slot = None
@@ -359,12 +397,14 @@ class Connection(asyncio.Protocol):
             # Called from within the loop below, by an answer that came at once.
             return
         self._advancing = True
-        while self._backlog and not self._slots and not self._closing and not self.paused:
-            request, slot = self._backlog.popleft()
-            if isinstance(request, Request):
-                self._backlog_bytes -= len(request.body)
-            self._dispatch(request, slot)
-        self._advancing = False
+        try:
+            while self._backlog and not self._slots and not self._closing and not self.paused:
+                request, slot = self._backlog.popleft()
+                if isinstance(request, Request):
+                    self._backlog_bytes -= len(request.body)
+                self._dispatch(request, slot)
+        finally:
+            self._advancing = False
         if self._reading_paused:
             self._update_reading()
         if self._slots or self._closing:
@@ -419,6 +459,8 @@ class Connection(asyncio.Protocol):
             self.deadline = self._listener.tick + LINGER_S
         else:
             self.transport.close()
+            # What is not written by then never will be.
+            self.deadline = self._listener.tick + self._listener.idle_ticks
 
     def turn_away(self, error: HoldfastError) -> None:
         """The server has no room for this connection."""
@@ -427,17 +469,25 @@ class Connection(asyncio.Protocol):
     def drain(self) -> None:
         """The server is shutting down: close when nothing is under way."""
         if not self._slots and not self._backlog and self._request is None and not self._in_head:
-            self.transport.close()
+            self._close()
 
     def expire(self) -> None:
         """The client has kept us waiting too long."""
-        self.deadline = 0
-        if self._closing or self.paused:
+        if self.paused and not self._closing and self._is_being_read():
+            self._reset_deadline()
+        elif self._closing or self.paused:
             self.transport.abort()
         elif (self._in_head or self._request is not None) and not self._discarding:
+            self.deadline = 0
             self._refuse(RequestTimeoutError("The request did not arrive in time."))
         else:
-            self.transport.close()
+            self._close()
+
+    def _is_being_read(self) -> bool:
+        """Whether a slow client has taken any of its answer since this was last asked."""
+        unread_bytes = self.transport.get_write_buffer_size()
+        was, self._unread_bytes = self._unread_bytes, unread_bytes
+        return unread_bytes < was
 
     def abort(self) -> None:
         """Drop the connection at once."""

@@ -22,7 +22,6 @@ _KEPT = (
     b"content-type",
     b"expect",
     b"host",
-    b"if-match",
     b"if-none-match",
     b"producer-epoch",
     b"producer-id",
@@ -32,11 +31,12 @@ _KEPT = (
     b"stream-seq",
     b"stream-ttl",
     b"transfer-encoding",
+    b"upgrade",
 )
 # As sent by most clients, so that the common case needs no lower-casing.
 KEPT_FIELDS = {spelling: name for name in _KEPT for spelling in (name, name.title())}
 # Fields whose value is a list: repeating them is the same as a comma.
-LIST_FIELDS = frozenset({b"accept-encoding", b"if-match", b"if-none-match"})
+LIST_FIELDS = frozenset({b"accept-encoding", b"if-none-match", b"upgrade"})
 
 
 class Request(msgspec.Struct, gc=False):

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import math
+import resource
 import ssl
 from typing import TYPE_CHECKING, Final
 
@@ -15,7 +17,10 @@ if TYPE_CHECKING:
     from holdfast.clock import Timer
     from holdfast.http.app import App
 
+_log = logging.getLogger(__name__)
 TICK_S: Final = 1.0
+# Files that are no connections: the log, the listener, and connections about to be turned away.
+SPARE_FILES: Final = 64
 BACKLOG: Final = 4096
 
 
@@ -36,6 +41,7 @@ class Listener:
         self.is_tls = False
         self.scheme = b"http"
         self._authority = ""
+        self._connections_max = _connections_max(app.settings.server.connections_max)
         self._connections: dict[Connection, None] = {}
         self._server: asyncio.Server | None = None
         self._timer: Timer | None = None
@@ -87,7 +93,7 @@ class Listener:
 
     def joined(self, connection: Connection) -> None:
         """A client has connected."""
-        crowded = len(self._connections) >= self.app.settings.server.connections_max
+        crowded = len(self._connections) >= self._connections_max
         self._connections[connection] = None
         self.app.counters.connections = len(self._connections)
         if crowded:
@@ -108,6 +114,21 @@ class Listener:
         for connection in [each for each in self._connections if 0 < each.deadline <= tick]:
             connection.expire()
         self._timer = self.app.clock.call_later(TICK_S, self._count)
+
+
+def _connections_max(wanted: int) -> int:
+    """As many connections as wanted, or as the process may open files, with some to spare."""
+    files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if files == resource.RLIM_INFINITY or files >= wanted + SPARE_FILES:
+        return wanted
+    possible = max(1, files - SPARE_FILES)
+    _log.warning(
+        "at most %d connections instead of %d: this process may open %d files (ulimit -n)",
+        possible,
+        wanted,
+        files,
+    )
+    return possible
 
 
 def _ticks(seconds: float) -> int:

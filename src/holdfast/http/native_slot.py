@@ -46,6 +46,11 @@ class NativeSlot(msgspec.Struct):
     output: bytes | None = None
 
     @property
+    def has_begun(self) -> bool:
+        """Whether the answer is being sent in pieces."""
+        return self.status != 0
+
+    @property
     def paused(self) -> bool:
         """Whether the client reads too slowly for more to be sent now."""
         return self.connection is None or self.connection.paused
@@ -86,6 +91,7 @@ class NativeSlot(msgspec.Struct):
         if connection is None:
             return
         self.status = status
+        connection.app.counters.answered(self.route, status, 0.0)
         if self.chunked:
             fields += b"Transfer-Encoding: chunked\r\n"
         else:
@@ -118,7 +124,6 @@ class NativeSlot(msgspec.Struct):
             self.closes = True
         self.connection = None
         self.output = b"0\r\n\r\n" if self.chunked else b""
-        app.counters.answered(self.route, self.status, app.clock.monotonic_s() - self.started_s)
         connection.completed(self)
 
     def resume(self) -> None:

@@ -10,6 +10,7 @@ import logging
 from typing import TYPE_CHECKING
 
 from holdfast.engine.shard import Shard
+from holdfast.errors import HoldfastError
 from holdfast.http.app import App
 from holdfast.log.directory import DataDirectory
 from holdfast.log.file import FileLog
@@ -34,6 +35,8 @@ class Node:
         self._directory: DataDirectory | None = None
         if settings.server.durability == "fsync":
             self._directory = DataDirectory.open(settings.server.data_dir)
+        else:
+            _log.warning("in memory only: nothing survives the end of this process")
         try:
             shard = Shard(
                 self._open_log(),
@@ -43,6 +46,9 @@ class Node:
                 commit_timeout_s=settings.wal.commit_timeout_s,
                 ttl_is_fixed=settings.server.stream_ttl == "fixed",
             )
+        except OSError as error:
+            self._release()
+            raise self._unreadable(error) from error
         except BaseException:
             self._release()
             raise
@@ -62,11 +68,18 @@ class Node:
             files=self._files,
         )
 
+    def _unreadable(self, error: OSError) -> HoldfastError:
+        place = self._settings.server.data_dir
+        return HoldfastError(f"The log in {place} cannot be read: {error}.")
+
     async def recover(self) -> None:
         """Replay the log in a thread, then take requests."""
         shard = self.app.shard
         started_s = self._clock.monotonic_s()
-        batches = await asyncio.to_thread(shard.recover)
+        try:
+            batches = await asyncio.to_thread(shard.recover)
+        except OSError as error:
+            raise self._unreadable(error) from error
         shard.start(asyncio.get_running_loop().call_soon_threadsafe)
         self._started = True
         self.app.not_ready = ""

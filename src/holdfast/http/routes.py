@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 STREAM_PREFIX: Final = b"/v1/stream/"
 _CACHE_ENTRIES_MAX: Final = 65_536
+_CACHED_PATH_BYTES_MAX: Final = 256
 
 
 class Route(NamedTuple):
@@ -60,9 +61,10 @@ class Router:
     def _resolve(self, path: bytes) -> tuple[Resource, str]:
         if path.startswith(STREAM_PREFIX):
             name = parse_flat_path(path[len(STREAM_PREFIX) :])
-            if len(self._names) >= _CACHE_ENTRIES_MAX:
-                self._names.clear()
-            self._names[path] = name
+            if len(path) <= _CACHED_PATH_BYTES_MAX:
+                if len(self._names) >= _CACHE_ENTRIES_MAX:
+                    self._names.clear()
+                self._names[path] = name
             return self._streams, name
         resource = self._fixed.get(path)
         if resource is None:

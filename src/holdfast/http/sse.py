@@ -119,6 +119,7 @@ class SseReader:
             last.stream is stream
             and last.start == self._offset
             and last.end == stream.tail
+            and last.end - last.start <= self._bytes_max
             and self._floor <= last.cursor
             and not stream.closed
             and not stream.gone

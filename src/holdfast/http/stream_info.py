@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 _PREFLIGHT: Final = (
     b"Access-Control-Allow-Methods: GET, HEAD, POST, PUT, DELETE, OPTIONS\r\n"
-    b"Access-Control-Allow-Headers: Content-Type, Authorization, If-Match, If-None-Match, "
+    b"Access-Control-Allow-Headers: Content-Type, Authorization, If-None-Match, "
     b"Stream-Closed, Stream-Expires-At, Stream-Seq, Stream-TTL, "
     b"Producer-Id, Producer-Epoch, Producer-Seq\r\n"
     b"Access-Control-Max-Age: 86400\r\n"

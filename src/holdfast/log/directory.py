@@ -27,11 +27,11 @@ class DataDirectory:
     def open(cls, path: Path) -> DataDirectory:
         """Create the directory if need be, lock it, and check its format."""
         try:
-            path.mkdir(parents=True, exist_ok=True)
+            _make(path)
             directory = cls(path, _lock(path))
             try:
                 _check_format(path)
-                directory.log_path.mkdir(exist_ok=True)
+                _make(directory.log_path)
             except BaseException:
                 directory.close()
                 raise
@@ -46,6 +46,23 @@ class DataDirectory:
         """Give up the lock."""
         with contextlib.suppress(OSError):
             os.close(self._lock)
+
+
+def _make(path: Path) -> None:
+    """Create a directory durably: with its parents, and the entry that each has in its own."""
+    if path.is_dir():
+        return
+    _make(path.parent)
+    path.mkdir(exist_ok=True)
+    _sync(path.parent)
+
+
+def _sync(directory: Path) -> None:
+    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 def _lock(path: Path) -> int:
@@ -91,8 +108,4 @@ def _write_format(path: Path) -> None:
     with temporary.open() as file:
         os.fsync(file.fileno())
     temporary.rename(path / "format")
-    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+    _sync(path)

@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-# macOS has neither fdatasync nor posix_fallocate.
-_sync_data = getattr(os, "fdatasync", os.fsync)
 _ZEROS = bytes(1 << 20)
+# macOS has neither fdatasync nor posix_fallocate, and its fsync leaves data in the drive's cache.
+_FULL_SYNC = getattr(fcntl, "F_FULLFSYNC", None)
+
+
+def _sync_data(descriptor: int) -> None:
+    if _FULL_SYNC is not None:
+        fcntl.fcntl(descriptor, _FULL_SYNC)
+    else:
+        os.fdatasync(descriptor)
 
 
 def _reserve(descriptor: int, size_bytes: int) -> None:
@@ -48,9 +56,6 @@ class Files(Protocol):
 
     def create(self, path: Path) -> File:
         """A new, empty file; an old one of that name is replaced."""
-
-    def size(self, path: Path) -> int:
-        """A file's length in bytes."""
 
     def allocate(self, path: Path, size_bytes: int) -> None:
         """Reserve room on disk under this name."""
@@ -106,10 +111,6 @@ class DiskFiles:
         """A new, empty file."""
         flags = os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
         return DiskFile(os.open(path, flags, 0o640))
-
-    def size(self, path: Path) -> int:
-        """A file's length in bytes."""
-        return path.stat().st_size
 
     def allocate(self, path: Path, size_bytes: int) -> None:
         """Reserve room on disk, or leave nothing behind."""

@@ -27,8 +27,9 @@ def parse_ttl_s(raw: bytes) -> int:
     """`Stream-TTL` in seconds: decimal, without sign, leading zeros, point or exponent."""
     if _TTL.fullmatch(raw) and int(raw) <= TTL_S_MAX:
         return int(raw)
+    text = raw[:40].decode("latin-1")
     raise InvalidRequestError(
-        f"Malformed Stream-TTL {raw[:40]!r}: expected whole seconds from 0 to {TTL_S_MAX}, "
+        f"Malformed Stream-TTL {text!r}: expected whole seconds from 0 to {TTL_S_MAX}, "
         "without sign or leading zeros."
     )
 

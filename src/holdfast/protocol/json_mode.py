@@ -14,10 +14,11 @@ from typing import Final
 
 import msgspec
 
-from holdfast.errors import InvalidJsonError
+from holdfast.errors import InvalidJsonError, PayloadTooLargeError
 
 SEPARATOR: Final = b"\x1e"
 SEPARATOR_BYTE: Final = 0x1E
+MESSAGES_MAX: Final = 200_000
 _WHITE_SPACE: Final = b" \t\r\n"
 
 _decode_array = msgspec.json.Decoder(list[msgspec.Raw]).decode
@@ -44,6 +45,10 @@ def store_form(body: bytes) -> bytes:
         raise InvalidJsonError(f"The body is not valid JSON: {error}.") from None
     if not messages:
         return b""
+    if len(messages) > MESSAGES_MAX:
+        raise PayloadTooLargeError(
+            f"The array has {len(messages)} messages; one append takes at most {MESSAGES_MAX}."
+        )
     return SEPARATOR.join([bytes(message) for message in messages]) + SEPARATOR
 
 

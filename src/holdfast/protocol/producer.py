@@ -77,6 +77,7 @@ def _parse_number(header: str, raw: bytes) -> int:
         number = int(raw)
         if number <= NUMBER_MAX:
             return number
+    text = raw[:40].decode("latin-1")
     raise InvalidRequestError(
-        f"{header} must be a whole number from 0 to {NUMBER_MAX}, not {raw[:40]!r}."
+        f"{header} must be a whole number from 0 to {NUMBER_MAX}, not {text!r}."
     )

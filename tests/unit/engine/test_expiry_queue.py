@@ -26,7 +26,7 @@ class Streams:
         self.state.apply(Record(Kind.EXPIRE, stream.number, 0), 2, 0)
 
     def due(self, now_ms):
-        return list(self.queue.due(now_ms))
+        return self.queue.take_due(now_ms, 1000)
 
 
 @pytest.fixture
@@ -45,12 +45,23 @@ def test_stream_without_deadline_never_comes(streams):
     assert streams.due(2**62) == []
 
 
-def test_stream_comes_again_until_it_is_gone(streams):
+def test_stream_comes_once_for_each_time_it_was_added(streams):
     stream = streams.add(100)
     assert streams.due(100) == [stream]
-    assert streams.due(101) == [stream]
-    streams.remove(stream)
+    assert streams.due(101) == []
+    streams.queue.add(stream)
+    assert streams.due(102) == [stream]
+
+
+def test_stream_that_is_gone_does_not_come(streams):
+    streams.remove(streams.add(100))
     assert streams.due(102) == []
+
+
+def test_no_more_come_than_are_asked_for(streams):
+    expected = [streams.add(deadline_ms) for deadline_ms in range(5)]
+    assert streams.queue.take_due(10, 3) == expected[:3]
+    assert streams.queue.take_due(10, 3) == expected[3:]
 
 
 def test_renewed_stream_comes_at_its_new_deadline(streams):
@@ -64,14 +75,6 @@ def test_renewed_stream_comes_at_its_new_deadline(streams):
 def test_soonest_comes_first(streams):
     late, soon, middle = streams.add(300), streams.add(100), streams.add(200)
     assert streams.due(1000) == [soon, middle, late]
-
-
-def test_streams_may_be_removed_while_they_come(streams):
-    for deadline_ms in (1, 2, 3):
-        streams.add(deadline_ms)
-    for stream in streams.queue.due(10):
-        streams.remove(stream)
-    assert streams.due(10) == []
 
 
 @given(
