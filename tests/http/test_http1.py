@@ -217,29 +217,6 @@ def test_absolute_target_and_lower_case_headers_are_understood(server, new_strea
     assert connection.response().body == b"hello"
 
 
-@pytest.mark.parametrize("host", ["a b", 'a"b', "a/b", "a@b"])
-def test_malformed_host_is_400(absent, connect, host) -> None:
-    stream, connection = absent(), connect()
-    connection.send(f"PUT {stream.url} HTTP/1.1\r\nHost: {host}\r\n\r\n".encode())
-    check_raw_error(connection.response(), 400)
-    assert stream.head().status_code == 404
-
-
-def test_host_names_the_location(absent, connect) -> None:
-    stream, connection = absent(), connect()
-    connection.send(f"PUT {stream.url} HTTP/1.1\r\nHost: streams.example.com\r\n\r\n".encode())
-    location = connection.response().headers["location"]
-    assert location == f"http://streams.example.com{stream.url}"
-
-
-def test_public_url_names_the_location(start_server, stream_on) -> None:
-    server = start_server(public_url="https://streams.example.com/prefix")
-    stream = stream_on(server)
-    stream.delete()
-    location = stream.create().headers["Location"]
-    assert location == f"https://streams.example.com/prefix{stream.url}"
-
-
 def test_unfinished_headers_time_out(start_server) -> None:
     with RawConnection(start_server(header_timeout=0.3).port) as connection:
         connection.send(b"GET /v1/stream/a HTTP/1.1\r\nHost")

@@ -192,6 +192,22 @@ def test_batch_of_many_messages(new_stream) -> None:
     assert stream.read().json() == messages
 
 
+def test_array_of_as_many_messages_as_are_taken(new_stream) -> None:
+    stream = new_stream(JSON)
+    assert stream.append(b"[" + b",".join([b"1"] * 200_000) + b"]").status_code == 204
+    assert stream.tail() == "400000".zfill(20)
+
+
+def test_array_of_too_many_messages_is_413_and_nothing_is_stored(new_stream, absent) -> None:
+    body = b"[" + b",".join([b"1"] * 200_001) + b"]"
+    stream = new_stream(JSON, b"[0]")
+    check_error(stream.append(body), 413, "payload_too_large", about="200000")
+    assert stream.read().json() == [0]
+    stream = absent(JSON)
+    check_error(stream.create(body), 413, "payload_too_large", about="200000")
+    assert stream.head().status_code == 404
+
+
 def test_close_without_body_needs_no_json(new_stream) -> None:
     stream = new_stream(JSON, b"[1]")
     assert stream.close(content_type=JSON).status_code == 204

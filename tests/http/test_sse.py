@@ -158,6 +158,17 @@ def test_empty_stream_starts_with_control(new_stream) -> None:
     assert control.json["upToDate"] is True
 
 
+def test_reader_with_a_limit_gets_small_events_beside_one_without(new_stream) -> None:
+    stream = new_stream()
+    with stream.sse() as events, stream.sse(max_bytes=4) as small:
+        events.until_up_to_date()
+        small.until_up_to_date()
+        for _ in range(3):
+            stream.append(b"abcdefghij")
+            assert data_of(events.until_up_to_date()) == ["abcdefghij"]
+            assert data_of(small.until_up_to_date()) == ["abcd", "efgh", "ij"]
+
+
 @pytest.mark.spec("base 5.8-11", "base 5.8-22")
 def test_only_the_last_control_of_a_long_history_is_up_to_date(new_stream) -> None:
     stream = new_stream(TEXT, b"x" * 3_000_000)

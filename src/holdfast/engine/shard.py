@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from holdfast.engine.commit import Batch, CommitLoop
 from holdfast.engine.counters import Counters
+from holdfast.engine.existing import answer_closed, confirm
 from holdfast.engine.expiry import ExpiryQueue
 from holdfast.engine.live import LiveReaders
 from holdfast.engine.overlay import Staged
@@ -29,8 +30,6 @@ from holdfast.errors import (
     HoldfastError,
     InvalidJsonError,
     LogCorruptError,
-    StreamClosedError,
-    StreamExistsError,
     StreamNotFoundError,
     StreamSeqError,
     UnavailableError,
@@ -72,8 +71,9 @@ class Shard:
         self._ttl_is_fixed = ttl_is_fixed
         self._abandoned = False
         self._overlay: dict[str, Staged] = {}
-        # Streams with a renewal on its way to the log.
+        # Streams with a renewal, or with their removal, on its way to the log.
         self._renewing: set[int] = set()
+        self._expiring: set[int] = set()
         self._expiry = ExpiryQueue(self.state)
         self._commits = CommitLoop(
             log,
@@ -203,7 +203,7 @@ class Shard:
         now_ms = self._clock.now_ms()
         existing = self._view(name)
         if existing is not None and not existing.gone and not self._lapsed(existing, now_ms):
-            self._answer(existing, reply, context, _confirm(existing, request))
+            self._answer(existing, reply, context, confirm(existing, request))
             return
         try:
             staged = self._stage_create(name, request, now_ms)
@@ -236,7 +236,7 @@ class Shard:
     def _stage_append(self, staged: Staged, request: AppendRequest, now_ms: int) -> Appended:
         body, producer, seq = request.body, request.producer, request.seq
         if staged.closed:
-            return _answer_closed(staged, request)
+            return answer_closed(staged, request)
         if body and request.media != staged.media:
             raise ContentTypeMismatchError(
                 f"The stream holds {staged.media}, the append is {request.media}."
@@ -326,6 +326,7 @@ class Shard:
             return False
         assert staged.deadline_ms is not None
         self._stage_gone(staged, Record(Kind.EXPIRE, staged.number, staged.deadline_ms))
+        self._expiring.add(staged.number)
         return True
 
     def _is_staged_gone(self, stream: Stream) -> bool:
@@ -400,40 +401,17 @@ class Shard:
             counters.deletes += 1
         elif record.kind == Kind.EXPIRE:
             counters.expirations += 1
+            self._expiring.discard(record.stream)
         elif record.kind == Kind.TOUCH:
             self._renewing.discard(record.stream)
 
     def _drop(self) -> None:
         """A batch failed: nothing of what was pending will be."""
-        for staged in self._overlay.values():
-            if staged.gone and staged.base is not None:
-                # Its removal is to be tried again.
-                self._expiry.add(staged.base)
         self._overlay.clear()
+        for number in self._expiring:
+            # Its removal is to be tried again.
+            stream = self.state.by_number.get(number)
+            if stream is not None:
+                self._expiry.add(stream)
+        self._expiring.clear()
         self._renewing.clear()
-
-
-def _answer_closed(staged: Staged, request: AppendRequest) -> Appended:
-    """A closed stream confirms its closure, and the append that closed it; nothing else."""
-    producer = request.producer
-    if producer is not None and producer == staged.closer:
-        state = ProducerState(producer.epoch, producer.seq)
-        return Appended(staged.tail, closed=True, producer=state, added=False)
-    if request.close and not request.body:
-        return Appended(staged.tail, closed=True, added=False)
-    raise StreamClosedError(staged.tail)
-
-
-def _confirm(staged: Staged, request: CreateRequest) -> Created | HoldfastError:
-    """Whether an existing stream is what a PUT asks for."""
-    meta = staged.meta
-    if content.media_type(request.content_type) != staged.media:
-        return StreamExistsError(f"The stream exists with the content type {meta.content_type}.")
-    if request.ttl_s != meta.ttl_s or (
-        meta.ttl_s is None and request.expires_at_ms != meta.expires_at_ms
-    ):
-        return StreamExistsError("The stream exists with another TTL or expiry.")
-    if request.close != staged.closed:
-        state = "closed" if staged.closed else "open"
-        return StreamExistsError(f"The stream exists and is {state}.")
-    return Created(False, meta.content_type, staged.tail, staged.closed)

@@ -1,4 +1,4 @@
-"""A native HTTP/1.1 connection: an `asyncio.Protocol` around the httptools parser.
+"""A native HTTP/1.1 connection: requests in, answers out, in order.
 
 Rules:
 
@@ -6,80 +6,45 @@ Rules:
 - A request is dispatched once everything before it is answered. Only appends may follow appends
   that still wait for the disk: they are staged in order, and no read can overtake a write.
 - A client that does not read its answers is not read from either, and live readers skip it.
-- Once a request is refused before its end (too large, malformed), the rest of the input means
-  nothing: it is discarded, the refusal is written in its turn, and the connection closes after a
-  short while, so that the refusal is not lost to a reset.
+- After a refusal (see `RequestReader`) the connection closes only after a short while, so that the
+  answer is not lost to a reset.
 """
 
 from __future__ import annotations
 
-import asyncio
-import re
 from collections import deque
 from typing import TYPE_CHECKING, Final, cast
 
-import httptools
-
-from holdfast.errors import (
-    HeadersTooLargeError,
-    HoldfastError,
-    InvalidRequestError,
-    PayloadTooLargeError,
-    RequestTimeoutError,
-)
+from holdfast.errors import HoldfastError, RequestTimeoutError
 from holdfast.http.errors import answer_error
-from holdfast.http.exchange import KEPT_FIELDS, LIST_FIELDS, Request
-from holdfast.http.native_slot import NativeSlot
+from holdfast.http.exchange import Request
+from holdfast.http.request_reader import RequestReader
 
 if TYPE_CHECKING:
+    import asyncio
+
     from holdfast.http.listener import Listener
+    from holdfast.http.native_slot import NativeSlot
 
 _CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
 WRITE_BUFFER_BYTES: Final = 65_536
 LINGER_S: Final = 2
-# A Content-Length of this many digits or more may exceed the limit and is looked at closely.
-_LONG_LENGTH: Final = 7
-_PIECES_MAX: Final = 1024
-_HOST: Final = re.compile(rb"(?:[A-Za-z0-9._~!$&'()*+,;=%-]+|\[[0-9A-Fa-f:.]+\])(?::[0-9]*)?")
 
 
-class Connection(asyncio.Protocol):
+class Connection(RequestReader):
     """One client's connection."""
 
     def __init__(self, listener: Listener) -> None:
+        super().__init__(listener)
         self.app = listener.app
         self._handle = listener.app.handle
         self._monotonic_s = listener.app.clock.monotonic_s
-        self.paused = False
-        # The listener's tick at which patience ends; 0 while nothing is expected of the client.
-        self.deadline = 0
-        self._listener = listener
-        self.transport: asyncio.Transport
-        self._parser = httptools.HttpRequestParser(self)
-        # The request being parsed.
-        self._url = b""
-        self._fields: dict[bytes, bytes] = {}
-        self._repeated: bytes | None = None
-        # The Host that was checked last: it hardly ever changes.
-        self._host: bytes | None = b"\0"
-        # Whether the parser will end at this request's head, since it offers another protocol.
-        self._upgrading = False
-        self._head_bytes = 0
-        self._line_bytes = 0
-        self._in_head = False
-        self._request: Request | None = None
-        self._slot: NativeSlot | None = None
-        self._body: list[bytes] = []
-        self._folded: list[bytes] = []
-        self._body_bytes = 0
-        self._continue_due = False
         # Requests that are dispatched, oldest first, and those that must wait.
         self._slots: deque[NativeSlot] = deque()
         self._backlog: deque[tuple[Request | HoldfastError, NativeSlot]] = deque()
         self._backlog_bytes = 0
         self._advancing = False
         self._reading_paused = False
-        self._discarding = False
         self._at_eof = False
         self._closing = False
         self._unread_bytes = 0
@@ -107,33 +72,6 @@ class Connection(asyncio.Protocol):
         self._backlog.clear()
         for slot in slots:
             slot.abandon()
-
-    def data_received(self, data: bytes) -> None:
-        """Feed the parser, which calls the `on_…` methods."""
-        if self._discarding:
-            return
-        request, body_bytes = self._request, self._body_bytes
-        while True:
-            try:
-                self._parser.feed_data(data)
-            except httptools.HttpParserUpgrade as upgrade:
-                if not self._discarding:
-                    data = self._stay() + data[upgrade.args[0] :]
-                    continue
-            except httptools.HttpParserCallbackError:
-                raise
-            except httptools.HttpParserError as error:
-                self._refuse(InvalidRequestError(f"Malformed HTTP request: {error}."))
-            break
-        if self._in_head:
-            # The parser holds an unfinished header field back; it counts all the same.
-            line_start = data.rfind(b"\n") + 1
-            self._line_bytes = len(data) - line_start + (0 if line_start else self._line_bytes)
-            self._check_head_bytes()
-        elif request is not None and request is self._request and body_bytes == self._body_bytes:
-            # Within a body but none of it: the parser holds back a chunk's extension or a trailer.
-            self._line_bytes += len(data)
-            self._check_head_bytes()
 
     def eof_received(self) -> bool:
         """The client sends no more; answers under way are still delivered."""
@@ -163,187 +101,17 @@ class Connection(asyncio.Protocol):
         self._update_reading()
         self._after_answers()
 
-    # The parser's events.
-
-    def on_url(self, url: bytes) -> None:
-        """The request target, perhaps in pieces; the first piece starts a request."""
-        if self._in_head:
-            self._url += url
-            self._head_bytes += len(url)
-            self._check_head_bytes()
-            return
-        self._in_head = True
-        self._url = url
-        self._head_bytes = len(url)
-        self._line_bytes = 0
-        self._fields = {}
-        self.deadline = self._listener.tick + self._listener.header_ticks
-
-    def on_header(self, name: bytes, value: bytes) -> None:
-        """One whole header field; fields after the body (trailers) are dropped."""
-        if self._request is not None:
-            self._head_bytes += len(name) + len(value)
-            self._check_head_bytes()
-            return
-        self._head_bytes += len(name) + len(value)
-        key = KEPT_FIELDS.get(name) or KEPT_FIELDS.get(name.lower())
-        if key is None:
-            return
-        fields = self._fields
-        if key not in fields:
-            fields[key] = value
-        elif key in LIST_FIELDS:
-            fields[key] += b", " + value
-        else:
-            self._repeated = key
-
-    def on_headers_complete(self) -> None:
-        """The head is complete: decide whether to take the body."""
-        self._in_head = False
-        if self._discarding:
-            return
-        parser, listener, fields = self._parser, self._listener, self._fields
-        method = parser.get_method()
-        http11 = parser.get_http_version() == "1.1"
-        path, _, query = self._url.partition(b"?")
-        self._slot = NativeSlot(self, method, not parser.should_keep_alive(), http11)
-        self._request = request = Request(method, path, query, fields, listener.scheme)
-        self._body_bytes = 0
-        self.deadline = listener.tick + listener.body_ticks
-        if (
-            self._head_bytes > listener.header_bytes_max
-            or self._repeated is not None
-            or b"transfer-encoding" in fields
-            or b"expect" in fields
-            or b"upgrade" in fields
-            or fields.get(b"host") != self._host
-            or len(fields.get(b"content-length", b"")) >= _LONG_LENGTH
-            or path[:1] != b"/"
-        ):
-            self._check_head(request, http11=http11)
-
-    def on_body(self, body: bytes) -> None:
-        """A piece of the body."""
-        if self._discarding:
-            return
-        self._body_bytes += len(body)
-        self._line_bytes = 0
-        if self._body_bytes > self._listener.body_bytes_max:
-            self._refuse_body()
-            return
-        pieces = self._body
-        pieces.append(body)
-        if len(pieces) >= _PIECES_MAX:
-            # Many small pieces would take many times their length.
-            self._folded.append(b"".join(pieces))
-            pieces.clear()
-        self.deadline = self._listener.tick + self._listener.body_ticks
-
-    def on_message_complete(self) -> None:
-        """The request is complete."""
-        if self._discarding or self._upgrading:
-            return
-        request, slot = self._request, self._slot
-        assert request is not None
-        assert slot is not None
-        self._request = self._slot = None
-        self._continue_due = False
-        self.deadline = 0
-        body = self._body
-        if body or self._folded:
-            if self._folded:
-                body = [*self._folded, *body]
-                self._folded = []
-            request.body = body[0] if len(body) == 1 else b"".join(body)
-            self._body = []
-        if self._slots or self._backlog or self.paused:
-            self._submit(request, slot)
-        else:
-            self._slots.append(slot)
-            slot.started_s = self._monotonic_s()
-            self._handle(request, slot)
-
     # Requests.
 
-    def _check_head_bytes(self) -> None:
-        # An unfinished line may be the request line, of which the target is counted already.
-        head_bytes = self._head_bytes + max(0, self._line_bytes - len(self._url))
-        if head_bytes > self._listener.header_bytes_max and not self._discarding:
-            self._refuse(
-                HeadersTooLargeError(
-                    f"Request line and headers exceed {self._listener.header_bytes_max} bytes."
-                )
-            )
-
-    def _check_head(self, request: Request, *, http11: bool) -> None:
-        """Look closer at an unusual head: refuse it, or see to its expectations."""
-        fields = request.fields
-        self._host = fields.get(b"host")
-        self._upgrading = b"upgrade" in fields and self._parser.should_upgrade()
-        self._check_head_bytes()
-        length = fields.get(b"content-length")
-        encoding = fields.get(b"transfer-encoding")
-        if encoding is not None and length is not None:
-            self._refuse(
-                InvalidRequestError("Content-Length and Transfer-Encoding exclude each other.")
-            )
-        elif encoding is not None and encoding.lower() != b"chunked":
-            self._refuse(InvalidRequestError("The only Transfer-Encoding taken is chunked."))
-        elif self._repeated is not None:
-            name = self._repeated.decode()
-            self._refuse(InvalidRequestError(f"The header {name} is given more than once."))
-        elif http11 and not _HOST.fullmatch(fields.get(b"host", b"")):
-            self._refuse(InvalidRequestError("An HTTP/1.1 request needs a valid Host header."))
-        elif length is not None and int(length) > self._listener.body_bytes_max:
-            self._refuse_body()
-        elif not request.path.startswith(b"/"):
-            self._normalise_target(request)
-        if fields.get(b"expect", b"").lower() == b"100-continue" and not self._discarding:
-            self._continue_due = True
-            self._send_continue()
-
-    def _normalise_target(self, request: Request) -> None:
-        """Targets of the form `http://host/path` and `*` are allowed, though rarely sent."""
-        scheme, found, rest = request.path.partition(b"://")
-        if found and scheme.lower() in (b"http", b"https"):
-            request.path = b"/" + rest.partition(b"/")[2]
-        elif not (request.path == b"*" and request.method == b"OPTIONS"):
-            self._refuse(InvalidRequestError("The request target must be a path."))
-
-    def _stay(self) -> bytes:
-        """The head of a request that offers another protocol, without the offer.
-
-        Nobody here speaks the other one, so the offer is ignored, as RFC 9110 allows. The parser
-        has skipped the body, so a new one starts over with what matters of the head.
-        """
-        request = self._request
-        assert request is not None, "the head is complete"
-        self._request = self._slot = None
-        self._upgrading = False
-        self._parser = httptools.HttpRequestParser(self)
-        lines = [b"%b %b HTTP/1.1" % (request.method, self._url)]
-        lines += [b"%b: %b" % field for field in request.fields.items() if field[0] != b"upgrade"]
-        return b"\r\n".join([*lines, b"", b""])
-
-    def _refuse_body(self) -> None:
-        limit = self._listener.body_bytes_max
-        self._refuse(PayloadTooLargeError(f"The body exceeds {limit} bytes."))
-
-    def _refuse(self, error: HoldfastError) -> None:
-        """Answer the request being parsed with an error, in its turn, and take no more."""
-        if self._discarding:
+    def _take(self, request: Request | HoldfastError, slot: NativeSlot) -> None:
+        if self._closing:
             return
-        self._discarding = True
-        self._body, self._folded = [], []
-        slot = self._slot or NativeSlot(self, b"", closes=True, chunked=False)
-        slot.closes = True
-        self._request = self._slot = None
-        self._submit(error, slot)
-
-    def _submit(self, request: Request | HoldfastError, slot: NativeSlot) -> None:
         slots = self._slots
+        if not slots and not self._backlog and not self.paused:
+            self._dispatch(request, slot)
+            return
         follows_appends = slot.method == b"POST" and slots and slots[-1].method == b"POST"
-        if (not slots or follows_appends) and not self._backlog and not self.paused:
+        if follows_appends and not self._backlog and not self.paused:
             self._dispatch(request, slot)
         else:
             self._backlog.append((request, slot))
@@ -410,7 +178,7 @@ class Connection(asyncio.Protocol):
         if self._slots or self._closing:
             return
         self._send_continue()
-        if self._request is None and not self._in_head and self.app.draining:
+        if not self._is_reading and self.app.draining:
             self._close()
         else:
             self._reset_deadline()
@@ -468,7 +236,7 @@ class Connection(asyncio.Protocol):
 
     def drain(self) -> None:
         """The server is shutting down: close when nothing is under way."""
-        if not self._slots and not self._backlog and self._request is None and not self._in_head:
+        if not self._slots and not self._backlog and not self._is_reading:
             self._close()
 
     def expire(self) -> None:
@@ -477,7 +245,7 @@ class Connection(asyncio.Protocol):
             self._reset_deadline()
         elif self._closing or self.paused:
             self.transport.abort()
-        elif (self._in_head or self._request is not None) and not self._discarding:
+        elif self._is_reading and not self._discarding:
             self.deadline = 0
             self._refuse(RequestTimeoutError("The request did not arrive in time."))
         else:

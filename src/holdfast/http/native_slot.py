@@ -10,7 +10,7 @@ import msgspec
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from holdfast.http.connection import Connection
+    from holdfast.http.request_reader import RequestReader
 
 _STATUS_LINES: Final = {
     status.value: b"HTTP/1.1 %d %b\r\n" % (status.value, status.phrase.encode())
@@ -30,7 +30,7 @@ class NativeSlot(msgspec.Struct):
     """Where the answer to one request of a connection goes; see `exchange.Slot`."""
 
     # None once the answer is given or the client is gone.
-    connection: Connection | None
+    connection: RequestReader | None
     method: bytes
     # Whether the connection closes after this answer.
     closes: bool

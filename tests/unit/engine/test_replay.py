@@ -1,13 +1,18 @@
 """Replay: after any history the log gives back exactly the state that was live."""
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from holdfast.engine.requests import Appended, Created, Deleted
-from holdfast.errors import HoldfastError
+from holdfast.errors import HoldfastError, LogCorruptError
+from holdfast.log.interface import Batch
 from holdfast.protocol.producer import Producer
 from holdfast.testing import FakeClock
 from tests.unit.engine.driver import COMMITTED, FAILED, JSON, TEXT, UNKNOWN, Driver, dump
+
+# Where a record has its flags, and the bytes that are for later use.
+FLAGS_AT, RESERVED_AT = 5, 6
 
 names = st.sampled_from(["b/1", "b/2", "b/3"])
 producers = st.none() | st.builds(
@@ -159,3 +164,15 @@ def test_every_request_is_answered_once(history_steps, batch_limits):
     for ask, *_ in history.asks:
         assert ask.answered
         assert isinstance(ask.outcome, (Created, Appended, Deleted, HoldfastError))
+
+
+@pytest.mark.parametrize("at", [FLAGS_AT, RESERVED_AT], ids=["flags", "reserved"])
+def test_batch_that_is_sound_but_not_understood_is_refused_in_words(at):
+    driver = Driver()
+    driver.create("b/1", body=b"x")
+    driver.commit()
+    batch = driver.log.batches[0]
+    body = bytearray(batch.body)
+    body[at] |= 0x80
+    with pytest.raises(LogCorruptError, match=r"batch 1 .*newer server; nothing was changed"):
+        Driver(batches=[Batch(batch.position, bytes(body))])

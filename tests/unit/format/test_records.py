@@ -153,6 +153,31 @@ def test_sections_do_not_reach_into_the_next_record():
         list(decode(bytes(encoded) + encode(first)))
 
 
+FLAGS_AT, RESERVED_AT = 5, 6
+
+
+@pytest.mark.parametrize(
+    "record", [Record(Kind.APPEND, 1, 2, b"x"), SECTIONS], ids=["plain", "sections"]
+)
+@pytest.mark.parametrize("flag", [0x10, 0x20, 0x40, 0x80])
+def test_unknown_flag_is_refused(record, flag):
+    encoded = bytearray(encode(record))
+    encoded[FLAGS_AT] |= flag
+    with pytest.raises(ValueError, match="unknown"):
+        list(decode(bytes(encoded)))
+
+
+@pytest.mark.parametrize(
+    "record", [Record(Kind.APPEND, 1, 2, b"x"), SECTIONS], ids=["plain", "sections"]
+)
+@pytest.mark.parametrize("at", [RESERVED_AT, RESERVED_AT + 1])
+def test_reserved_bytes_that_are_not_zero_are_refused(record, at):
+    encoded = bytearray(encode(record))
+    encoded[at] = 1
+    with pytest.raises(ValueError, match="record at byte 0"):
+        list(decode(bytes(encoded)))
+
+
 @given(
     st.integers(1, 2**43 - 1),
     st.integers(0, RECORDS_MAX - 1),

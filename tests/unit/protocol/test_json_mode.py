@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.errors import InvalidJsonError
+from holdfast.errors import InvalidJsonError, PayloadTooLargeError
 from holdfast.protocol.json_mode import SEPARATOR, array_form, store_form
 
 # Surrogates cannot be UTF-8, and lone ones are refused; see below.
@@ -242,3 +242,10 @@ def test_stored_bytes_do_not_pin_the_request_body():
     body[2:10] = b"xxxxxxxx"
     assert type(stored) is bytes
     assert b"x" not in stored
+
+
+def test_array_has_at_most_so_many_messages():
+    body = b"[" + b"1," * 199_999 + b"1]"
+    assert store_form(body).count(SEPARATOR) == 200_000
+    with pytest.raises(PayloadTooLargeError, match="200001 messages"):
+        store_form(body[:-1] + b",1]")

@@ -1,0 +1,191 @@
+"""Sweeps: many expiries at a time, renewals that come too late, removals that fail."""
+
+import pytest
+
+from holdfast.engine.requests import Appended
+from holdfast.format.records import Kind, Record, decode, encode
+from holdfast.testing import FakeClock
+from tests.unit.engine.driver import FAILED, NAME, Driver
+
+EXPIRE_BYTES = len(encode(Record(Kind.EXPIRE, 1, 1)))
+ROUND_STREAMS_MAX = 500
+MONTH_S = 30 * 24 * 3600
+
+
+def kinds(driver):
+    return [record.kind for batch in driver.log.batches for record in decode(batch.body)]
+
+
+@pytest.fixture
+def driver():
+    """A stream that lives for 100 seconds after its last use, and expires between two sweeps."""
+    driver = Driver()
+    driver.clock.advance(0.5)
+    driver.committed(driver.create(body=b"x", ttl_s=100))
+    return driver
+
+
+def published(driver):
+    return driver.shard.state.by_name
+
+
+class TestLateRenewal:
+    @pytest.mark.parametrize("late_s", [0, 0.25])
+    def test_it_does_not_bring_a_stream_back(self, driver, late_s):
+        stream = driver.shard.find(NAME)
+        driver.clock.advance(100 + late_s)
+        driver.shard.renew(stream)
+        assert not driver.exists()
+        driver.clock.advance(1)
+        driver.commit()
+        assert published(driver) == {}
+        assert kinds(driver) == [Kind.CREATE, Kind.EXPIRE]
+
+    def test_it_does_not_while_the_removal_is_staged(self, driver):
+        stream = driver.shard.find(NAME)
+        driver.clock.advance(101)
+        driver.shard.renew(stream)
+        assert not driver.exists()
+        driver.commit()
+        assert published(driver) == {}
+        assert kinds(driver) == [Kind.CREATE, Kind.EXPIRE]
+
+    def test_it_does_not_after_the_removal_failed(self, driver):
+        stream = driver.shard.find(NAME)
+        driver.clock.advance(101)
+        driver.shard.renew(stream)
+        driver.answer(FAILED)
+        driver.shard.renew(stream)
+        driver.clock.advance(1)
+        driver.commit()
+        assert published(driver) == {}
+        assert kinds(driver) == [Kind.CREATE, Kind.EXPIRE]
+
+
+class TestFailedRemoval:
+    def test_it_is_tried_again_though_nobody_asks(self, driver):
+        driver.clock.advance(101)
+        for _ in range(3):
+            driver.answer(FAILED)
+            assert NAME in published(driver)
+            driver.clock.advance(1)
+        driver.commit()
+        assert published(driver) == {}
+        assert kinds(driver) == [Kind.CREATE, Kind.EXPIRE]
+
+    def test_failed_deletion_leaves_the_expiry_to_come(self, driver):
+        driver.delete()
+        driver.answer(FAILED)
+        driver.clock.advance(101)
+        driver.commit()
+        assert published(driver) == {}
+        assert kinds(driver) == [Kind.CREATE, Kind.EXPIRE]
+
+    def test_it_is_tried_again_if_a_successor_failed_with_it(self, driver):
+        driver.clock.advance(101)
+        driver.create(body=b"successor")
+        driver.answer(FAILED)
+        driver.clock.advance(1)
+        driver.commit()
+        assert published(driver) == {}
+        assert kinds(driver) == [Kind.CREATE, Kind.EXPIRE]
+
+    def test_append_in_time_keeps_the_stream_until_it_fails(self, driver):
+        driver.clock.advance(99)
+        driver.append(b"y")
+        driver.clock.advance(3)
+        driver.answer(FAILED)
+        driver.clock.advance(1)
+        driver.commit()
+        assert published(driver) == {}
+        assert kinds(driver) == [Kind.CREATE, Kind.EXPIRE]
+
+    def test_append_in_time_is_followed_by_another_expiry(self, driver):
+        driver.clock.advance(99)
+        ask = driver.append(b"y")
+        driver.clock.advance(3)
+        assert driver.committed(ask) == Appended(2)
+        driver.clock.advance(95)
+        assert driver.exists()
+        driver.clock.advance(3)
+        driver.commit()
+        assert published(driver) == {}
+
+
+class CountingClock(FakeClock):
+    """Knows how many bytes one call of the loop put into the open batches at most."""
+
+    def __init__(self):
+        super().__init__()
+        self.pending_bytes = lambda: 0
+        self.staged_bytes_max = 0
+
+    def call_later(self, delay_s, call, *args):
+        return super().call_later(delay_s, self._count, call, args)
+
+    def _count(self, call, args):
+        before = self.pending_bytes()
+        call(*args)
+        self.staged_bytes_max = max(self.staged_bytes_max, self.pending_bytes() - before)
+
+
+class TestManyAtOnce:
+    def make(self, count, **limits):
+        clock = CountingClock()
+        driver = Driver(clock=clock, **limits)
+        for number in range(count):
+            driver.create(f"b/{number}", ttl_s=100)
+        driver.commit()
+        clock.pending_bytes = lambda: driver.shard._commits.pending_bytes
+        clock.staged_bytes_max = 0
+        return driver
+
+    @pytest.mark.parametrize("count", [499, 500, 501, 3000])
+    def test_all_go_in_rounds(self, count):
+        driver = self.make(count)
+        driver.clock.advance(101)
+        driver.commit()
+        assert published(driver) == {}
+        assert kinds(driver).count(Kind.EXPIRE) == count
+        assert driver.shard.counters.expirations == count
+        rounds_of = driver.clock.staged_bytes_max // EXPIRE_BYTES
+        assert rounds_of == min(count, ROUND_STREAMS_MAX)
+
+    def test_all_go_once_however_often_batches_fail(self):
+        driver = self.make(1200, batch_bytes_max=300 * EXPIRE_BYTES)
+        driver.clock.advance(101)
+        for _ in range(3):
+            driver.answer(FAILED)
+            driver.clock.advance(1)
+        driver.commit()
+        driver.clock.advance(2)
+        driver.commit()
+        assert published(driver) == {}
+        assert kinds(driver).count(Kind.EXPIRE) == 1200
+
+    def test_rounds_stop_while_too_much_is_pending(self):
+        driver = self.make(3000)
+        most_bytes = driver.shard._commits.pending_bytes_max = 600 * EXPIRE_BYTES
+        driver.clock.advance(101)
+        pending_bytes = driver.shard._commits.pending_bytes
+        assert most_bytes < pending_bytes <= most_bytes + ROUND_STREAMS_MAX * EXPIRE_BYTES
+        for _ in range(10):
+            driver.commit()
+            driver.clock.advance(1)
+        assert published(driver) == {}
+        assert kinds(driver).count(Kind.EXPIRE) == 3000
+
+
+def test_deleted_streams_do_not_pile_up_until_their_deadline():
+    driver = Driver()
+    for number in range(5000):
+        driver.create(f"b/{number}", ttl_s=MONTH_S)
+        driver.delete(f"b/{number}")
+        driver.commit()
+    assert published(driver) == {}
+    assert len(driver.shard._expiry) < 1100
+    driver.create(ttl_s=100)
+    driver.commit()
+    driver.clock.advance(101)
+    driver.commit()
+    assert published(driver) == {}
