@@ -52,7 +52,10 @@ def test_memory_mode_says_so():
     with serving("--listen", "127.0.0.1:0", "--durability", "memory") as process:
         assert "NOTHING SURVIVES A RESTART" in read_banner(process)
         process.terminate()
-        assert process.wait(timeout=10) == 0
+        _, errors = process.communicate(timeout=10)
+    assert process.returncode == 0
+    (line,) = [line for line in errors.splitlines() if "nothing survives" in line]
+    assert "WARNING" in line.upper()
 
 
 def test_a_port_in_use_is_one_clear_line(tmp_path):

@@ -22,6 +22,7 @@ STREAM = "/v1/stream/answers"
 # Less than the mark at which the server stops to take requests.
 SMALL_BYTES = 48 * 1024
 IDLE_S = 1
+PACE_BYTES = 64 * 1024
 
 
 @contextlib.asynccontextmanager
@@ -168,13 +169,14 @@ def test_slow_but_steady_reader_is_not_cut_off(connection) -> None:
                 request = f"GET {STREAM} HTTP/1.1\r\nHost: a\r\nConnection: {connection}\r\n\r\n"
                 await loop.sock_sendall(client, request.encode())
                 slow_until_s = time.monotonic() + 5 * IDLE_S
-                size = 0
+                size, pause_at = 0, PACE_BYTES
                 while size < 8 * MIB:
-                    piece = await loop.sock_recv(client, 64 * 1024)
+                    piece = await loop.sock_recv(client, PACE_BYTES)
                     assert piece, f"cut off after {size} bytes"
                     size += len(piece)
-                    if time.monotonic() < slow_until_s:
+                    if size >= pause_at and time.monotonic() < slow_until_s:
                         # The pace of the client, not a wait for the server.
                         await asyncio.sleep(0.3)
+                        pause_at = size + PACE_BYTES
 
     run(scenario)

@@ -4,6 +4,7 @@ import os
 import re
 import signal
 import subprocess
+import tempfile
 import threading
 import time
 from collections.abc import Iterator
@@ -14,6 +15,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from tests.http.streams import JSON, Stream, check_error, producer
+from tests.lifecycle.test_shutdown import refuses_connections
 from tests.server_process import ServerProcess
 
 DEADLINE_S = 20.0
@@ -27,10 +29,14 @@ class PausedRecovery:
         self._segment = self._pipe.read_bytes()
         self._pipe.unlink()
         os.mkfifo(self._pipe)
-        self.process = subprocess.Popen(server._arguments, stdout=subprocess.PIPE, text=True)
+        self._stderr = tempfile.TemporaryFile(mode="w+")  # noqa: SIM115 - closed with the process
+        self.process = subprocess.Popen(
+            server._arguments, stdout=subprocess.PIPE, stderr=self._stderr, text=True
+        )
         # First the headers of all segments are read, then the address is bound, then the rest.
         self._feed(self._segment[:64])
-        self.url = f"http://127.0.0.1:{self._port()}"
+        self.port = self._port()
+        self.url = f"http://127.0.0.1:{self.port}"
 
     def _feed(self, data: bytes) -> None:
         feeder = threading.Thread(target=self._pipe.write_bytes, args=(data,), daemon=True)
@@ -38,9 +44,24 @@ class PausedRecovery:
         feeder.join(DEADLINE_S)
         assert not feeder.is_alive(), "the server does not read its log"
 
+    def stderr(self) -> str:
+        """Everything the server has written to stderr."""
+        self._stderr.seek(0)
+        return self._stderr.read()
+
+    def feed_rest(self) -> None:
+        """Let recovery go on."""
+        self._feed(self._segment)
+
+    def wait_until_draining(self) -> None:
+        """Wait until the server accepts nobody any more."""
+        ends_s = time.monotonic() + DEADLINE_S
+        while not refuses_connections(self.port):
+            assert time.monotonic() < ends_s
+
     def finish(self) -> None:
         """Let recovery come to its end, and wait until the server says so."""
-        self._feed(self._segment)
+        self.feed_rest()
         assert self.process.stdout is not None
         assert self.process.stdout.readline().startswith("Holdfast is listening on")
 
@@ -61,6 +82,7 @@ class PausedRecovery:
         self.process.wait()
         assert self.process.stdout is not None
         self.process.stdout.close()
+        self._stderr.close()
 
 
 @pytest.fixture
@@ -99,10 +121,22 @@ def test_recovering_server_is_alive_but_not_ready(recovering) -> None:
     assert stream.read().content == b"recovered"
 
 
-def test_signal_during_recovery_ends_the_server(recovering) -> None:
+def test_signal_ends_recovery_between_two_batches(recovering) -> None:
+    paused, stream = recovering
+    paused.process.send_signal(signal.SIGTERM)
+    paused.wait_until_draining()
+    paused.feed_rest()
+    assert paused.process.wait(timeout=10) == 0
+    assert "Traceback" not in paused.stderr()
+    assert "recovered" not in paused.stderr(), "it read the whole log first"
+    assert paused.process.stdout.read() == ""
+
+
+def test_signal_during_a_recovery_that_hangs_ends_the_server(recovering) -> None:
     paused, _ = recovering
     paused.process.send_signal(signal.SIGTERM)
-    assert paused.process.wait(timeout=10) in {0, 1}
+    assert paused.process.wait(timeout=10) == 1
+    assert "did not stop in time" in paused.stderr()
 
 
 def test_ready_server_says_so(start_server, client_of) -> None:

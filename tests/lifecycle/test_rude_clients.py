@@ -1,9 +1,7 @@
 """Clients that hang up, fall silent or talk nonsense: they harm nobody but themselves."""
 
-import resource
 import socket
 import struct
-import subprocess
 import time
 from random import Random
 
@@ -76,6 +74,24 @@ def test_live_reader_that_hangs_up_is_forgotten(server, stream_on, live, hang_up
     wait_for(stream, b"holdfast_live_readers 0.0")
     wait_for(stream, b"holdfast_http_connections 1.0")
     assert stream.append(b"y").status_code == 204
+
+
+@pytest.mark.parametrize("hang_up", [reset, RawConnection.__exit__], ids=["reset", "end"])
+def test_sse_reader_that_hangs_up_is_noticed_without_a_heartbeat(
+    start_server, stream_on, hang_up
+) -> None:
+    server = start_server(sse_heartbeat=60, sse_lifetime=600)
+    stream = stream_on(server, body=b"x")
+    readers = [RawConnection(server.port) for _ in range(10)]
+    for reader in readers:
+        reader.request("GET", f"{stream.url}?offset=-1&live=sse")
+    wait_for(stream, b"holdfast_live_readers 10.0")
+    for reader in readers:
+        hang_up(reader)
+    wait_for(stream, b"holdfast_live_readers 0.0")
+    wait_for(stream, b"holdfast_http_connections 1.0")
+    counted = b'holdfast_http_requests_total{route="sse",status="200"} 10.0'
+    assert counted in stream.client.get("/metrics").content
 
 
 def test_client_that_leaves_before_its_answer_still_appended(server, stream_on) -> None:
@@ -245,31 +261,3 @@ def answers(server) -> bool:
     with RawConnection(server.port) as connection:
         connection.request("GET", "/healthz")
         return connection.response().status == 200
-
-
-def test_running_out_of_descriptors_is_survived(tmp_path) -> None:
-    server = ServerProcess(tmp_path / "data")
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64 if hard == 64 else hard))
-    try:
-        server.start()
-    finally:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
-    try:
-        crowd = [RawConnection(server.port) for _ in range(100)]
-        for connection in crowd:
-            connection.request("GET", "/healthz")
-        for connection in crowd:
-            connection.__exit__()
-        ends_s = time.monotonic() + DEADLINE_S
-        while not survives(server):
-            assert time.monotonic() < ends_s, "the server never answered again"
-    finally:
-        server.__exit__(None, None, None)
-
-
-def survives(server) -> bool:
-    try:
-        return answers(server)
-    except (EOFError, OSError, subprocess.SubprocessError):
-        return False

@@ -105,3 +105,32 @@ def test_path_that_cannot_be_a_directory_is_refused_in_words(tmp_path):
     with pytest.raises(HoldfastError, match="cannot be used") as caught:
         DataDirectory.open(tmp_path / "file" / "data")
     assert "--data-dir" in caught.value.message
+
+
+def test_directories_above_it_are_made_as_well(tmp_path):
+    path = tmp_path / "a" / "b" / "c"
+    for _ in range(2):
+        directory = DataDirectory.open(path)
+        assert directory.log_path.is_dir()
+        directory.close()
+
+
+def test_relative_path_is_made_as_well(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    DataDirectory.open(Path("a/b/c")).close()
+    assert (tmp_path / "a" / "b" / "c" / "log").is_dir()
+
+
+def test_every_new_directory_is_made_durable_in_the_one_above(tmp_path, monkeypatch):
+    synced = []
+    fsync = os.fsync
+
+    def record(descriptor):
+        synced.append(os.fstat(descriptor).st_ino)
+        fsync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", record)
+    path = tmp_path / "a" / "b" / "c"
+    DataDirectory.open(path).close()
+    for changed in (tmp_path, tmp_path / "a", tmp_path / "a" / "b", path):
+        assert changed.stat().st_ino in synced

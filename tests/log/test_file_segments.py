@@ -15,7 +15,7 @@ from holdfast.format.segments import (
     encode_batch,
     encode_header,
 )
-from holdfast.log.interface import Batch
+from holdfast.log.interface import Batch, Outcome
 from tests.log.implementations import FileImplementation, batches
 
 BODIES = [b"%d" % n * 100 for n in range(10)]
@@ -72,6 +72,46 @@ class TestRotation:
         stats = log.log.stats()
         assert stats.segments == len(small.segments())
         assert stats.size_bytes == sum(path.stat().st_size for path in small.segments())
+
+
+class TestZerosAhead:
+    """Segments are filled with zeros ahead of their batches; none of them are left at the end."""
+
+    @pytest.fixture
+    def zeroed(self, tmp_path):
+        implementation = FileImplementation(tmp_path, segment_bytes=350, zero_ahead_bytes=1000)
+        yield implementation
+        implementation.close()
+
+    def check_sealed(self, implementation):
+        paths = implementation.segments()
+        for before, path in pairwise(paths):
+            assert header_of(path).predecessor_end == before.stat().st_size
+        return paths[-1]
+
+    def test_sealed_segment_ends_with_its_data(self, zeroed):
+        zeroed.open().commit(*batches(*BODIES))
+        last = self.check_sealed(zeroed)
+        assert last.stat().st_size > 350
+
+    def test_it_does_after_a_restart(self, zeroed):
+        zeroed.open().commit(*batches(*BODIES))
+        for position in (11, 12):
+            again = zeroed.reopen()
+            self.check_sealed(zeroed)
+            again.commit(Batch(position, b"next"))
+        self.check_sealed(zeroed)
+        expected = [*batches(*BODIES), Batch(11, b"next"), Batch(12, b"next")]
+        assert zeroed.reopen().replayed == expected
+
+    def test_it_does_after_a_failure(self, zeroed):
+        log = zeroed.open()
+        log.commit(*batches(b"a"))
+        zeroed.fail_next()
+        assert log.outcome(2, b"lost") is Outcome.FAILED
+        log.commit(Batch(2, b"b"))
+        self.check_sealed(zeroed)
+        assert zeroed.reopen().replayed == batches(b"a", b"b")
 
 
 class TestTrim:
