@@ -47,9 +47,9 @@ def test_extension_of_a_chunk_counts_as_headers(start_server, stream_on) -> None
     server = start_server(header_bytes_max=2000)
     stream = stream_on(server)
     with RawConnection(server.port) as connection:
-        connection.request("POST", stream.url, TYPE, CHUNKED)
-        connection.send(b"4;")
-        connection.send(b"x" * 5000)
+        connection.request("POST", stream.url, TYPE, CHUNKED, "Expect: 100-continue")
+        assert connection.response().status == 100
+        connection.send(b"4;" + b"x" * 5000)
         assert connection.response().status == 431
         assert connection.ended()
     assert stream.read().content == b""

@@ -1,7 +1,11 @@
 """Offers of another protocol: they are ignored, and the request is one like any other."""
 
+import signal
+import socket
+
 import pytest
 
+from tests.http.raw import RawConnection
 from tests.http.test_bad_input import check_raw_error
 
 TYPE = "Content-Type: text/plain"
@@ -53,14 +57,20 @@ def test_connection_goes_on_after_an_offer(new_stream, connect) -> None:
         assert "upgrade" not in response.headers
 
 
-def test_offers_in_one_write_are_all_answered(new_stream, connect) -> None:
-    stream, connection = new_stream(body=b"hello"), connect()
-    request = "\r\n".join([f"GET {stream.url} HTTP/1.1", "Host: a", *OFFER, "", ""]).encode()
-    connection.send(request * 1500)
-    for _ in range(1500):
-        response = connection.response()
-        assert response.status == 200
-        assert response.body == b"hello"
+def test_more_offers_in_one_read_than_calls_may_nest(start_server) -> None:
+    """The server sleeps while they arrive, so that it finds more than a thousand of them."""
+    server = start_server()
+    request = b"GET / HTTP/1.1\r\nHost:a\r\nConnection:upgrade\r\nUpgrade:a\r\n\r\n"
+    with RawConnection(server.port) as connection:
+        connection._socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 200_000)
+        server.signal(signal.SIGSTOP)
+        try:
+            connection.send(request * 1500)
+        finally:
+            server.signal(signal.SIGCONT)
+        for _ in range(1500):
+            check_raw_error(connection.response(), 404)
+    assert "Traceback" not in server.stderr()
 
 
 def test_upgrade_that_the_connection_header_does_not_name_is_no_offer(new_stream, connect) -> None:
@@ -120,11 +130,13 @@ def test_too_large_body_behind_an_offer_is_413(new_stream, connect) -> None:
 
 @pytest.mark.parametrize("target", ["a:80", "http://a/v1/stream/victim", "/v1/stream/victim", "*"])
 @pytest.mark.parametrize("headers", [(), OFFER], ids=["", "offer"])
-def test_tunnel_is_refused(new_stream, connect, target, headers) -> None:
+def test_tunnel_is_refused(server, new_stream, connect, target, headers) -> None:
     victim, connection = new_stream(body=b"alive"), connect()
+    before = server.stderr()
     connection.request("CONNECT", target, *headers)
     connection.send(deletion_of(victim))
     response = connection.response("CONNECT")
     assert 400 <= response.status < 500
     check_raw_error(response, response.status)
     assert victim.read().content == b"alive"
+    assert "Traceback" not in server.stderr().removeprefix(before)

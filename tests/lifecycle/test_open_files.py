@@ -33,7 +33,7 @@ def ask(connection: RawConnection) -> int:
 
 def test_connections_stay_below_a_hard_limit(tmp_path) -> None:
     with (
-        limited(tmp_path / "data", 128, 128, wal_segment_bytes=1000) as server,
+        limited(tmp_path / "data", 128, 128, wal_segment_bytes=4096) as server,
         httpx.Client(base_url=server.url, timeout=DEADLINE_S) as client,
         contextlib.ExitStack() as stack,
     ):
@@ -47,10 +47,11 @@ def test_connections_stay_below_a_hard_limit(tmp_path) -> None:
         for connection in crowd[-1:]:
             connection.request("GET", "/healthz")
             check_raw_error(connection.response(), 503, "overloaded")
-        for number in range(100):
-            assert stream.append(b"%03d\n" % number).status_code == 204
+        lines = [b"%0399d\n" % number for number in range(100)]
+        for line in lines:
+            assert stream.append(line).status_code == 204
         assert len(list((server.data_dir / "log").glob("*.seg"))) > 5
-        assert stream.read().content == b"".join(b"%03d\n" % number for number in range(100))
+        assert stream.read().content == b"".join(lines)
         assert "Traceback" not in server.stderr()
 
 

@@ -122,7 +122,7 @@ def test_recovering_server_is_alive_but_not_ready(recovering) -> None:
 
 
 def test_signal_ends_recovery_between_two_batches(recovering) -> None:
-    paused, stream = recovering
+    paused, _ = recovering
     paused.process.send_signal(signal.SIGTERM)
     paused.wait_until_draining()
     paused.feed_rest()

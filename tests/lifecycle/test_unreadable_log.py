@@ -29,7 +29,7 @@ def data_dir(start_server, stream_on) -> Path:
 @pytest.fixture
 def segment(data_dir) -> Path:
     """A segment of the log that is a directory."""
-    segment = sorted((data_dir / "log").glob("*.seg"))[0]
+    segment = min((data_dir / "log").glob("*.seg"))
     segment.rename(data_dir / "aside")
     segment.mkdir()
     return segment
@@ -59,7 +59,7 @@ def test_server_says_so_in_one_line(segment, data_dir) -> None:
 
 def test_embedded_app_raises_it(segment, data_dir) -> None:
     async def enter() -> None:
-        async with holdfast.asgi(data_dir=data_dir):
+        async with holdfast.asgi(data_dir=str(data_dir)):
             pass
 
     with pytest.raises(HoldfastError, match="cannot be read"):

@@ -56,7 +56,11 @@ def asgi(config: str | os.PathLike[str] | None = None, **settings: object) -> As
     Precedence as for the server: defaults, then the file, then `HOLDFAST_*` variables, then these.
     """
     file = None if config is None else Path(config)
-    return AsgiApp(load_settings(file=file, env=os.environ, flags=settings))
+    flags = {
+        name: os.fspath(value) if isinstance(value, os.PathLike) else value
+        for name, value in settings.items()
+    }
+    return AsgiApp(load_settings(file=file, env=os.environ, flags=flags))
 
 
 class AsgiApp:

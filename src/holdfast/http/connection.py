@@ -19,6 +19,7 @@ from holdfast.errors import HoldfastError, RequestTimeoutError
 from holdfast.http.errors import answer_error
 from holdfast.http.exchange import Request
 from holdfast.http.request_reader import RequestReader
+from holdfast.http.unread import unread_bytes
 
 if TYPE_CHECKING:
     import asyncio
@@ -88,7 +89,7 @@ class Connection(RequestReader):
     def pause_writing(self) -> None:
         """The client does not read: stop reading from it, too."""
         self.paused = True
-        self._unread_bytes = self.transport.get_write_buffer_size()
+        self._unread_bytes = unread_bytes(self.transport)
         self._reset_deadline()
         self._update_reading()
 
@@ -222,6 +223,7 @@ class Connection(RequestReader):
     def _close(self) -> None:
         """Close once everything is written; after a refusal, only once the client has read it."""
         self._closing = True
+        self._unread_bytes = unread_bytes(self.transport)
         if self._discarding and not self._at_eof and self.transport.can_write_eof():
             self.transport.write_eof()
             self.deadline = self._listener.tick + LINGER_S
@@ -241,10 +243,11 @@ class Connection(RequestReader):
 
     def expire(self) -> None:
         """The client has kept us waiting too long."""
-        if self.paused and not self._closing and self._is_being_read():
-            self._reset_deadline()
-        elif self._closing or self.paused:
-            self.transport.abort()
+        if self._closing or self.paused:
+            if self._is_being_read():
+                self.deadline = self._listener.tick + self._listener.idle_ticks
+            else:
+                self.transport.abort()
         elif self._is_reading and not self._discarding:
             self.deadline = 0
             self._refuse(RequestTimeoutError("The request did not arrive in time."))
@@ -253,9 +256,8 @@ class Connection(RequestReader):
 
     def _is_being_read(self) -> bool:
         """Whether a slow client has taken any of its answer since this was last asked."""
-        unread_bytes = self.transport.get_write_buffer_size()
-        was, self._unread_bytes = self._unread_bytes, unread_bytes
-        return unread_bytes < was
+        was, self._unread_bytes = self._unread_bytes, unread_bytes(self.transport)
+        return self._unread_bytes < was
 
     def abort(self) -> None:
         """Drop the connection at once."""

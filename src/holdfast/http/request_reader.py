@@ -166,6 +166,7 @@ class RequestReader(ABC, asyncio.Protocol):
             or fields.get(b"host") != self._host
             or len(fields.get(b"content-length", b"")) >= _LONG_LENGTH
             or path[:1] != b"/"
+            or method == b"CONNECT"
         ):
             self._check_head(request, http11=http11)
 
@@ -236,6 +237,8 @@ class RequestReader(ABC, asyncio.Protocol):
             self._refuse(InvalidRequestError("An HTTP/1.1 request needs a valid Host header."))
         elif length is not None and int(length) > self._listener.body_bytes_max:
             self._refuse_body()
+        elif request.method == b"CONNECT":
+            self._refuse(InvalidRequestError("CONNECT is for proxies, and this is none."))
         elif not request.path.startswith(b"/"):
             self._normalise_target(request)
         if self._discarding or self._upgrading:
