@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from holdfast.engine.state import Stream
 
 _log = logging.getLogger(__name__)
-WAKES_PER_ROUND: Final = 500
+WAKES_PER_ROUND: Final = 32
 
 
 class Reader(Protocol):
