@@ -11,11 +11,14 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from holdfast.format.records import encode
+from holdfast.protocol.producer import ProducerState
+
 if TYPE_CHECKING:
-    from holdfast.engine.commit import Batch
-    from holdfast.engine.state import Stream
-    from holdfast.format.records import StreamMeta
-    from holdfast.protocol.producer import Producer, ProducerState
+    from holdfast.engine.commit import Batch, CommitLoop
+    from holdfast.engine.state import State, Stream
+    from holdfast.format.records import Record, StreamMeta
+    from holdfast.protocol.producer import Producer
 
 
 class Staged(msgspec.Struct):
@@ -66,3 +69,64 @@ class Staged(msgspec.Struct):
             return False
         base = self.base
         return base is None or base.deadline_ms is None or base.deadline_ms <= now_ms
+
+
+class Staging:
+    """The overlay, and the open batch that its entries go into."""
+
+    def __init__(self, state: State, commits: CommitLoop) -> None:
+        self._state = state
+        self._commits = commits
+        self.overlay: dict[str, Staged] = {}
+
+    def view(self, name: str) -> Staged | None:
+        """The stream of this name as it will be, or None if there is none."""
+        staged = self.overlay.get(name)
+        if staged is None:
+            stream = self._state.by_name.get(name)
+            return None if stream is None else Staged.over(stream)
+        return staged
+
+    def add(self, staged: Staged, record: Record) -> None:
+        """Put a record into the open batch and its effect into the overlay."""
+        batch = self._commits.add(record, encode(record))
+        staged.tail += len(record.payload)
+        if record.producer is not None:
+            producer_id, epoch, producer_seq = record.producer
+            if staged.producers is None:
+                staged.producers = {}
+            staged.producers[producer_id] = ProducerState(epoch, producer_seq)
+        if record.seq is not None:
+            staged.seq = record.seq
+        if record.closes:
+            staged.closed = True
+            staged.closer = record.producer
+        meta = staged.meta
+        if meta.ttl_s is not None and meta.expires_at_ms is None:
+            staged.deadline_ms = record.at_ms + meta.ttl_s * 1000
+        staged.batch = batch
+        batch.touched.append(staged)
+        self.overlay[meta.name] = staged
+
+    def remove(self, staged: Staged, record: Record) -> None:
+        """Put a deletion or expiry into the open batch: the stream is as good as gone."""
+        batch = self._commits.add(record, encode(record))
+        staged.gone = True
+        staged.batch = batch
+        batch.touched.append(staged)
+        self.overlay[staged.meta.name] = staged
+
+    def is_gone(self, stream: Stream) -> bool:
+        """Whether the removal of a published stream is pending."""
+        staged = self.overlay.get(stream.meta.name)
+        return staged is not None and (staged.gone or staged.number != stream.number)
+
+    def settle(self, batch: Batch) -> None:
+        """The batch is published: drop the entries that nothing later touched."""
+        overlay = self.overlay
+        for staged in batch.touched:
+            if staged.batch is batch:
+                staged.batch = None
+                name = staged.meta.name
+                if overlay.get(name) is staged:
+                    del overlay[name]

@@ -8,21 +8,19 @@ Rules:
 - Every answer that rests on an overlay entry, refusals too, waits for the batch that entry rests
   on. Otherwise a duplicate could be acknowledged before its original is durable.
 - Reads see published state only: no reader sees a byte that is not durable.
-- A stream past its deadline is gone for everyone at once; the record that removes it is issued
-  here, carries the deadline, and is what replay goes by.
 """
 
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 from holdfast.engine.commit import Batch, CommitLoop
 from holdfast.engine.counters import Counters
 from holdfast.engine.existing import answer_closed, confirm
-from holdfast.engine.expiry import ExpiryQueue
+from holdfast.engine.lifetimes import Lifetimes
 from holdfast.engine.live import LiveReaders
-from holdfast.engine.overlay import Staged
+from holdfast.engine.overlay import Staged, Staging
 from holdfast.engine.requests import Appended, AppendRequest, Created, CreateRequest, Deleted
 from holdfast.engine.state import State, Stream
 from holdfast.errors import (
@@ -34,7 +32,7 @@ from holdfast.errors import (
     StreamSeqError,
     UnavailableError,
 )
-from holdfast.format.records import Kind, Record, StreamMeta, decode, encode, stream_number
+from holdfast.format.records import Kind, Record, StreamMeta, decode, stream_number
 from holdfast.protocol import content, json_mode
 from holdfast.protocol.producer import ProducerState, is_duplicate
 
@@ -44,10 +42,6 @@ if TYPE_CHECKING:
     from holdfast.log.interface import Log
 
 _log = logging.getLogger(__name__)
-_SWEEP_S: Final = 1.0
-_SWEEP_STREAMS_MAX: Final = 500
-# A renewal by reads becomes a record once it moved the deadline by this share of the TTL.
-_RENEWAL_SHARE: Final = 10
 
 
 class Shard:
@@ -70,11 +64,6 @@ class Shard:
         self._clock = clock
         self._ttl_is_fixed = ttl_is_fixed
         self._abandoned = False
-        self._overlay: dict[str, Staged] = {}
-        # Streams with a renewal, or with their removal, on its way to the log.
-        self._renewing: set[int] = set()
-        self._expiring: set[int] = set()
-        self._expiry = ExpiryQueue(self.state)
         self._commits = CommitLoop(
             log,
             clock,
@@ -86,6 +75,9 @@ class Shard:
             drop=self._drop,
         )
         self.when_idle = self._commits.when_idle
+        self._staging = Staging(self.state, self._commits)
+        self._overlay = self._staging.overlay
+        self.lifetimes = Lifetimes(self.state, self._staging, self._commits, clock)
 
     # Life.
 
@@ -104,8 +96,7 @@ class Shard:
                     f"The log's batch {position} is sound but cannot be applied: {error!r}. "
                     "It was written by a defective or newer server; nothing was changed."
                 ) from error
-        for stream in self.state.by_number.values():
-            self._expiry.add(stream)
+        self.lifetimes.recovered()
         self._commits.start_after(position)
         return batches
 
@@ -116,7 +107,7 @@ class Shard:
     def start(self, post: Any) -> None:
         """Take writes from now on; `post` runs a call on the event loop from any thread."""
         self.log.start(post)
-        self._clock.call_later(_SWEEP_S, self._sweep)
+        self.lifetimes.start()
 
     @property
     def position(self) -> int:
@@ -135,39 +126,9 @@ class Shard:
         stream = self.state.by_name.get(name)
         if stream is None:
             raise StreamNotFoundError(name)
-        if stream.deadline_ms is not None and stream.deadline_ms <= (
-            now_ms := self._clock.now_ms()
-        ):
-            self._expire(stream)
-            # An append on its way to the log may have renewed it already.
-            staged = self._overlay.get(name)
-            if staged is None or self._is_staged_gone(stream) or staged.expired(now_ms):
-                raise StreamNotFoundError(name)
+        if stream.deadline_ms is not None and self.lifetimes.has_ended(stream):
+            raise StreamNotFoundError(name)
         return stream
-
-    def renew(self, stream: Stream) -> None:
-        """A read renews a sliding TTL; most renewals stay in memory."""
-        ttl_s = stream.meta.ttl_s
-        if ttl_s is None or stream.meta.expires_at_ms is not None or stream.gone:
-            return
-        now_ms = self._clock.now_ms()
-        deadline_ms = now_ms + ttl_s * 1000
-        assert stream.deadline_ms is not None
-        assert stream.recorded_deadline_ms is not None
-        if deadline_ms <= stream.deadline_ms or stream.deadline_ms <= now_ms:
-            # Once it has expired only a write that came in time can save it.
-            return
-        stream.deadline_ms = deadline_ms
-        moved_ms = deadline_ms - stream.recorded_deadline_ms
-        if (
-            moved_ms * _RENEWAL_SHARE > ttl_s * 1000
-            and stream.number not in self._renewing
-            and not self._commits.stalled
-            and not self._is_staged_gone(stream)
-        ):
-            record = Record(Kind.TOUCH, stream.number, deadline_ms)
-            self._commits.add(record, encode(record))
-            self._renewing.add(stream.number)
 
     # Writing.
 
@@ -183,7 +144,9 @@ class Shard:
             if stream is None:
                 raise StreamNotFoundError(name)
             staged = Staged.over(stream)
-        if staged.gone or (staged.deadline_ms is not None and self._lapsed(staged, now_ms)):
+        if staged.gone or (
+            staged.deadline_ms is not None and self.lifetimes.lapsed(staged, now_ms)
+        ):
             self._answer(staged, reply, context, StreamNotFoundError(name))
             return
         outcome: Appended | HoldfastError
@@ -201,8 +164,12 @@ class Shard:
         """Create a stream, or confirm that it exists as asked for."""
         self._commits.check()
         now_ms = self._clock.now_ms()
-        existing = self._view(name)
-        if existing is not None and not existing.gone and not self._lapsed(existing, now_ms):
+        existing = self._staging.view(name)
+        if (
+            existing is not None
+            and not existing.gone
+            and not self.lifetimes.lapsed(existing, now_ms)
+        ):
             self._answer(existing, reply, context, confirm(existing, request))
             return
         try:
@@ -217,21 +184,14 @@ class Shard:
         """Delete a stream and all its data."""
         self._commits.check()
         now_ms = self._clock.now_ms()
-        staged = self._view(name)
-        if staged is None or staged.gone or self._lapsed(staged, now_ms):
+        staged = self._staging.view(name)
+        if staged is None or staged.gone or self.lifetimes.lapsed(staged, now_ms):
             self._answer(staged, reply, context, StreamNotFoundError(name))
             return
-        self._stage_gone(staged, Record(Kind.DELETE, staged.number, now_ms))
+        self._staging.remove(staged, Record(Kind.DELETE, staged.number, now_ms))
         self._answer(staged, reply, context, Deleted())
 
     # Staging.
-
-    def _view(self, name: str) -> Staged | None:
-        staged = self._overlay.get(name)
-        if staged is None:
-            stream = self.state.by_name.get(name)
-            return None if stream is None else Staged.over(stream)
-        return staged
 
     def _stage_append(self, staged: Staged, request: AppendRequest, now_ms: int) -> Appended:
         body, producer, seq = request.body, request.producer, request.seq
@@ -256,7 +216,7 @@ class Shard:
             if not body:
                 raise InvalidJsonError("An empty array appends nothing; send at least one message.")
         record = Record(Kind.APPEND, staged.number, now_ms, body, request.close, producer, seq)
-        self._stage(staged, record)
+        self._staging.add(staged, record)
         return Appended(
             staged.tail,
             staged.closed,
@@ -281,82 +241,14 @@ class Shard:
         record = Record(
             Kind.CREATE, number, now_ms, body, request.close, request.producer, request.seq, meta
         )
-        self._stage(staged, record)
+        self._staging.add(staged, record)
         return staged
-
-    def _stage(self, staged: Staged, record: Record) -> None:
-        """Put a record into the open batch and its effect into the overlay."""
-        batch = self._commits.add(record, encode(record))
-        staged.tail += len(record.payload)
-        if record.producer is not None:
-            producer_id, epoch, producer_seq = record.producer
-            if staged.producers is None:
-                staged.producers = {}
-            staged.producers[producer_id] = ProducerState(epoch, producer_seq)
-        if record.seq is not None:
-            staged.seq = record.seq
-        if record.closes:
-            staged.closed = True
-            staged.closer = record.producer
-        meta = staged.meta
-        if meta.ttl_s is not None and meta.expires_at_ms is None:
-            staged.deadline_ms = record.at_ms + meta.ttl_s * 1000
-        staged.batch = batch
-        batch.touched.append(staged)
-        self._overlay[meta.name] = staged
-
-    def _stage_gone(self, staged: Staged, record: Record) -> None:
-        batch = self._commits.add(record, encode(record))
-        staged.gone = True
-        staged.batch = batch
-        batch.touched.append(staged)
-        self._overlay[staged.meta.name] = staged
 
     def _answer(self, staged: Staged | None, reply: Reply, context: Any, outcome: object) -> None:
         if staged is None or staged.batch is None:
             reply(context, outcome)
         else:
             staged.batch.answers.append((reply, context, outcome))
-
-    # Expiry.
-
-    def _lapsed(self, staged: Staged, now_ms: int) -> bool:
-        """Whether the stream has expired; if so its removal is staged."""
-        if not staged.expired(now_ms):
-            return False
-        assert staged.deadline_ms is not None
-        self._stage_gone(staged, Record(Kind.EXPIRE, staged.number, staged.deadline_ms))
-        self._expiring.add(staged.number)
-        return True
-
-    def _is_staged_gone(self, stream: Stream) -> bool:
-        staged = self._overlay.get(stream.meta.name)
-        return staged is not None and (staged.gone or staged.number != stream.number)
-
-    def _expire(self, stream: Stream) -> None:
-        """Stage the removal of a published stream past its deadline, once."""
-        if self._commits.stalled or self._is_staged_gone(stream):
-            return
-        staged = self._overlay.get(stream.meta.name) or Staged.over(stream)
-        self._lapsed(staged, self._clock.now_ms())
-
-    def _sweep(self) -> None:
-        self._clock.call_later(_SWEEP_S, self._sweep)
-        self._sweep_round()
-
-    def _sweep_round(self) -> None:
-        """Stage the removal of some streams that are due, and go on in the loop's next round."""
-        commits = self._commits
-        if commits.stalled or commits.pending_bytes > commits.pending_bytes_max:
-            return
-        due = self._expiry.take_due(self._clock.now_ms(), _SWEEP_STREAMS_MAX)
-        for stream in due:
-            self._expire(stream)
-            if not self._is_staged_gone(stream):
-                # A write on its way to the log has renewed it.
-                self._expiry.add(stream)
-        if len(due) == _SWEEP_STREAMS_MAX:
-            self._clock.call_soon(self._sweep_round)
 
     # Publishing.
 
@@ -373,13 +265,7 @@ class Shard:
                 self._count_rare(record, stream)
             if stream.readers is not None:
                 woken[stream] = None
-        overlay = self._overlay
-        for staged in batch.touched:
-            if staged.batch is batch:
-                staged.batch = None
-                name = staged.meta.name
-                if overlay.get(name) is staged:
-                    del overlay[name]
+        self._staging.settle(batch)
         counters = self.counters
         counters.appends += len(batch.records)
         counters.append_bytes += state.appended_bytes - bytes_before
@@ -393,7 +279,6 @@ class Shard:
         counters.appends -= 1
         if record.kind == Kind.CREATE:
             counters.creates += 1
-            self._expiry.add(stream)
             staged = self._overlay.get(stream.meta.name)
             if staged is not None and staged.number == stream.number:
                 staged.base = stream  # so that it sees renewals by reads
@@ -401,17 +286,9 @@ class Shard:
             counters.deletes += 1
         elif record.kind == Kind.EXPIRE:
             counters.expirations += 1
-            self._expiring.discard(record.stream)
-        elif record.kind == Kind.TOUCH:
-            self._renewing.discard(record.stream)
+        self.lifetimes.published(record, stream)
 
     def _drop(self) -> None:
         """A batch failed: nothing of what was pending will be."""
         self._overlay.clear()
-        for number in self._expiring:
-            # Its removal is to be tried again.
-            stream = self.state.by_number.get(number)
-            if stream is not None:
-                self._expiry.add(stream)
-        self._expiring.clear()
-        self._renewing.clear()
+        self.lifetimes.dropped()

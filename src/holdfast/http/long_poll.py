@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 def long_poll(app: App, slot: Slot, asked: ReadRequest) -> None:
     """Answer at once if there is anything to say, otherwise wait."""
-    app.shard.renew(asked.stream)
+    app.shard.lifetimes.renew(asked.stream)
     if asked.stream.tail > asked.start or asked.stream.closed:
         _answer(app, slot, asked)
     else:
@@ -46,7 +46,7 @@ class _LongPoll:
             self._leave()
             answer_error(self._slot, StreamNotFoundError(stream.meta.name))
             return
-        self._app.shard.renew(stream)
+        self._app.shard.lifetimes.renew(stream)
         self.finish()
 
     def finish(self) -> None:

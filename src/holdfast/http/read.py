@@ -73,7 +73,7 @@ def _bytes_max(app: App, text: str | None) -> int:
 
 def _catch_up(app: App, slot: Slot, asked: ReadRequest) -> None:
     stream = asked.stream
-    app.shard.renew(stream)
+    app.shard.lifetimes.renew(stream)
     if asked.from_now:
         body = b"[]" if stream.media == JSON else b""
         slot.answer(200, read_fields(stream, stream.tail) + b"Cache-Control: no-store\r\n", body)

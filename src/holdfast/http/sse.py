@@ -102,7 +102,7 @@ class SseReader:
         self._slot.on_gone = self._leave
         self._slot.on_resume = self._send
         self._app.shard.live.add(self._stream, self)
-        self._app.shard.renew(self._stream)
+        self._app.shard.lifetimes.renew(self._stream)
         if self._stream.tail == self._offset:
             self._write(self._offset)
         else:
@@ -173,7 +173,7 @@ class SseReader:
             return
         if now_s - self._written_s >= self._app.settings.read.sse_heartbeat_s:
             self._written_s = now_s
-            self._app.shard.renew(self._stream)
+            self._app.shard.lifetimes.renew(self._stream)
             if not self._slot.paused:
                 self._slot.write(HEARTBEAT)
         self._arm(now_s)

@@ -102,7 +102,7 @@ def test_read_renewals_are_no_appends():
     driver.create(ttl_s=10)
     driver.commit()
     driver.clock.advance(5)
-    driver.shard.renew(driver.shard.find("bucket/stream"))
+    driver.shard.lifetimes.renew(driver.shard.find("bucket/stream"))
     driver.commit()
     assert driver.shard.counters.batches == 2
     assert driver.shard.counters.appends == 0

@@ -34,7 +34,7 @@ class TestLateRenewal:
     def test_it_does_not_bring_a_stream_back(self, driver, late_s):
         stream = driver.shard.find(NAME)
         driver.clock.advance(100 + late_s)
-        driver.shard.renew(stream)
+        driver.shard.lifetimes.renew(stream)
         assert not driver.exists()
         driver.clock.advance(1)
         driver.commit()
@@ -44,7 +44,7 @@ class TestLateRenewal:
     def test_it_does_not_while_the_removal_is_staged(self, driver):
         stream = driver.shard.find(NAME)
         driver.clock.advance(101)
-        driver.shard.renew(stream)
+        driver.shard.lifetimes.renew(stream)
         assert not driver.exists()
         driver.commit()
         assert published(driver) == {}
@@ -53,9 +53,9 @@ class TestLateRenewal:
     def test_it_does_not_after_the_removal_failed(self, driver):
         stream = driver.shard.find(NAME)
         driver.clock.advance(101)
-        driver.shard.renew(stream)
+        driver.shard.lifetimes.renew(stream)
         driver.answer(FAILED)
-        driver.shard.renew(stream)
+        driver.shard.lifetimes.renew(stream)
         driver.clock.advance(1)
         driver.commit()
         assert published(driver) == {}
@@ -183,7 +183,7 @@ def test_deleted_streams_do_not_pile_up_until_their_deadline():
         driver.delete(f"b/{number}")
         driver.commit()
     assert published(driver) == {}
-    assert len(driver.shard._expiry) < 1100
+    assert len(driver.shard.lifetimes._queue) < 1100
     driver.create(ttl_s=100)
     driver.commit()
     driver.clock.advance(101)

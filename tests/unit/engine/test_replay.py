@@ -93,7 +93,7 @@ class History:
 
     def do_read(self, name):
         if self.driver.exists(name):
-            self.driver.shard.renew(self.driver.shard.find(name))
+            self.driver.shard.lifetimes.renew(self.driver.shard.find(name))
 
     def do_loop(self):
         self.driver.clock.run()

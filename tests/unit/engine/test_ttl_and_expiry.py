@@ -50,7 +50,7 @@ class TestSlidingWindow:
     def test_reads_renew_it(self, driver):
         for _ in range(5):
             driver.clock.advance(60)
-            driver.shard.renew(driver.shard.find(NAME))
+            driver.shard.lifetimes.renew(driver.shard.find(NAME))
             driver.commit()
         assert driver.exists()
         driver.clock.advance(100)
@@ -80,7 +80,7 @@ class TestOtherDeadlines:
         driver.committed(driver.create(ttl_s=100))
         driver.clock.advance(60)
         driver.committed(driver.append(b"y"))
-        driver.shard.renew(driver.shard.find(NAME))
+        driver.shard.lifetimes.renew(driver.shard.find(NAME))
         driver.clock.advance(39.999)
         assert driver.exists()
         driver.clock.advance(0.001)
@@ -98,7 +98,7 @@ class TestOtherDeadlines:
         driver.committed(driver.create(expires_at_ms=clock.now_ms() + 100_000))
         clock.advance(60)
         driver.committed(driver.append(b"y"))
-        driver.shard.renew(driver.shard.find(NAME))
+        driver.shard.lifetimes.renew(driver.shard.find(NAME))
         clock.advance(40)
         assert not driver.exists()
         assert Kind.TOUCH not in kinds(driver)
@@ -123,7 +123,7 @@ class TestOtherDeadlines:
     def test_stream_without_deadline_stays(self):
         driver = make()
         driver.clock.advance(10_000)
-        driver.shard.renew(driver.shard.find(NAME))
+        driver.shard.lifetimes.renew(driver.shard.find(NAME))
         assert driver.exists()
         assert kinds(driver) == [Kind.CREATE]
 
@@ -204,7 +204,7 @@ class TestExpiryRecord:
 
     def test_append_sees_a_renewal_by_reads(self, driver):
         driver.clock.advance(95)
-        driver.shard.renew(driver.shard.find(NAME))
+        driver.shard.lifetimes.renew(driver.shard.find(NAME))
         driver.commit()
         driver.clock.advance(90)
         assert driver.committed(driver.append(b"y")) == Appended(2)
@@ -213,7 +213,7 @@ class TestExpiryRecord:
 class TestReplay:
     def test_it_does_not_depend_on_the_clock(self, driver):
         driver.clock.advance(50)
-        driver.shard.renew(driver.shard.find(NAME))
+        driver.shard.lifetimes.renew(driver.shard.find(NAME))
         driver.create("b/lasting", body=b"y", ttl_s=10**6)
         driver.commit()
         driver.clock.advance(101)

@@ -17,7 +17,7 @@ def kinds(driver):
 
 def renew_after(driver, seconds):
     driver.clock.advance(seconds)
-    driver.shard.renew(driver.shard.find(NAME))
+    driver.shard.lifetimes.renew(driver.shard.find(NAME))
     driver.commit()
 
 
@@ -72,9 +72,9 @@ def test_there_is_none_for_a_stream_whose_deletion_is_staged(driver):
     driver.clock.advance(50)
     stream = driver.shard.find(NAME)
     driver.delete()
-    driver.shard.renew(stream)
+    driver.shard.lifetimes.renew(stream)
     driver.commit()
-    driver.shard.renew(stream)
+    driver.shard.lifetimes.renew(stream)
     driver.commit()
     assert kinds(driver) == [Kind.CREATE, Kind.DELETE]
     assert driver.restart().shard.state.by_name == {}
@@ -85,14 +85,14 @@ def test_there_is_none_for_a_stream_that_is_being_replaced(driver):
     stream = driver.shard.find(NAME)
     driver.delete()
     driver.create(ttl_s=100)
-    driver.shard.renew(stream)
+    driver.shard.lifetimes.renew(stream)
     driver.commit()
     assert Kind.TOUCH not in kinds(driver)
 
 
 def test_renewal_that_could_not_be_written_is_written_by_the_next_read(driver):
     driver.clock.advance(50)
-    driver.shard.renew(driver.shard.find(NAME))
+    driver.shard.lifetimes.renew(driver.shard.find(NAME))
     driver.answer(FAILED)
     assert driver.shard.find(NAME).recorded_deadline_ms < driver.clock.now_ms() + 100_000
     renew_after(driver, 1)
@@ -103,7 +103,7 @@ def test_renewal_while_the_log_is_stalled_is_written_by_the_next_read(driver):
     driver.create("b/other")
     driver.answer(UNKNOWN, stored=True)
     driver.clock.advance(COMMIT_TIMEOUT_S + 50)
-    driver.shard.renew(driver.shard.find(NAME))
+    driver.shard.lifetimes.renew(driver.shard.find(NAME))
     driver.commit()
     renew_after(driver, 1)
     assert Kind.TOUCH in kinds(driver)
@@ -116,7 +116,7 @@ def test_renewal_counts_while_an_append_to_a_new_stream_is_pending():
     driver.append(b"y")
     driver.answer(COMMITTED)
     driver.clock.advance(2)
-    driver.shard.renew(driver.shard.find(NAME))
+    driver.shard.lifetimes.renew(driver.shard.find(NAME))
     driver.clock.advance(2)
     assert driver.exists()
     assert driver.committed(driver.append(b"z")) == Appended(3)
