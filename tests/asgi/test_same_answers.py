@@ -3,44 +3,30 @@
 What HTTP/1.1 itself asks for is the host's business here, and stays in `tests/http`.
 """
 
+from importlib import import_module
 from types import ModuleType
 
-from tests.http import (
-    test_append,
-    test_caching,
-    test_close,
-    test_cors,
-    test_create,
-    test_delete,
-    test_head,
-    test_json_mode,
-    test_long_poll,
-    test_producers,
-    test_read,
-    test_restart,
-    test_sse,
-    test_ttl,
-)
 from tests.http.test_restart import restart
 
 __all__ = ["restart"]
 
-MODULES = (
-    test_append,
-    test_caching,
-    test_close,
-    test_cors,
-    test_create,
-    test_delete,
-    test_head,
-    test_json_mode,
-    test_long_poll,
-    test_producers,
-    test_read,
-    test_restart,
-    test_sse,
-    test_ttl,
+NAMES = (
+    "append",
+    "caching",
+    "close",
+    "cors",
+    "create",
+    "delete",
+    "head",
+    "json_mode",
+    "long_poll",
+    "producers",
+    "read",
+    "restart",
+    "sse",
+    "ttl",
 )
+MODULES = tuple(import_module(f"tests.http.test_{name}") for name in NAMES)
 # A host that cannot start says so in its own way; see `test_hosts`.
 NOT_HERE = {"test_second_server_on_the_same_data_is_told_why_not"}
 

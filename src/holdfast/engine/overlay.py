@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from holdfast.engine.state import take_over
 from holdfast.format.records import encode
-from holdfast.protocol.producer import ProducerState
 
 if TYPE_CHECKING:
     from holdfast.engine.commit import Batch, CommitLoop
     from holdfast.engine.state import State, Stream
     from holdfast.format.records import Record, StreamMeta
-    from holdfast.protocol.producer import Producer
+    from holdfast.protocol.producer import Producer, ProducerState
 
 
 class Staged(msgspec.Struct):
@@ -91,16 +91,8 @@ class Staging:
         """Put a record into the open batch and its effect into the overlay."""
         batch = self._commits.add(record, encode(record))
         staged.tail += len(record.payload)
-        if record.producer is not None:
-            producer_id, epoch, producer_seq = record.producer
-            if staged.producers is None:
-                staged.producers = {}
-            staged.producers[producer_id] = ProducerState(epoch, producer_seq)
-        if record.seq is not None:
-            staged.seq = record.seq
-        if record.closes:
-            staged.closed = True
-            staged.closer = record.producer
+        if record.producer is not None or record.seq is not None or record.closes:
+            take_over(staged, record)
         meta = staged.meta
         if meta.ttl_s is not None and meta.expires_at_ms is None:
             staged.deadline_ms = record.at_ms + meta.ttl_s * 1000
@@ -120,6 +112,12 @@ class Staging:
         """Whether the removal of a published stream is pending."""
         staged = self.overlay.get(stream.meta.name)
         return staged is not None and (staged.gone or staged.number != stream.number)
+
+    def created(self, stream: Stream) -> None:
+        """A stream is published: an entry that later writes keep alive sees it from now on."""
+        staged = self.overlay.get(stream.meta.name)
+        if staged is not None and staged.number == stream.number:
+            staged.base = stream
 
     def settle(self, batch: Batch) -> None:
         """The batch is published: drop the entries that nothing later touched."""

@@ -12,7 +12,6 @@ Rules:
 
 from __future__ import annotations
 
-import logging
 from typing import TYPE_CHECKING, Any
 
 from holdfast.engine.commit import Batch, CommitLoop
@@ -40,8 +39,6 @@ if TYPE_CHECKING:
     from holdfast.clock import Clock
     from holdfast.engine.commit import Reply
     from holdfast.log.interface import Log
-
-_log = logging.getLogger(__name__)
 
 
 class Shard:
@@ -257,31 +254,31 @@ class Shard:
         state, position = self.state, batch.position
         append, bytes_before = state.append, state.appended_bytes
         woken: dict[Stream, None] = {}
+        rare = 0
         for index, record in enumerate(batch.records):
             if record.kind == Kind.APPEND:
                 stream = append(record)
             else:
                 stream = state.apply(record, position, index)
-                self._count_rare(record, stream)
+                self._published_rare(record, stream)
+                rare += 1
             if stream.readers is not None:
                 woken[stream] = None
         self._staging.settle(batch)
         counters = self.counters
-        counters.appends += len(batch.records)
+        counters.appends += len(batch.records) - rare
         counters.append_bytes += state.appended_bytes - bytes_before
         batch.answer()
         for stream in woken:
             if stream.readers is not None:
                 stream.readers.wake()
 
-    def _count_rare(self, record: Record, stream: Stream) -> None:
+    def _published_rare(self, record: Record, stream: Stream) -> None:
+        """A record other than an append is applied: count it, and tell who keeps track."""
         counters = self.counters
-        counters.appends -= 1
         if record.kind == Kind.CREATE:
             counters.creates += 1
-            staged = self._overlay.get(stream.meta.name)
-            if staged is not None and staged.number == stream.number:
-                staged.base = stream  # so that it sees renewals by reads
+            self._staging.created(stream)
         elif record.kind == Kind.DELETE:
             counters.deletes += 1
         elif record.kind == Kind.EXPIRE:

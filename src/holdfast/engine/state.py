@@ -6,7 +6,7 @@ as right after a commit. Readers see this state and no other.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from holdfast.format.records import Kind, Record, StreamMeta, stream_number
 from holdfast.protocol.content import media_type
@@ -59,6 +59,29 @@ class Stream:
         self.gone = False
 
 
+class Writable(Protocol):
+    """What a write changes besides the bytes, of a published stream or a staged one."""
+
+    producers: dict[bytes, ProducerState] | None
+    seq: bytes | None
+    closed: bool
+    closer: Producer | None
+
+
+def take_over(stream: Writable, record: Record) -> None:
+    """Take over the producer, sequence and closure that a record carries."""
+    if record.producer is not None:
+        producer_id, epoch, seq = record.producer
+        if stream.producers is None:
+            stream.producers = {}
+        stream.producers[producer_id] = ProducerState(epoch, seq)
+    if record.seq is not None:
+        stream.seq = record.seq
+    if record.closes:
+        stream.closed = True
+        stream.closer = record.producer
+
+
 class State:
     """All streams of a shard, by name and by number."""
 
@@ -109,16 +132,8 @@ class State:
             self.appended_bytes += len(payload)
             self.stored_bytes += len(payload)
         stream.last_write_ms = record.at_ms
-        if record.producer is not None:
-            producer_id, epoch, seq = record.producer
-            if stream.producers is None:
-                stream.producers = {}
-            stream.producers[producer_id] = ProducerState(epoch, seq)
-        if record.seq is not None:
-            stream.seq = record.seq
-        if record.closes:
-            stream.closed = True
-            stream.closer = record.producer
+        if record.producer is not None or record.seq is not None or record.closes:
+            take_over(stream, record)
         if stream.meta.ttl_s is not None and stream.meta.expires_at_ms is None:
             deadline_ms = record.at_ms + stream.meta.ttl_s * 1000
             stream.recorded_deadline_ms = deadline_ms

@@ -31,7 +31,7 @@ from holdfast.errors import (
 )
 from holdfast.http.asgi_slot import AsgiSlot
 from holdfast.http.errors import answer_error, error_body
-from holdfast.http.exchange import KEPT_FIELDS, LIST_FIELDS, Request
+from holdfast.http.exchange import KEPT_FIELDS, Request, join_repeated
 from holdfast.http.node import Node
 from holdfast.settings import load_settings
 
@@ -176,12 +176,10 @@ def _request(scope: Scope) -> Request:
         key = KEPT_FIELDS.get(name.lower())
         if key is None:
             continue
-        if key in fields and key in LIST_FIELDS:
-            fields[key] += b", " + value
-        elif key in fields:
-            raise InvalidRequestError(f"The header {key.decode()} is given more than once.")
-        else:
+        if key not in fields:
             fields[key] = value
+        elif not join_repeated(fields, key, value):
+            raise InvalidRequestError(f"The header {key.decode()} is given more than once.")
     scheme = scope.get("scheme", "http").encode()
     query = scope.get("query_string", b"")
     request = Request(scope["method"].encode(), path, query, fields, scheme)

@@ -6,6 +6,8 @@ import asyncio
 from collections import deque
 from typing import TYPE_CHECKING, Any, Final
 
+from holdfast.http.exchange import BODILESS
+
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
@@ -14,7 +16,6 @@ if TYPE_CHECKING:
     Send = Callable[[dict[str, Any]], Awaitable[None]]
 
 QUEUE_BYTES_MAX: Final = 65_536
-_BODILESS: Final = frozenset({204, 304})
 
 
 class AsgiSlot:
@@ -40,7 +41,7 @@ class AsgiSlot:
 
     def answer(self, status: int, fields: bytes, body: bytes = b"") -> None:
         """Answer in one piece."""
-        if status not in _BODILESS and (body or not self._is_head):
+        if status not in BODILESS and (body or not self._is_head):
             fields += b"Content-Length: %d\r\n" % len(body)
         seconds = self._app.clock.monotonic_s() - self._started_s
         self._begin(status, fields, seconds)

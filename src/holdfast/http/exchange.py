@@ -16,8 +16,6 @@ if TYPE_CHECKING:
 
 # The only request fields that are kept; everything else is dropped while parsing.
 _KEPT = (
-    b"accept-encoding",
-    b"authorization",
     b"content-length",
     b"content-type",
     b"expect",
@@ -36,7 +34,17 @@ _KEPT = (
 # As sent by most clients, so that the common case needs no lower-casing.
 KEPT_FIELDS = {spelling: name for name in _KEPT for spelling in (name, name.title())}
 # Fields whose value is a list: repeating them is the same as a comma.
-LIST_FIELDS = frozenset({b"accept-encoding", b"if-none-match", b"upgrade"})
+_LIST_FIELDS = frozenset({b"if-none-match", b"upgrade"})
+# Answers that have no body, and no length either.
+BODILESS = frozenset({204, 304})
+
+
+def join_repeated(fields: dict[bytes, bytes], name: bytes, value: bytes) -> bool:
+    """Add a field that is there already to its list; whether it is one that may be repeated."""
+    if name not in _LIST_FIELDS:
+        return False
+    fields[name] += b", " + value
+    return True
 
 
 class Request(msgspec.Struct, gc=False):

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
+from holdfast.http.exchange import BODILESS
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -16,7 +18,6 @@ _STATUS_LINES: Final = {
     status.value: b"HTTP/1.1 %d %b\r\n" % (status.value, status.phrase.encode())
     for status in HTTPStatus
 }
-_BODILESS: Final = frozenset({204, 304})
 
 
 class _LastChunk:
@@ -67,7 +68,7 @@ class NativeSlot(msgspec.Struct):
         elif not self.chunked:
             fields += b"Connection: keep-alive\r\n"
         is_head = self.method == b"HEAD"
-        if status in _BODILESS or (is_head and not body):
+        if status in BODILESS or (is_head and not body):
             output = _STATUS_LINES[status] + fields + app.head_end
         else:
             length = len(body)

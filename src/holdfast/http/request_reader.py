@@ -20,7 +20,7 @@ from holdfast.errors import (
     InvalidRequestError,
     PayloadTooLargeError,
 )
-from holdfast.http.exchange import KEPT_FIELDS, LIST_FIELDS, Request
+from holdfast.http.exchange import KEPT_FIELDS, Request, join_repeated
 from holdfast.http.native_slot import NativeSlot
 
 if TYPE_CHECKING:
@@ -139,9 +139,7 @@ class RequestReader(ABC, asyncio.Protocol):
         fields = self._fields
         if key not in fields:
             fields[key] = value
-        elif key in LIST_FIELDS:
-            fields[key] += b", " + value
-        else:
+        elif not join_repeated(fields, key, value):
             self._repeated = key
 
     def on_headers_complete(self) -> None:

@@ -107,7 +107,7 @@ class DiskFiles:
         with path.open("rb") as file:
             return file.read(size_bytes)
 
-    def create(self, path: Path) -> DiskFile:
+    def create(self, path: Path) -> File:
         """A new, empty file."""
         flags = os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
         return DiskFile(os.open(path, flags, 0o640))

@@ -7,16 +7,18 @@ import os
 import threading
 from typing import TYPE_CHECKING
 
-from holdfast.log.files import DiskFile, DiskFiles
+from holdfast.log.files import DiskFiles
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from holdfast.log.files import File
 
 
 class FaultyFile:
     """A file whose writes and syncs fail when its `FaultyFiles` says so."""
 
-    def __init__(self, inner: DiskFile, faults: FaultyFiles) -> None:
+    def __init__(self, inner: File, faults: FaultyFiles) -> None:
         self._inner = inner
         self._faults = faults
 
@@ -63,7 +65,7 @@ class FaultyFiles(DiskFiles):
         code = queue.pop(0)
         return OSError(code, os.strerror(code))
 
-    def create(self, path: Path) -> FaultyFile:  # type: ignore[override]  # a File all the same
+    def create(self, path: Path) -> File:
         """Create a file, or fail."""
         error = self.take("create")
         if error is not None:
