@@ -47,6 +47,24 @@ class LogCorruptError(HoldfastError):
     code = "log_corrupt"
 
 
+class CatalogError(HoldfastError):
+    """The catalog is damaged, or does not belong to this log and object store."""
+
+    code = "catalog_damaged"
+
+
+class ObjectMissingError(HoldfastError):
+    """An object that is referred to is not in the object store; the message names it."""
+
+    code = "object_missing"
+
+
+class PackCorruptError(HoldfastError):
+    """A pack is damaged; the message names it and says what is wrong."""
+
+    code = "pack_corrupt"
+
+
 class InvalidRequestError(HoldfastError):
     """The request is malformed; the message says what and why."""
 
@@ -154,6 +172,12 @@ class StreamSeqError(ConflictError):
     code = "stream_seq_regression"
 
 
+class SwapRefusedError(ConflictError):
+    """A pack is not in use any more, or the new packs do not hold the same bytes."""
+
+    code = "swap_refused"
+
+
 class PayloadTooLargeError(HoldfastError):
     """The request's body is larger than the server takes."""
 
@@ -201,6 +225,19 @@ class CommitUnknownError(UnavailableError):
     """The log did not answer in time: the write may or may not be stored."""
 
     code = "commit_unknown"
+
+
+class StoreError(UnavailableError):
+    """The object store does not answer, or refuses for now.
+
+    `advice` says which setting or permission to change, where waiting alone will not help.
+    """
+
+    code = "store_unavailable"
+
+    def __init__(self, message: str, advice: str = "") -> None:
+        super().__init__(message)
+        self.advice = advice
 
 
 def _all_classes(root: type[HoldfastError]) -> list[type[HoldfastError]]:

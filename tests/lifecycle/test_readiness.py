@@ -38,11 +38,20 @@ class PausedRecovery:
         self.port = self._port()
         self.url = f"http://127.0.0.1:{self.port}"
 
-    def _feed(self, data: bytes) -> None:
-        feeder = threading.Thread(target=self._pipe.write_bytes, args=(data,), daemon=True)
+    def _feed(self, data: bytes, *, with_file: bool = False) -> None:
+        feeder = threading.Thread(target=self._write, args=(data, with_file), daemon=True)
         feeder.start()
         feeder.join(DEADLINE_S)
         assert not feeder.is_alive(), "the server does not read its log"
+
+    def _write(self, data: bytes, with_file: bool) -> None:
+        with self._pipe.open("wb") as pipe:
+            if with_file:
+                # The server has the pipe open by now; by its name it will find the file.
+                file = self._pipe.with_suffix(".file")
+                file.write_bytes(self._segment)
+                file.replace(self._pipe)
+            pipe.write(data)
 
     def stderr(self) -> str:
         """Everything the server has written to stderr."""
@@ -50,8 +59,8 @@ class PausedRecovery:
         return self._stderr.read()
 
     def feed_rest(self) -> None:
-        """Let recovery go on."""
-        self._feed(self._segment)
+        """Let recovery go on; the segment is a file again, as it is written to at the end."""
+        self._feed(self._segment, with_file=True)
 
     def wait_until_draining(self) -> None:
         """Wait until the server accepts nobody any more."""

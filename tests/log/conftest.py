@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.log.implementations import ALL, KEEPING, FileImplementation
+from tests.log.implementations import ALL, FILES, KEEPING, FileImplementation
 
 
 @pytest.fixture(params=ALL)
@@ -16,6 +16,14 @@ def any_log(request, tmp_path):
 def keeping_log(request, tmp_path):
     """A log that gives back after a restart what it was given."""
     implementation = KEEPING[request.param](tmp_path)
+    yield implementation
+    implementation.close()
+
+
+@pytest.fixture(params=FILES)
+def segmented_log(request, tmp_path):
+    """A log in segment files."""
+    implementation = FILES[request.param](tmp_path)
     yield implementation
     implementation.close()
 

@@ -5,14 +5,17 @@ To add another (a replicated log), write a class like these and name it in `KEEP
 
 import errno
 from functools import partial
+from pathlib import Path
 from queue import Empty, SimpleQueue
+from random import Random
 
 from holdfast.log.file import FileLog
 from holdfast.log.interface import Batch, Outcome, Result
 from holdfast.log.memory import MemoryLog
-from holdfast.testing import FakeClock, FaultyFiles, ScriptedLog
+from holdfast.testing import ClockWorker, FakeClock, FaultyFiles, ScriptedLog, SimFiles
 
 ANSWER_S_MAX = 30
+SIMULATED_S = 5.0
 
 
 class OpenLog:
@@ -40,16 +43,30 @@ class OpenLog:
         self.log.settle(results.append)
         return self._wait(results)
 
-    def _wait(self, results) -> Result:
+    def cut(self):
+        """What was durable at that moment."""
+        cuts = []
+        self.log.cut(cuts.append)
+        return self._wait(cuts)
+
+    def _wait(self, results):
         self._before_waiting()
         while not results:
-            try:
-                call, args = self._calls.get(timeout=ANSWER_S_MAX)
-            except Empty:
-                raise AssertionError("the log does not answer") from None
-            call(*args)
+            self._run_one()
         (result,) = results
         return result
+
+    def wait_for_one(self):
+        """Run one call that the log has posted."""
+        self._before_waiting()
+        self._run_one()
+
+    def _run_one(self):
+        try:
+            call, args = self._calls.get(timeout=ANSWER_S_MAX)
+        except Empty:
+            raise AssertionError("the log does not answer") from None
+        call(*args)
 
     def outcome(self, position, *parts):
         return self.append(position, *parts).outcome
@@ -68,23 +85,27 @@ class FileImplementation:
 
     def __init__(self, directory, *, segment_bytes=4096, ballast_bytes=0, zero_ahead_bytes=0):
         self.directory = directory
-        self.files = FaultyFiles()
+        self.files = self._make_files()
         self.segment_bytes = segment_bytes
         self.ballast_bytes = ballast_bytes
         self.zero_ahead_bytes = zero_ahead_bytes
         self._seed = 0
         self._open = []
 
-    def make(self):
+    def _make_files(self):
+        return FaultyFiles()
+
+    def make(self, **parts):
         """A log that was not read or started yet."""
         self._seed += 1
         return FileLog(
             self.directory,
-            FakeClock(seed=self._seed),
+            parts.pop("clock", None) or FakeClock(seed=self._seed),
             segment_bytes=self.segment_bytes,
             ballast_bytes=self.ballast_bytes,
             zero_ahead_bytes=self.zero_ahead_bytes,
             files=self.files,
+            **parts,
         )
 
     def open(self, after=0):
@@ -120,6 +141,40 @@ class FileImplementation:
         return list(self.make().replay(after))
 
 
+class SimulatedImplementation(FileImplementation):
+    """The file log without a thread, on a disk in memory: a restart is a power failure."""
+
+    def __init__(self, directory, **sizes):
+        super().__init__(Path("/data/log"), **sizes)
+        self.random = Random(1)
+        self._workers = []
+
+    def _make_files(self):
+        return SimFiles()
+
+    def open(self, after=0):
+        clock = FakeClock()
+        self._workers.append(ClockWorker(clock))
+        log = self.make(clock=clock, worker=self._workers[-1])
+        opened = OpenLog(log, after=after, before_waiting=lambda: clock.advance(SIMULATED_S))
+        self._open.append(opened)
+        return opened
+
+    def reopen(self, after=0):
+        self.lose_power()
+        return self.open(after)
+
+    def lose_power(self):
+        while self._workers:
+            self._workers.pop().kill()
+        self._open.clear()
+        self.files = self.files.crash(self.random)
+
+    def segments(self):
+        names = self.files.names(self.directory)
+        return [self.directory / name for name in names if name.endswith(".seg")]
+
+
 class ScriptedImplementation:
     """The log that tests of the engine use: it must keep the contract too."""
 
@@ -147,6 +202,8 @@ class ScriptedImplementation:
         self._outcomes = [Outcome.UNKNOWN, Outcome.FAILED]
 
     def _answer(self):
+        if self._log.under_way is None:
+            return
         outcome = self._outcomes.pop(0) if self._outcomes else Outcome.COMMITTED
         self._log.answer(outcome, stored=False)
 
@@ -164,9 +221,13 @@ class MemoryImplementation:
         pass
 
 
-KEEPING = {
+FILES = {
     "file": FileImplementation,
     "zeroed file": partial(FileImplementation, zero_ahead_bytes=1000),
+    "simulated file": partial(SimulatedImplementation, zero_ahead_bytes=1000),
+}
+KEEPING = {
+    **FILES,
     "scripted": ScriptedImplementation,
 }
 ALL = {**KEEPING, "memory": MemoryImplementation}

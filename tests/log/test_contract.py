@@ -2,7 +2,7 @@
 
 import pytest
 
-from holdfast.log.interface import Batch, Outcome, Result
+from holdfast.log.interface import Batch, Cut, Outcome, Result
 from tests.log.implementations import batches
 
 BODIES = [b"first", b"", b"x" * 10_000, b"\x00" * 100, b"last"]
@@ -153,3 +153,81 @@ class TestTrim:
         again = keeping_log.reopen(after=6)
         again.commit(Batch(10, b"next"))
         assert keeping_log.reopen(after=6).replayed == [*expected[6:], Batch(10, b"next")]
+
+
+class TestCut:
+    def test_cut_of_an_empty_log_is_empty(self, any_log):
+        assert any_log.open().cut() == Cut(0, ())
+
+    def test_cut_tells_the_last_position(self, any_log):
+        log = any_log.open()
+        for batch in batches(*BODIES):
+            log.commit(batch)
+            assert log.cut().through == batch.position
+
+    def test_cut_comes_between_the_batches_it_parts(self, any_log):
+        log, events, last = any_log.open(), [], 6
+
+        def done(result):
+            assert result.outcome is Outcome.COMMITTED
+            position = sum(isinstance(event, int) for event in events) + 1
+            events.append(position)
+            if position < last:
+                hand_over(position + 1)
+
+        def hand_over(position):
+            log.log.append(position, [b"body"], done)
+            log.log.cut(events.append)
+
+        hand_over(1)
+        while len(events) < 2 * last:
+            log.wait_for_one()
+        for at, event in enumerate(events):
+            if isinstance(event, Cut):
+                before = [each for each in events[:at] if isinstance(each, int)]
+                assert before == list(range(1, event.through + 1))
+
+    def test_failed_batch_is_no_part_of_a_cut(self, keeping_log):
+        log = keeping_log.open()
+        log.commit(*batches(b"first"))
+        keeping_log.fail_next()
+        assert log.outcome(2, b"failed") is Outcome.FAILED
+        assert log.cut().through == 1
+
+    def test_batch_of_unknown_outcome_is_no_part_of_a_cut(self, keeping_log):
+        log = keeping_log.open()
+        log.commit(*batches(b"first"))
+        keeping_log.lose_next()
+        assert log.outcome(2, b"lost") is Outcome.UNKNOWN
+        cuts = []
+        log.log.cut(cuts.append)
+        assert log.settle().outcome is Outcome.FAILED
+        assert [cut.through for cut in cuts] == [1]
+
+    def test_appends_go_on_after_cuts(self, keeping_log):
+        log = keeping_log.open()
+        for batch in batches(*BODIES):
+            log.cut()
+            log.commit(batch)
+        assert keeping_log.reopen().replayed == batches(*BODIES)
+
+    def test_what_was_cut_can_be_trimmed(self, keeping_log):
+        log = keeping_log.open()
+        log.commit(*batches(*BODIES))
+        through = log.cut().through
+        log.log.trim(through)
+        assert log.cut() == Cut(through, ())
+        log.commit(Batch(through + 1, b"after"))
+        again = keeping_log.reopen(after=through)
+        assert again.replayed == [Batch(through + 1, b"after")]
+        assert again.cut().through == through + 1
+
+    def test_position_outlives_a_log_that_was_trimmed_to_nothing(self, keeping_log):
+        log = keeping_log.open()
+        log.commit(*batches(*BODIES))
+        log.log.trim(log.cut().through)
+        for _ in range(3):
+            log = keeping_log.reopen(after=len(BODIES))
+            assert log.replayed == []
+            assert log.cut().through == len(BODIES)
+        log.commit(Batch(len(BODIES) + 1, b"next"))

@@ -41,10 +41,16 @@ class TestNames:
         import holdfast.testing
 
         assert set(holdfast.testing.__all__) == {
+            "ClockWorker",
             "FakeClock",
             "FaultyFiles",
+            "FaultyObjects",
+            "FaultyRanges",
             "HangingFiles",
+            "KilledError",
             "ScriptedLog",
+            "SimFiles",
+            "StoreFaults",
         }
 
     @pytest.mark.parametrize("name", all_modules())

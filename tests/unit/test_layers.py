@@ -18,7 +18,7 @@ LAYERS = [
     {"log", "storage", "client"},
     {"net", "format"},
     {"protocol"},
-    {"errors", "clock", "settings"},
+    {"errors", "clock", "settings", "failpoints"},
 ]
 HEIGHT = {name: -at for at, layer in enumerate(LAYERS) for name in layer}
 # What sees less than its height allows.

@@ -93,8 +93,11 @@ class CommitLoop:
         self._under_way: Batch | None = None
         self._started_s = 0.0
         self._timer: Timer | None = None
-        # Writes are taken while this is not set and not too much is pending.
+        # Writes are taken while neither is set and not too much is pending. `full` is the reason
+        # why there is no room in memory for what would be written.
         self.stalled = False
+        self.full = ""
+        self.refusals = 0
         self.pending_bytes = 0
         self._on_idle: list[Callable[[], None]] = []
 
@@ -109,6 +112,13 @@ class CommitLoop:
 
     def check(self) -> None:
         """Raise if no write can be taken now."""
+        if self.full:
+            self.refusals += 1
+            raise OverloadedError(f"Not taken now: {self.full}. Try again later.")
+        self.check_log()
+
+    def check_log(self) -> None:
+        """Raise if the log takes nothing now."""
         if self.stalled:
             raise UnavailableError(
                 "The log has not answered for an earlier write; no write is taken until it has."

@@ -8,6 +8,8 @@ Rules:
   record once they have moved the deadline by a share of the TTL.
 - Once the deadline has passed only a write that came in time, and is on its way to the log, can
   save the stream.
+- Streams in memory wait in a queue of deadlines; those that are not are found by the catalog's
+  index of deadlines. The sweep goes through that index once, from where it stopped the last time.
 """
 
 from __future__ import annotations
@@ -17,24 +19,37 @@ from typing import TYPE_CHECKING, Final
 from holdfast.engine.expiry import ExpiryQueue
 from holdfast.engine.overlay import Staged
 from holdfast.format.records import Kind, Record, encode
+from holdfast.storage.catalog import Due
 
 if TYPE_CHECKING:
     from holdfast.clock import Clock
     from holdfast.engine.commit import CommitLoop
     from holdfast.engine.overlay import Staging
     from holdfast.engine.state import State, Stream
+    from holdfast.storage.catalog import Catalog
 
 _SWEEP_S: Final = 1.0
 _SWEEP_STREAMS_MAX: Final = 500
 # A renewal by reads becomes a record once it moved the deadline by this share of the TTL.
 _RENEWAL_SHARE: Final = 10
+_BEGINNING: Final = Due(-1, 0)
 
 
 class Lifetimes:
     """The deadlines of a shard's streams."""
 
-    def __init__(self, state: State, staging: Staging, commits: CommitLoop, clock: Clock) -> None:
+    def __init__(
+        self,
+        state: State,
+        staging: Staging,
+        commits: CommitLoop,
+        clock: Clock,
+        catalog: Catalog | None = None,
+    ) -> None:
         self._state = state
+        self._catalog = catalog
+        # Everything up to here in the catalog's index was looked at.
+        self._swept = _BEGINNING
         self._staging = staging
         self._commits = commits
         self._clock = clock
@@ -75,15 +90,17 @@ class Lifetimes:
             return
         stream.deadline_ms = deadline_ms
         moved_ms = deadline_ms - stream.recorded_deadline_ms
-        if (
-            moved_ms * _RENEWAL_SHARE > ttl_s * 1000
-            and stream.number not in self._renewing
-            and not self._commits.stalled
-            and not self._staging.is_gone(stream)
-        ):
-            record = Record(Kind.TOUCH, stream.number, deadline_ms)
-            self._commits.add(record, encode(record))
-            self._renewing.add(stream.number)
+        if moved_ms * _RENEWAL_SHARE > ttl_s * 1000 and stream.number not in self._renewing:
+            self._record(stream)
+
+    def _record(self, stream: Stream) -> None:
+        """Make a record of the deadline, unless no write is taken."""
+        if self._commits.stalled or self._staging.is_gone(stream):
+            return
+        assert stream.deadline_ms is not None, "only streams with a deadline are renewed"
+        record = Record(Kind.TOUCH, stream.number, stream.deadline_ms)
+        self._commits.add(record, encode(record))
+        self._renewing.add(stream.number)
 
     def lapsed(self, staged: Staged, now_ms: int) -> bool:
         """Whether the stream has expired; if so its removal is staged."""
@@ -111,6 +128,7 @@ class Lifetimes:
         if commits.stalled or commits.pending_bytes > commits.pending_bytes_max:
             return
         due = self._queue.take_due(self._clock.now_ms(), _SWEEP_STREAMS_MAX)
+        due += self._due_in_catalog(_SWEEP_STREAMS_MAX - len(due))
         for stream in due:
             self._expire(stream)
             if not self._staging.is_gone(stream):
@@ -118,6 +136,43 @@ class Lifetimes:
                 self._queue.add(stream)
         if len(due) == _SWEEP_STREAMS_MAX:
             self._clock.call_soon(self._sweep_round)
+
+    def _due_in_catalog(self, streams_max: int) -> list[Stream]:
+        """Streams that are due and were not in memory; they are now."""
+        state = self._state
+        due: list[Stream] = []
+        while self._catalog is not None and len(due) < streams_max:
+            page = self._catalog.due(self._clock.now_ms(), self._swept, streams_max - len(due))
+            if not page:
+                break
+            self._swept = page[-1]
+            for entry in page:
+                # Those in memory are in the queue, with the deadline they have by now.
+                if entry.number not in state.by_number:
+                    stream = state.find_number(entry.number)
+                    if stream is not None:
+                        due.append(stream)
+        return due
+
+    def loaded(self, stream: Stream) -> None:
+        """A stream came into memory: watch it."""
+        self._queue.add(stream)
+
+    def evicted(self, stream: Stream) -> None:
+        """A stream left memory: the sweep has to find it in the catalog."""
+        if stream.deadline_ms is not None:
+            entry = Due(stream.deadline_ms, stream.number)
+            if entry <= self._swept:
+                self._swept = Due(entry.deadline_ms, entry.number - 1)
+
+    def is_recorded(self, stream: Stream) -> bool:
+        """Whether the log knows all there is to know of the deadline; if not it will."""
+        if stream.number in self._renewing or stream.number in self._expiring:
+            return False
+        if stream.deadline_ms == stream.recorded_deadline_ms:
+            return True
+        self._record(stream)
+        return False
 
     def published(self, record: Record, stream: Stream) -> None:
         """A record other than an append is durable."""
@@ -131,7 +186,7 @@ class Lifetimes:
     def dropped(self) -> None:
         """A batch failed: renewals and removals that were pending are to be tried again."""
         for number in self._expiring:
-            stream = self._state.by_number.get(number)
+            stream = self._state.find_number(number)
             if stream is not None:
                 self._queue.add(stream)
         self._expiring.clear()

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from holdfast.engine.state import take_over
 from holdfast.format.records import encode
+from holdfast.format.rows import renewed_deadline_ms, take_over
 
 if TYPE_CHECKING:
     from holdfast.engine.commit import Batch, CommitLoop
@@ -83,7 +83,7 @@ class Staging:
         """The stream of this name as it will be, or None if there is none."""
         staged = self.overlay.get(name)
         if staged is None:
-            stream = self._state.by_name.get(name)
+            stream = self._state.find(name)
             return None if stream is None else Staged.over(stream)
         return staged
 
@@ -94,8 +94,8 @@ class Staging:
         if record.producer is not None or record.seq is not None or record.closes:
             take_over(staged, record)
         meta = staged.meta
-        if meta.ttl_s is not None and meta.expires_at_ms is None:
-            staged.deadline_ms = record.at_ms + meta.ttl_s * 1000
+        if meta.ttl_s is not None:
+            staged.deadline_ms = renewed_deadline_ms(meta, record.at_ms) or staged.deadline_ms
         staged.batch = batch
         batch.touched.append(staged)
         self.overlay[meta.name] = staged

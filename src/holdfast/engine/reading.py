@@ -1,28 +1,33 @@
-"""Reading a stream's bytes: up to a limit, from any valid offset to a valid one."""
+"""Reading what is in memory: up to a limit, from any valid offset to a valid one.
+
+A read ends behind the last whole message that fits: an append, or an element of a JSON stream. A
+message that does not fit alone is given whole if it is JSON, and cut otherwise: text between
+characters, other bytes anywhere. `storage.cold` cuts what it reads from packs in the same places.
+"""
 
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from holdfast.errors import InvalidOffsetError
-from holdfast.protocol.content import JSON, is_text
+from holdfast.protocol.content import JSON, cut_text, is_text
 from holdfast.protocol.json_mode import SEPARATOR, SEPARATOR_BYTE
 
 if TYPE_CHECKING:
     from holdfast.engine.state import Stream
 
-# A UTF-8 character has at most this many bytes after its first.
-_CONTINUATION_BYTES_MAX: Final = 3
-
 
 def check_offset(stream: Stream, offset: int) -> None:
-    """Raise unless a read may start here: up to the tail, and between JSON messages."""
+    """Raise unless a read may start here: up to the tail, and between JSON messages.
+
+    Whether a cold offset is between messages shows when the bytes are read.
+    """
     if offset > stream.tail:
         raise InvalidOffsetError(
             f"Offset {offset:020d} is past the tail of the stream, {stream.tail:020d}."
         )
-    if stream.media == JSON and 0 < offset < stream.tail:
+    if stream.media == JSON and stream.base < offset < stream.tail:
         index = bisect_right(stream.ends, offset)
         chunk = stream.chunks[index]
         inside = offset - (stream.ends[index] - len(chunk))
@@ -30,39 +35,45 @@ def check_offset(stream: Stream, offset: int) -> None:
             raise InvalidOffsetError(f"Offset {offset:020d} is inside a JSON message.")
 
 
-def end_of_read(stream: Stream, offset: int, bytes_max: int) -> int:
-    """Where a read from `offset` ends: after as many whole appends as fit.
+def end_of_read(stream: Stream, offset: int, bytes_max: int, *, must_give: bool = True) -> int:
+    """Where a read from `offset`, which is in memory, ends.
 
-    An append that does not fit alone is cut: JSON between messages, of which at least one is
-    given, text between characters, other bytes anywhere.
+    `must_give` is whether a first message that does not fit is given all the same.
     """
-    if offset + bytes_max >= stream.tail:
+    target = offset + bytes_max
+    if target >= stream.tail:
         return stream.tail
     ends = stream.ends
     first = bisect_right(ends, offset)
-    last = bisect_right(ends, offset + bytes_max, first)
-    if last > first:
-        return ends[last - 1]
-    chunk, end = stream.chunks[first], ends[first]
-    start = end - len(chunk)
-    return start + _cut(chunk, offset - start, bytes_max, stream.media)
+    last = bisect_right(ends, target, first)
+    whole = ends[last - 1] if last > first else offset
+    if stream.media != JSON:
+        if whole > offset or not must_give:
+            return whole
+        chunk, start = _chunk(stream, first)
+        return start + _cut(chunk, offset - start, bytes_max, stream.media)
+    if whole == target:
+        return whole
+    # Some messages of the append that does not fit may fit.
+    chunk, start = _chunk(stream, last)
+    at = max(offset - start, 0)
+    fitting = chunk.rfind(SEPARATOR, at, target - start)
+    if fitting >= 0:
+        return start + fitting + 1
+    if whole > offset or not must_give:
+        return whole
+    return start + chunk.index(SEPARATOR, at) + 1
+
+
+def _chunk(stream: Stream, index: int) -> tuple[bytes, int]:
+    """A chunk and the offset it starts at."""
+    chunk = stream.chunks[index]
+    return chunk, stream.ends[index] - len(chunk)
 
 
 def _cut(chunk: bytes, at: int, bytes_max: int, media: str) -> int:
     """Where to cut a chunk that is too long, counting from its start."""
-    cut = at + bytes_max
-    if media == JSON:
-        fitting = chunk.rfind(SEPARATOR, at, cut)
-        return (fitting if fitting >= 0 else chunk.index(SEPARATOR, cut)) + 1
-    if is_text(media):
-        # At least one whole character, however small the limit.
-        cut = min(max(cut, at + 1 + _CONTINUATION_BYTES_MAX), len(chunk))
-        if cut == len(chunk):
-            return cut
-        for shorter in range(cut, max(cut - _CONTINUATION_BYTES_MAX, at + 1) - 1, -1):
-            if chunk[shorter] & 0xC0 != 0x80:
-                return shorter
-    return cut
+    return cut_text(chunk, at, bytes_max) if is_text(media) else at + bytes_max
 
 
 def read(stream: Stream, offset: int, end: int) -> bytes:

@@ -22,6 +22,7 @@ from holdfast.engine.live import LiveReaders
 from holdfast.engine.overlay import Staged, Staging
 from holdfast.engine.requests import Appended, AppendRequest, Created, CreateRequest, Deleted
 from holdfast.engine.state import State, Stream
+from holdfast.engine.tier import Tier
 from holdfast.errors import (
     ContentTypeMismatchError,
     HoldfastError,
@@ -39,6 +40,9 @@ if TYPE_CHECKING:
     from holdfast.clock import Clock
     from holdfast.engine.commit import Reply
     from holdfast.log.interface import Log
+    from holdfast.storage.catalog import Catalog
+    from holdfast.storage.cold import ColdReader
+    from holdfast.storage.commands import Worker
 
 
 class Shard:
@@ -53,14 +57,20 @@ class Shard:
         pending_bytes_max: int,
         commit_timeout_s: float,
         ttl_is_fixed: bool = False,
+        catalog: Catalog | None = None,
     ) -> None:
-        self.state = State()
+        self.state = State(catalog)
+        self.catalog = catalog
+        # Set by `attach` where there is storage to flush to.
+        self.tier: Tier | None = None
+        self.cold: ColdReader | None = None
         self.counters = Counters()
         self.live = LiveReaders(clock)
         self.log = log
         self._clock = clock
         self._ttl_is_fixed = ttl_is_fixed
         self._abandoned = False
+        self._flushed = 0
         self._commits = CommitLoop(
             log,
             clock,
@@ -74,20 +84,56 @@ class Shard:
         self.when_idle = self._commits.when_idle
         self._staging = Staging(self.state, self._commits)
         self._overlay = self._staging.overlay
-        self.lifetimes = Lifetimes(self.state, self._staging, self._commits, clock)
+        self.lifetimes = Lifetimes(self.state, self._staging, self._commits, clock, catalog)
 
     # Life.
 
-    def recover(self, after: int = 0) -> int:
-        """Apply the log past `after`; the number of batches. For a thread, before `start`."""
-        batches, position = 0, after
-        for position, body in self.log.replay(after):
+    def attach(
+        self,
+        worker: Worker,
+        cold: ColdReader,
+        *,
+        soft_bytes: int,
+        hard_bytes: int,
+        flush_age_s: float,
+        streams_cached_max: int,
+    ) -> None:
+        """Flush to storage, and read from it what is not in memory; before `recover`."""
+        self.cold = cold
+        self.tier = Tier(
+            self.state,
+            self._staging,
+            self.lifetimes,
+            self._commits,
+            self.log,
+            worker,
+            self._clock,
+            soft_bytes=soft_bytes,
+            hard_bytes=hard_bytes,
+            flush_age_s=flush_age_s,
+            streams_cached_max=streams_cached_max,
+        )
+
+    def recover(self) -> int:
+        """Apply what the log has beyond the catalog; the number of batches.
+
+        For a thread, before `start`.
+        """
+        batches = 0
+        if self.catalog is not None:
+            totals = self.catalog.totals()
+            self.state.begin(totals.streams, totals.stored_bytes)
+            self._flushed = totals.flushed
+        position = self._flushed
+        for position, body in self.log.replay(self._flushed):
             if self._abandoned:
                 raise UnavailableError("The server is shutting down.")
             batches += 1
+            index = -1
             try:
                 for index, record in enumerate(decode(body)):
                     self.state.apply(record, position, index)
+                self.state.generation.records += index + 1
             except (AssertionError, KeyError, ValueError) as error:
                 raise LogCorruptError(
                     f"The log's batch {position} is sound but cannot be applied: {error!r}. "
@@ -105,6 +151,8 @@ class Shard:
         """Take writes from now on; `post` runs a call on the event loop from any thread."""
         self.log.start(post)
         self.lifetimes.start()
+        if self.tier is not None:
+            self.tier.start(self._flushed)
 
     @property
     def position(self) -> int:
@@ -116,11 +164,21 @@ class Shard:
         """Whether an unknown outcome keeps writes out."""
         return self._commits.stalled
 
+    @property
+    def full(self) -> str:
+        """Why appends are refused for want of memory; empty while they are taken."""
+        return self._commits.full
+
+    @property
+    def refusals(self) -> int:
+        """Writes that were refused for want of memory."""
+        return self._commits.refusals
+
     # Reading.
 
     def find(self, name: str) -> Stream:
         """The published stream of this name; raises if there is none or it has expired."""
-        stream = self.state.by_name.get(name)
+        stream = self.state.by_name.get(name) or self.state.find(name)
         if stream is None:
             raise StreamNotFoundError(name)
         if stream.deadline_ms is not None and self.lifetimes.has_ended(stream):
@@ -132,12 +190,12 @@ class Shard:
     def append(self, name: str, request: AppendRequest, reply: Reply, context: Any) -> None:
         """Append to a stream, close it, or both; `reply(context, outcome)` answers once."""
         commits = self._commits
-        if commits.stalled or commits.pending_bytes > commits.pending_bytes_max:
+        if commits.stalled or commits.full or commits.pending_bytes > commits.pending_bytes_max:
             commits.check()
         now_ms = self._clock.now_ms()
         staged = self._overlay.get(name)
         if staged is None:
-            stream = self.state.by_name.get(name)
+            stream = self.state.by_name.get(name) or self.state.find(name)
             if stream is None:
                 raise StreamNotFoundError(name)
             staged = Staged.over(stream)
@@ -178,8 +236,8 @@ class Shard:
         self._answer(staged, reply, context, outcome)
 
     def delete(self, name: str, reply: Reply, context: Any) -> None:
-        """Delete a stream and all its data."""
-        self._commits.check()
+        """Delete a stream and all its data; that is taken even where memory is full."""
+        self._commits.check_log()
         now_ms = self._clock.now_ms()
         staged = self._staging.view(name)
         if staged is None or staged.gone or self.lifetimes.lapsed(staged, now_ms):
@@ -266,12 +324,15 @@ class Shard:
                 woken[stream] = None
         self._staging.settle(batch)
         counters = self.counters
+        state.generation.records += len(batch.records)
         counters.appends += len(batch.records) - rare
         counters.append_bytes += state.appended_bytes - bytes_before
         batch.answer()
         for stream in woken:
             if stream.readers is not None:
                 stream.readers.wake()
+        if self.tier is not None:
+            self.tier.published()
 
     def _published_rare(self, record: Record, stream: Stream) -> None:
         """A record other than an append is applied: count it, and tell who keeps track."""

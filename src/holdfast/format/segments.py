@@ -18,9 +18,12 @@ never trusts a length that was not written by us.
 from __future__ import annotations
 
 from struct import Struct
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from xxhash import xxh3_64_intdigest
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 HEADER_BYTES: Final = 64
 FRAME_BYTES: Final = 32
@@ -55,13 +58,20 @@ class UnknownVersionError(ValueError):
     """The header is sound, but of a version this code does not read."""
 
 
+class DamagedSegmentError(ValueError):
+    """A segment is not what its header and its end say; the message names the byte."""
+
+    def __init__(self, at: int, what: str) -> None:
+        super().__init__(f"byte {at}: {what}")
+
+
 def encode_header(header: SegmentHeader) -> bytes:
     """The 64 bytes a segment starts with."""
     packed = _HEADER.pack(_MAGIC, FORMAT_VERSION, 0, *header)
     return (packed + _CHECKSUM.pack(xxh3_64_intdigest(packed))).ljust(HEADER_BYTES, b"\0")
 
 
-def decode_header(data: bytes) -> SegmentHeader | None:
+def decode_header(data: bytes | memoryview) -> SegmentHeader | None:
     """The header at the start of `data`, or None where there is no sound one."""
     if len(data) < HEADER_BYTES:
         return None
@@ -91,7 +101,7 @@ def encode_batch(salt: int, position: int, body: bytes) -> bytes:
     )
 
 
-def decode_batch(data: bytes, at: int, salt: int) -> Frame | None:
+def decode_batch(data: bytes | memoryview, at: int, salt: int) -> Frame | None:
     """The batch that starts at byte `at`, or None where there is no sound one."""
     if at + FRAME_BYTES > len(data):
         return None
@@ -101,10 +111,34 @@ def decode_batch(data: bytes, at: int, salt: int) -> Frame | None:
     if head_sum != xxh3_64_intdigest(data[at : at + _FRAME_HEAD.size], seed=salt):
         return None
     start = at + FRAME_BYTES
-    body = data[start : start + length]
+    # One copy whatever `data` is: bytes are copied by the slice, a view by bytes().
+    body = bytes(data[start : start + length])
     if len(body) != length or body_sum != xxh3_64_intdigest(body, seed=salt):
         return None
     return Frame(position, body, start + length)
+
+
+def iter_batches(
+    data: bytes | memoryview, header: SegmentHeader, end: int | None
+) -> Iterator[Frame]:
+    """The batches from the header up to byte `end`, all of which must be sound and in order.
+
+    Without a known end they go on as far as they are sound; what follows them is the caller's to
+    judge.
+    """
+    at, expected, salt = HEADER_BYTES, header.first_position, header.salt
+    while at != end:
+        frame = decode_batch(data, at, salt)
+        if frame is None:
+            if end is None:
+                return
+            raise DamagedSegmentError(at, f"there is no sound batch, but one up to {end}")
+        if frame.position != expected:
+            raise DamagedSegmentError(at, f"batch {frame.position} where {expected} belongs")
+        if end is not None and frame.end > end:
+            raise DamagedSegmentError(at, f"batch {expected} goes on past the end at {end}")
+        yield frame
+        at, expected = frame.end, expected + 1
 
 
 def find_batch(data: bytes, at: int, salt: int) -> int | None:

@@ -7,7 +7,7 @@ from email.utils import formatdate
 from typing import TYPE_CHECKING, Final
 
 from holdfast.errors import HoldfastError, OverloadedError, UnavailableError
-from holdfast.http import health
+from holdfast.http import health, storage_routes
 from holdfast.http.append import append
 from holdfast.http.create import create
 from holdfast.http.errors import answer_error
@@ -56,7 +56,7 @@ class App:
         self.not_ready = "The server is recovering its log."
         self.draining = False
         self.started_ms = clock.now_ms()
-        self._router = Router(_STREAM, health.RESOURCES)
+        self._router = Router(_STREAM, health.RESOURCES | storage_routes.RESOURCES)
         self.security_fields = (
             "X-Content-Type-Options: nosniff\r\n"
             "Cross-Origin-Resource-Policy: cross-origin\r\n"

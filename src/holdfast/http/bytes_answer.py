@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from holdfast.engine.cold_read import read_through
 from holdfast.engine.reading import end_of_read, read
+from holdfast.errors import HoldfastError
+from holdfast.http.errors import answer_error
 from holdfast.protocol.content import JSON
 from holdfast.protocol.etag import matches, read_etag
 from holdfast.protocol.json_mode import array_form
+from holdfast.storage.cold import ColdBytes
 
 if TYPE_CHECKING:
     from holdfast.engine.state import Stream
@@ -31,18 +35,69 @@ class ReadRequest(NamedTuple):
 def answer_bytes(app: App, slot: Slot, asked: ReadRequest, extra_fields: bytes = b"") -> None:
     """Answer with what is stored from the start, or 304 if the client has it already."""
     stream, start = asked.stream, asked.start
+    if start < stream.base:
+        _answer_cold(app, slot, asked, extra_fields)
+        return
     end = end_of_read(stream, start, asked.bytes_max)
-    etag = read_etag(stream.number, start, end, closed=stream.closed and end == stream.tail)
+    if _is_known(app, slot, asked, end, extra_fields):
+        return
+    _answer(app, slot, asked, ColdBytes(end, read(stream, start, end)), extra_fields)
+
+
+def _answer_cold(app: App, slot: Slot, asked: ReadRequest, extra_fields: bytes) -> None:
+    """The start is in packs only: answer once it was read from there."""
+    gone = False
+
+    def leave() -> None:
+        nonlocal gone
+        gone = True
+
+    def done(result: ColdBytes | HoldfastError) -> None:
+        if gone:
+            return
+        slot.on_gone = None
+        if isinstance(result, HoldfastError):
+            answer_error(slot, result)
+        elif not _is_known(app, slot, asked, result.end, extra_fields):
+            _answer(app, slot, asked, result, extra_fields)
+
+    slot.on_gone = leave
+    assert app.shard.cold is not None, "only storage makes bytes cold"
+    read_through(app.shard.cold, asked.stream, asked.start, asked.bytes_max, done)
+
+
+def _is_known(app: App, slot: Slot, asked: ReadRequest, end: int, extra_fields: bytes) -> bool:
+    """Answer 304 if the client has just these bytes."""
+    if asked.if_none_match is None:
+        return False
+    if not matches(asked.if_none_match, _etag(asked, end)):
+        return False
+    slot.answer(304, _fields(app, asked, end) + extra_fields)
+    return True
+
+
+def _answer(
+    app: App, slot: Slot, asked: ReadRequest, found: ColdBytes, extra_fields: bytes
+) -> None:
+    end, data = found
+    body = array_form(data) if asked.stream.media == JSON else data
+    slot.answer(200, _fields(app, asked, end) + extra_fields, body)
+
+
+def _etag(asked: ReadRequest, end: int) -> bytes:
+    stream = asked.stream
+    return read_etag(stream.number, asked.start, end, closed=stream.closed and end == stream.tail)
+
+
+def _fields(app: App, asked: ReadRequest, end: int) -> bytes:
     if asked.from_now:
         caching = b"Cache-Control: no-store\r\n"
     else:
-        caching = b"ETag: %b\r\nCache-Control: %b\r\n" % (etag, _cache_control(app, stream))
-    fields = read_fields(stream, end) + caching + extra_fields
-    if asked.if_none_match is not None and matches(asked.if_none_match, etag):
-        slot.answer(304, fields)
-        return
-    data = read(stream, start, end)
-    slot.answer(200, fields, array_form(data) if stream.media == JSON else data)
+        caching = b"ETag: %b\r\nCache-Control: %b\r\n" % (
+            _etag(asked, end),
+            _cache_control(app, asked.stream),
+        )
+    return read_fields(asked.stream, end) + caching
 
 
 def read_fields(stream: Stream, end: int) -> bytes:

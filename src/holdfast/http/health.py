@@ -15,13 +15,13 @@ if TYPE_CHECKING:
     from holdfast.http.app import App
     from holdfast.http.exchange import Request, Slot
 
-_JSON: Final = b"Content-Type: application/json\r\nCache-Control: no-store\r\n"
+JSON_FIELDS: Final = b"Content-Type: application/json\r\nCache-Control: no-store\r\n"
 _encode = msgspec.json.Encoder().encode
 
 
 def _health(_app: App, _request: Request, slot: Slot, _name: str) -> None:
     """The process is alive."""
-    slot.answer(200, _JSON, b'{"status":"ok"}')
+    slot.answer(200, JSON_FIELDS, b'{"status":"ok"}')
 
 
 def _ready(app: App, _request: Request, slot: Slot, _name: str) -> None:
@@ -32,7 +32,7 @@ def _ready(app: App, _request: Request, slot: Slot, _name: str) -> None:
         raise UnavailableError("The server is shutting down.")
     if app.shard.stalled:
         raise UnavailableError("The log has not answered for an earlier write.")
-    slot.answer(200, _JSON, b'{"status":"ready"}')
+    slot.answer(200, JSON_FIELDS, b'{"status":"ready"}')
 
 
 def _status(app: App, _request: Request, slot: Slot, _name: str) -> None:
@@ -51,11 +51,11 @@ def _status(app: App, _request: Request, slot: Slot, _name: str) -> None:
                 "role": "owner",
                 "last_position": shard.position,
                 "stalled": shard.stalled,
-                "streams": len(shard.state.by_name),
+                "streams": shard.state.streams,
             }
         ],
     }
-    slot.answer(200, _JSON, _encode(status))
+    slot.answer(200, JSON_FIELDS, _encode(status))
 
 
 def _metrics(app: App, _request: Request, slot: Slot, _name: str) -> None:

@@ -9,13 +9,11 @@ from collections import defaultdict
 from typing import TYPE_CHECKING, Final
 
 from prometheus_client import CollectorRegistry, generate_latest
-from prometheus_client.core import (
-    CounterMetricFamily,
-    GaugeMetricFamily,
-    HistogramMetricFamily,
-)
+from prometheus_client.core import CounterMetricFamily, HistogramMetricFamily
 
-from holdfast.engine.counters import BUCKETS, Histogram
+from holdfast.engine.counters import Histogram
+from holdfast.http.metric_families import buckets, counter, gauge, histogram
+from holdfast.http.storage_metrics import storage_metrics
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -62,6 +60,7 @@ class MetricsPage:
         """Every metric family, as `docs/metrics.md` lists them."""
         yield from self._collect_http()
         yield from self._collect_engine()
+        yield from storage_metrics(self._shard)
 
     def _collect_http(self) -> Iterator[Metric]:
         requests = CounterMetricFamily(
@@ -75,67 +74,40 @@ class MetricsPage:
             "From a request's last byte to its answer, live reads left out.",
             labels=["route"],
         )
-        for route, histogram in sorted(self._http.latency_us.items()):
-            latency.add_metric([route], _buckets(histogram, 1e-6), histogram.total * 1e-6)
+        for route, counts in sorted(self._http.latency_us.items()):
+            latency.add_metric([route], buckets(counts, 1e-6), counts.total * 1e-6)
         yield latency
-        yield _gauge("holdfast_http_connections", "Open connections.", self._http.connections)
+        yield gauge("holdfast_http_connections", "Open connections.", self._http.connections)
 
     def _collect_engine(self) -> Iterator[Metric]:
         shard, counters = self._shard, self._shard.counters
         log = shard.log.stats()
-        yield _counter("holdfast_appends", "Appends made durable.", counters.appends)
-        yield _counter(
-            "holdfast_append_bytes", "Message bytes made durable.", counters.append_bytes
-        )
-        yield _counter(
+        yield counter("holdfast_appends", "Appends made durable.", counters.appends)
+        yield counter("holdfast_append_bytes", "Message bytes made durable.", counters.append_bytes)
+        yield counter(
             "holdfast_duplicate_appends",
             "Appends recognised as a producer's retry.",
             counters.duplicates,
         )
-        yield _counter("holdfast_streams_created", "Streams created.", counters.creates)
-        yield _counter("holdfast_streams_deleted", "Streams deleted.", counters.deletes)
-        yield _counter("holdfast_streams_expired", "Streams expired.", counters.expirations)
-        yield _gauge("holdfast_streams", "Streams that exist.", len(shard.state.by_name))
-        yield _gauge("holdfast_stored_bytes", "Message bytes held.", shard.state.stored_bytes)
-        yield _gauge("holdfast_live_readers", "Open SSE and long-poll reads.", len(shard.live))
-        yield _counter("holdfast_commits", "Batches made durable.", counters.batches)
-        yield _counter(
+        yield counter("holdfast_streams_created", "Streams created.", counters.creates)
+        yield counter("holdfast_streams_deleted", "Streams deleted.", counters.deletes)
+        yield counter("holdfast_streams_expired", "Streams expired.", counters.expirations)
+        yield gauge("holdfast_streams", "Streams that exist.", shard.state.streams)
+        yield gauge("holdfast_stored_bytes", "Message bytes held.", shard.state.stored_bytes)
+        yield gauge("holdfast_live_readers", "Open SSE and long-poll reads.", len(shard.live))
+        yield counter("holdfast_commits", "Batches made durable.", counters.batches)
+        yield counter(
             "holdfast_commit_failures", "Batches the log refused.", counters.commit_failures
         )
-        yield _gauge(
+        yield gauge(
             "holdfast_commit_stalled",
             "1 while an unknown outcome keeps writes out.",
             int(shard.stalled),
         )
-        yield _histogram(
+        yield histogram(
             "holdfast_commit_seconds", "Time to make a batch durable.", counters.commit_us, 1e-6
         )
-        yield _histogram("holdfast_batch_records", "Records in a batch.", counters.batch_records)
-        yield _histogram("holdfast_batch_bytes", "Bytes in a batch.", counters.batch_bytes)
-        yield _gauge("holdfast_log_bytes", "Bytes of the log on disk.", log.size_bytes)
-        yield _gauge("holdfast_log_segments", "Segments of the log on disk.", log.segments)
-
-
-def _counter(name: str, text: str, value: float) -> Metric:
-    return CounterMetricFamily(name, text, value=value)
-
-
-def _gauge(name: str, text: str, value: float) -> Metric:
-    return GaugeMetricFamily(name, text, value=value)
-
-
-def _histogram(name: str, text: str, histogram: Histogram, scale: float = 1.0) -> Metric:
-    family = HistogramMetricFamily(name, text)
-    family.add_metric([], _buckets(histogram, scale), histogram.total * scale)
-    return family
-
-
-def _buckets(histogram: Histogram, scale: float) -> list[tuple[str, float]]:
-    """Cumulative counts, as Prometheus wants them."""
-    total = 0
-    buckets: list[tuple[str, float]] = []
-    for bits, count in enumerate(histogram.counts[:BUCKETS]):
-        total += count
-        buckets.append((f"{2**bits * scale:.9g}", total))
-    buckets.append(("+Inf", total + histogram.counts[BUCKETS]))
-    return buckets
+        yield histogram("holdfast_batch_records", "Records in a batch.", counters.batch_records)
+        yield histogram("holdfast_batch_bytes", "Bytes in a batch.", counters.batch_bytes)
+        yield gauge("holdfast_log_bytes", "Bytes of the log on disk.", log.size_bytes)
+        yield gauge("holdfast_log_segments", "Segments of the log on disk.", log.segments)

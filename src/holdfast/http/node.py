@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from holdfast.engine.shard import Shard
 from holdfast.errors import HoldfastError
 from holdfast.http.app import App
+from holdfast.http.tiered import TieredStorage
 from holdfast.log.directory import DataDirectory
 from holdfast.log.file import FileLog
 from holdfast.log.memory import MemoryLog
@@ -33,19 +34,13 @@ class Node:
         self._files = files
         self._clock = clock
         self._directory: DataDirectory | None = None
+        self._storage: TieredStorage | None = None
         if settings.server.durability == "fsync":
             self._directory = DataDirectory.open(settings.server.data_dir)
         else:
             _log.warning("in memory only: nothing survives the end of this process")
         try:
-            shard = Shard(
-                self._open_log(),
-                clock,
-                batch_bytes_max=settings.wal.batch_bytes_max,
-                pending_bytes_max=settings.wal.pending_bytes_max,
-                commit_timeout_s=settings.wal.commit_timeout_s,
-                ttl_is_fixed=settings.server.stream_ttl == "fixed",
-            )
+            shard = self._open_shard()
         except OSError as error:
             self._release()
             raise self._unreadable(error) from error
@@ -54,6 +49,23 @@ class Node:
             raise
         self.app = App(shard, settings, clock)
         self._started = False
+
+    def _open_shard(self) -> Shard:
+        settings = self._settings
+        if self._directory is not None:
+            self._storage = TieredStorage(settings, self._directory, self._clock)
+        shard = Shard(
+            self._open_log(),
+            self._clock,
+            batch_bytes_max=settings.wal.batch_bytes_max,
+            pending_bytes_max=settings.wal.pending_bytes_max,
+            commit_timeout_s=settings.wal.commit_timeout_s,
+            ttl_is_fixed=settings.server.stream_ttl == "fixed",
+            catalog=None if self._storage is None else self._storage.catalog,
+        )
+        if self._storage is not None:
+            self._storage.attach(shard)
+        return shard
 
     def _open_log(self) -> Log:
         if self._directory is None:
@@ -80,14 +92,17 @@ class Node:
             batches = await asyncio.to_thread(shard.recover)
         except OSError as error:
             raise self._unreadable(error) from error
-        shard.start(asyncio.get_running_loop().call_soon_threadsafe)
+        post = asyncio.get_running_loop().call_soon_threadsafe
+        if self._storage is not None:
+            self._storage.start(post)
+        shard.start(post)
         self._started = True
         self.app.not_ready = ""
         _log.info(
-            "recovered %d streams from %d batches in %.2f s",
-            len(shard.state.by_name),
+            "recovered %d batches in %.2f s, %d streams in all",
             batches,
             self._clock.monotonic_s() - started_s,
+            shard.state.streams,
         )
 
     def end_live_readers(self) -> None:
@@ -108,10 +123,14 @@ class Node:
             _log.warning("some writes were still waiting for the log")
 
     async def close(self) -> None:
-        """Close log and data directory; the log's thread is waited for outside the loop."""
+        """Close log, storage and data directory; threads and child are waited for elsewhere."""
         await asyncio.to_thread(self.app.shard.log.close)
+        if self._storage is not None:
+            await asyncio.to_thread(self._storage.stop)
         self._release()
 
     def _release(self) -> None:
+        if self._storage is not None:
+            self._storage.close()
         if self._directory is not None:
             self._directory.close()

@@ -9,11 +9,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
+from holdfast.engine.cold_read import read_through
 from holdfast.engine.reading import end_of_read, read
+from holdfast.errors import HoldfastError
 from holdfast.protocol.content import is_text
 from holdfast.protocol.cursor import JITTER_S_MAX, interval_at, next_cursor, parse_cursor
 from holdfast.protocol.offsets import format_offset
 from holdfast.protocol.sse import ENCODING_HEADER, HEARTBEAT, control_event, data_event
+from holdfast.storage.cold import ColdBytes
 
 if TYPE_CHECKING:
     from holdfast.engine.state import Stream
@@ -52,8 +55,10 @@ class EventEncoder:
     def __init__(self) -> None:
         self.last = Event(None, 0, 0, 0, up_to_date=False, closed=False, data=b"")
 
-    def encode(self, stream: Stream, start: int, end: int, cursor: int) -> Event:
-        """The event from `start` to `end`, as the stream is now."""
+    def encode(
+        self, stream: Stream, start: int, end: int, cursor: int, stored: bytes | None = None
+    ) -> Event:
+        """The event from `start` to `end`, as the stream is now; `stored` if it was in packs."""
         up_to_date = end == stream.tail
         closed = stream.closed and up_to_date
         last = self.last
@@ -61,7 +66,8 @@ class EventEncoder:
             return last
         data = control_event(format_offset(end), cursor, up_to_date=up_to_date, closed=closed)
         if end > start:
-            data = data_event(read(stream, start, end), stream.media) + data
+            stored = read(stream, start, end) if stored is None else stored
+            data = data_event(stored, stream.media) + data
         self.last = last = Event(stream, start, end, cursor, up_to_date, closed, data)
         return last
 
@@ -73,6 +79,7 @@ class SseReader:
         "_app",
         "_bytes_max",
         "_ended",
+        "_fetching",
         "_floor",
         "_offset",
         "_slot",
@@ -89,6 +96,7 @@ class SseReader:
         self._offset = asked.start
         self._bytes_max = asked.bytes_max
         self._ended = False
+        self._fetching = False
         # An echoed cursor that is not in the past must be exceeded: the floor is chosen once.
         clock = app.clock
         jitter_s = clock.random_int(1, JITTER_S_MAX)
@@ -145,16 +153,38 @@ class SseReader:
             return
         if stream.gone:
             self._end()
+        elif self._offset < stream.base:
+            self._fetch()
         elif self._offset < stream.tail or stream.closed:
             self._write(end_of_read(stream, self._offset, self._bytes_max))
             if self._offset < stream.tail:
                 self._app.clock.call_soon(self._send)
 
-    def _write(self, end: int) -> None:
+    def _fetch(self) -> None:
+        """What comes next is in packs: send it once it was read from there."""
+        if not self._fetching:
+            self._fetching = True
+            cold = self._app.shard.cold
+            assert cold is not None, "only storage makes bytes cold"
+            read_through(cold, self._stream, self._offset, self._bytes_max, self._fetched)
+
+    def _fetched(self, result: ColdBytes | HoldfastError) -> None:
+        self._fetching = False
+        if self._ended:
+            return
+        if isinstance(result, HoldfastError):
+            # The client comes back with its last offset, and is told why if it still fails.
+            self._end()
+            return
+        self._write(result.end, result.data)
+        if not self._ended:
+            self._app.clock.call_soon(self._send)
+
+    def _write(self, end: int, stored: bytes | None = None) -> None:
         """Send the event up to `end` and its control event; the end of the stream ends this."""
         app, stream = self._app, self._stream
         cursor = max(self._floor, interval_at(app.clock.now_ms()))
-        self._slot.write(app.events.encode(stream, self._offset, end, cursor).data)
+        self._slot.write(app.events.encode(stream, self._offset, end, cursor, stored).data)
         self._offset = end
         self._written_s = app.clock.monotonic_s()
         if stream.closed and end == stream.tail:

@@ -1,18 +1,32 @@
-"""The data directory: who may use it, and which format it is in."""
+"""The data directory: who may use it, and which format it is in.
+
+The lock belongs to a server and to the child that inherits its descriptor: after a kill of the
+server the directory stays locked until the child, which ends by itself, is gone.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import fcntl
+import logging
 import os
+import threading
 from typing import TYPE_CHECKING, Final
 
 from holdfast.errors import DataDirectoryLockedError, HoldfastError, UnknownFormatError
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
+_log = logging.getLogger(__name__)
 FORMAT: Final = "holdfast-data 1\n"
+ORPHAN_WAIT_S_MAX: Final = 5.0
+_POLL_S: Final = 0.05
+
+
+def _sleep(seconds: float) -> None:
+    threading.Event().wait(seconds)
 
 
 class DataDirectory:
@@ -21,14 +35,19 @@ class DataDirectory:
     def __init__(self, path: Path, lock: int) -> None:
         self.path = path
         self.log_path = path / "log"
-        self._lock = lock
+        self.objects_path = path / "objects"
+        self.catalog_path = path / "catalog.sqlite"
+        self._lock: int | None = lock
 
     @classmethod
-    def open(cls, path: Path) -> DataDirectory:
-        """Create the directory if need be, lock it, and check its format."""
+    def open(cls, path: Path, *, sleep: Callable[[float], object] = _sleep) -> DataDirectory:
+        """Create the directory if need be, lock it, and check its format.
+
+        What a server that is gone has left behind is waited for, through `sleep`.
+        """
         try:
             _make(path)
-            directory = cls(path, _lock(path))
+            directory = cls(path, _lock(path, sleep))
             try:
                 _check_format(path)
                 _make(directory.log_path)
@@ -42,10 +61,21 @@ class DataDirectory:
             ) from error
         return directory
 
+    @property
+    def lock_descriptor(self) -> int:
+        """The descriptor that holds the lock, for a child to inherit."""
+        assert self._lock is not None, "the directory was closed"
+        return self._lock
+
     def close(self) -> None:
-        """Give up the lock."""
+        """Give up the lock; a child that has inherited it keeps it until it ends."""
+        if self._lock is None:
+            return
         with contextlib.suppress(OSError):
-            os.close(self._lock)
+            # Whoever comes next must not take this process for the child it has to wait for.
+            _write_holder(self._lock, "")
+        os.close(self._lock)
+        self._lock = None
 
 
 def _make(path: Path) -> None:
@@ -65,21 +95,55 @@ def _sync(directory: Path) -> None:
         os.close(descriptor)
 
 
-def _lock(path: Path) -> int:
+def _lock(path: Path, sleep: Callable[[float], object]) -> int:
     descriptor = os.open(path / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o640)
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        holder = os.read(descriptor, 32).decode("ascii", "replace").strip()
+        _wait_for_lock(path, descriptor, sleep)
+        _write_holder(descriptor, str(os.getpid()))
+    except BaseException:
         os.close(descriptor)
-        raise DataDirectoryLockedError(
-            f"The data directory {path} is in use by another server"
-            f"{f' (process {holder})' if holder else ''}. "
-            "Stop that one first, or choose another directory with --data-dir."
-        ) from None
-    os.ftruncate(descriptor, 0)
-    os.pwrite(descriptor, b"%d\n" % os.getpid(), 0)
+        raise
     return descriptor
+
+
+def _write_holder(descriptor: int, process: str) -> None:
+    # Always of one length and never cut: on a full disk there might be no room to grow again.
+    os.pwrite(descriptor, process.ljust(20).encode() + b"\n", 0)
+
+
+def _wait_for_lock(path: Path, descriptor: int, sleep: Callable[[float], object]) -> None:
+    polls = round(ORPHAN_WAIT_S_MAX / _POLL_S)
+    for poll in range(polls + 1):
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return
+        except BlockingIOError:
+            holder = os.pread(descriptor, 32, 0).decode("ascii", "replace").strip()
+        # Without a number the holder is just coming or going.
+        if holder and _is_alive(holder):
+            raise DataDirectoryLockedError(
+                f"The data directory {path} is in use by another server (process {holder}). "
+                "Stop that one first, or choose another directory with --data-dir."
+            )
+        if poll == 0:
+            _log.warning("%s is locked by what another server has left behind: waiting", path)
+        sleep(_POLL_S)
+    raise DataDirectoryLockedError(
+        f"The data directory {path} is locked by a child of a server that has ended"
+        f"{f' (process {holder})' if holder else ''}, and still is after {ORPHAN_WAIT_S_MAX:g} s. "
+        "Stop that child first, or choose another directory with --data-dir."
+    )
+
+
+def _is_alive(process: str) -> bool:
+    """Whether there is such a process; anything that cannot be one counts as such."""
+    try:
+        os.kill(int(process), 0)
+    except ProcessLookupError:
+        return False
+    except (OSError, OverflowError, ValueError):
+        pass
+    return True
 
 
 def _check_format(path: Path) -> None:

@@ -57,6 +57,9 @@ class Files(Protocol):
     def create(self, path: Path) -> File:
         """A new, empty file; an old one of that name is replaced."""
 
+    def open(self, path: Path) -> File:
+        """A file that is there, to be written."""
+
     def allocate(self, path: Path, size_bytes: int) -> None:
         """Reserve room on disk under this name."""
 
@@ -111,6 +114,10 @@ class DiskFiles:
         """A new, empty file."""
         flags = os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
         return DiskFile(os.open(path, flags, 0o640))
+
+    def open(self, path: Path) -> File:
+        """A file that is there, to be written."""
+        return DiskFile(os.open(path, os.O_RDWR | os.O_CLOEXEC))
 
     def allocate(self, path: Path, size_bytes: int) -> None:
         """Reserve room on disk, or leave nothing behind."""

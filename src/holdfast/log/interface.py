@@ -6,7 +6,7 @@ Rules every implementation keeps:
 - One batch is under way at a time; `done` is called once for it, on the event loop.
 - COMMITTED: the batch is durable, and replay will give it back for ever (until it is trimmed).
 - FAILED: no byte of the batch will ever be replayed; its position is free again.
-- UNKNOWN: neither is certain. The only call allowed then is `settle`, which finds out.
+- UNKNOWN: neither is certain. No batch may follow before `settle` has found out.
 """
 
 from __future__ import annotations
@@ -47,6 +47,22 @@ class LogStats(NamedTuple):
     segments: int
 
 
+class SealedSegment(NamedTuple):
+    """A file of batches; its bytes up to `end` are durable and final, what follows is not."""
+
+    path: str
+    end: int
+    first_position: int
+    last_position: int
+
+
+class Cut(NamedTuple):
+    """Everything durable at one moment: positions up to `through`, and where they are kept."""
+
+    through: int
+    segments: tuple[SealedSegment, ...]
+
+
 class Log(Protocol):
     """An ordered, durable sequence of batches with a single writer."""
 
@@ -61,6 +77,13 @@ class Log(Protocol):
 
     def settle(self, done: Callable[[Result], None]) -> None:
         """After UNKNOWN: find out what became of the batch; answers COMMITTED or FAILED."""
+
+    def cut(self, done: Callable[[Cut], None]) -> None:
+        """Seal what is durable so far; `done` gets every segment still kept, in order.
+
+        It is called on the event loop, after the `done` of every batch up to `through` and before
+        that of any later one. After a crash segments that were trimmed can be among them again.
+        """
 
     def trim(self, through: int) -> None:
         """Forget batches up to position `through`, as far as whole segments allow."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from holdfast.log.interface import LogStats, Outcome, Result
+from holdfast.log.interface import Cut, LogStats, Outcome, Result
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -19,10 +19,11 @@ class MemoryLog:
 
     def __init__(self) -> None:
         self._post: Callable[..., object] | None = None
+        self._position = 0
 
     def replay(self, after: int) -> Iterator[Batch]:
         """Nothing: there is nothing to come back to."""
-        del after
+        self._position = after
         return iter(())
 
     def start(self, post: Callable[..., object]) -> None:
@@ -31,13 +32,19 @@ class MemoryLog:
 
     def append(self, position: int, parts: list[bytes], done: Callable[[Result], None]) -> None:
         """Answer COMMITTED in the event loop's next round."""
-        del position, parts
+        del parts
         assert self._post is not None, "start() comes before append()"
+        self._position = position
         self._post(done, _COMMITTED)
 
     def settle(self, done: Callable[[Result], None]) -> None:
         """Never needed: no outcome is unknown here."""
         raise AssertionError("a memory log has no unknown outcomes")
+
+    def cut(self, done: Callable[[Cut], None]) -> None:
+        """Tell the position alone: there are no segments."""
+        assert self._post is not None, "start() comes before cut()"
+        self._post(done, Cut(self._position, ()))
 
     def trim(self, through: int) -> None:
         """Nothing to forget."""

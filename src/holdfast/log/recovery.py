@@ -21,19 +21,21 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from holdfast.errors import LogCorruptError, UnknownFormatError
 from holdfast.format.segments import (
     HEADER_BYTES,
+    DamagedSegmentError,
     SegmentHeader,
     UnknownVersionError,
-    decode_batch,
     decode_header,
     find_batch,
+    iter_batches,
 )
-from holdfast.log.interface import Batch
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
+    from holdfast.format.segments import Frame
     from holdfast.log.files import Files
+    from holdfast.log.interface import SealedSegment
 
 _log = logging.getLogger(__name__)
 _NAME: Final = re.compile(r"(\d{10})\.seg")
@@ -56,6 +58,27 @@ class Chain(NamedTuple):
     last_number: int
 
 
+class Tail(NamedTuple):
+    """The last batch of the last segment: its bytes, and where they are."""
+
+    path: Path
+    frame: bytes
+    at: int
+
+
+class Recovered(NamedTuple):
+    """What a replay has found, for the writer to go on from."""
+
+    position: int
+    kept: list[SealedSegment]
+    orphans: list[Path]
+    last_number: int
+    # What the next header will name: a segment's number and its end.
+    predecessor: tuple[int, int]
+    # None if the last segment holds no batch: then another's header vouches for all there are.
+    tail: Tail | None
+
+
 def segment_path(directory: Path, number: int) -> Path:
     """Where the segment with this number lives."""
     return directory / f"{number:010d}.seg"
@@ -75,7 +98,9 @@ def find_chain(files: Files, directory: Path) -> Chain:
         header = headers[current]
         segments.append(Segment(current, segment_path(directory, current), header, end))
         if header.predecessor >= current:
-            raise _damage(segments[-1].path, 0, "its header names a predecessor that comes later")
+            raise _damage(
+                segments[-1].path, "byte 0: its header names a predecessor that comes later"
+            )
         current, end = header.predecessor, header.predecessor_end
     segments.reverse()
     used = {segment.number for segment in segments}
@@ -92,44 +117,39 @@ def _read_header(files: Files, path: Path) -> SegmentHeader | None:
             f"{path} is of {error}, which this version of Holdfast does not read."
         ) from None
     if header is None and len(data) == HEADER_BYTES and any(files.read(path)):
-        raise _damage(path, 0, "its header is damaged")
+        raise _damage(path, "byte 0: its header is damaged")
     return header
 
 
-def read_segment(files: Files, segment: Segment, expected: int) -> Iterator[tuple[Batch, int]]:
-    """The segment's batches, each with the byte it ends at; `expected` is the first position."""
+def read_segment(files: Files, segment: Segment, expected: int) -> Iterator[Frame]:
+    """The segment's batches; `expected` is the first one's position."""
     data = files.read(segment.path)
-    salt = segment.header.salt
-    if segment.header.first_position != expected:
+    header, end = segment.header, HEADER_BYTES
+    if header.first_position != expected:
         raise _damage(
             segment.path,
-            0,
-            f"it starts at position {segment.header.first_position} instead of {expected}",
+            f"byte 0: it starts at position {header.first_position} instead of {expected}",
         )
-    at, end = HEADER_BYTES, segment.end
-    while at != end:
-        frame = decode_batch(data, at, salt)
-        if frame is None:
-            if end is not None:
-                raise _damage(segment.path, at, f"there is no sound batch, but one up to {end}")
-            _check_torn_tail(segment.path, data, at, salt)
-            return
-        if frame.position != expected or (end is not None and frame.end > end):
-            raise _damage(segment.path, at, f"batch {frame.position} where {expected} belongs")
-        yield Batch(frame.position, frame.body), frame.end
-        at, expected = frame.end, expected + 1
+    try:
+        for frame in iter_batches(data, header, segment.end):
+            end = frame.end
+            yield frame
+    except DamagedSegmentError as error:
+        raise _damage(segment.path, str(error)) from None
+    if segment.end is None:
+        _check_torn_tail(segment.path, data, end, header.salt)
 
 
 def _check_torn_tail(path: Path, data: bytes, at: int, salt: int) -> None:
     follower = find_batch(data, at + 1, salt)
     if follower is not None:
-        raise _damage(path, at, f"a sound batch follows at byte {follower}")
+        raise _damage(path, f"byte {at}: a sound batch follows at byte {follower}")
     if any(data[at:]):
         _log.warning("cutting a torn tail: %s ends at byte %d of %d", path, at, len(data))
 
 
-def _damage(path: Path, at: int, what: str) -> LogCorruptError:
+def _damage(path: Path, what: str) -> LogCorruptError:
     return LogCorruptError(
-        f"The log is damaged: {path} at byte {at}: {what}. Nothing was changed. "
+        f"The log is damaged: {path} at {what}. Nothing was changed. "
         "Restore the file from a backup, or move the data directory aside."
     )

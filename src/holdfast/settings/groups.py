@@ -59,6 +59,36 @@ def _clean_public_url(text: str) -> str:
     return text.rstrip("/")
 
 
+def _clean_store(text: str) -> str:
+    """Accept a path, or a URL with a scheme we know and nothing secret in it."""
+    if re.match(r"[A-Za-z][A-Za-z0-9+.-]*:", text) is None:
+        return text
+    url = urlsplit(text)
+    if url.scheme == "file" and url.netloc in {"", "localhost"} and url.path.startswith("/"):
+        return text
+    plain = re.fullmatch(r"(s3|gs|az)://[\w.-]+(/[^?#\s]*)?", text, re.ASCII)
+    if plain is None or re.search(r"/\.{0,2}/", f"{url.path.rstrip('/')}/"):
+        raise ValueError(
+            "expected a path, file:///path, s3://bucket/prefix, gs://bucket/prefix "
+            "or az://container/prefix"
+        )
+    return text.rstrip("/")
+
+
+def clean_endpoint(text: str) -> str:
+    """Accept the address of an S3 server, or nothing."""
+    if not text:
+        return text
+    try:
+        url = urlsplit(text)
+        good = url.scheme in {"http", "https"} and bool(url.hostname) and url.port != 0
+    except ValueError:  # a port that is none
+        good = False
+    if not good or not re.fullmatch(r"https?://[\w.:\[\]-]+(/[\w./-]*)?", text, re.ASCII):
+        raise ValueError("expected http://HOST[:PORT] or https://HOST[:PORT]")
+    return text.rstrip("/")
+
+
 @dataclass(frozen=True, slots=True)
 class ServerSettings:
     """Where the server listens, where its data lives, and what it promises."""
@@ -180,6 +210,77 @@ class WalSettings:
 
 
 @dataclass(frozen=True, slots=True)
+class StorageSettings:
+    """Packs in an object store: where they are, and when bytes move there from the log.
+
+    An S3 setting that is empty comes from the standard `AWS_*` variables (profiles in `~/.aws` are
+    not read). Google Cloud Storage takes `GOOGLE_APPLICATION_CREDENTIALS`, Azure
+    `AZURE_STORAGE_ACCOUNT_NAME` with `AZURE_STORAGE_ACCOUNT_KEY` or `AZURE_STORAGE_SAS_KEY`.
+    Roles of instances work for all three.
+    """
+
+    prefix: ClassVar[str] = ""
+
+    store: str = setting(
+        "",
+        "Object store for packs: `s3://bucket/prefix`, `gs://bucket/prefix`, "
+        "`az://container/prefix`, or a directory. Empty is `objects` in the data directory.",
+        clean=_clean_store,
+    )
+    s3_endpoint: str = setting(
+        "",
+        "Address of an S3 server other than AWS, `https://HOST[:PORT]`. "
+        "Empty: `AWS_ENDPOINT_URL_S3`, `AWS_ENDPOINT_URL`, or else AWS.",
+        clean=clean_endpoint,
+    )
+    s3_region: str = setting(
+        "", "Region of the bucket. Empty: `AWS_REGION`, `AWS_DEFAULT_REGION`, or else us-east-1."
+    )
+    s3_addressing: Literal["auto", "path", "virtual"] = setting(
+        "auto",
+        "Where the bucket's name goes: `path` (`https://HOST/bucket`) or `virtual` "
+        "(`https://bucket.HOST`). `auto` is virtual on AWS and path elsewhere.",
+    )
+    s3_access_key_id: str = setting(
+        "", "Access key. Empty: `AWS_ACCESS_KEY_ID`, a web identity, or the role of the instance."
+    )
+    s3_secret_access_key: str = setting("", "Secret of the access key.", secret=True)
+    s3_session_token: str = setting(
+        "", "Session token, where the access key is a temporary one.", secret=True
+    )
+    hot_bytes_soft: Count = setting(
+        100_663_296, "Cost of what is not yet in a pack at which a flush starts."
+    )
+    hot_bytes_hard: Count = setting(
+        268_435_456,
+        "Cost of what is not yet in a pack at which appends are answered with 503.",
+    )
+    flush_age_s: Seconds = setting(
+        600.0, "Age of what is not yet in a pack at which it is flushed."
+    )
+    block_cache_bytes: Annotated[int, Meta(ge=0)] = setting(
+        67_108_864, "Memory for bytes read from packs. 0 for no cache."
+    )
+    streams_cached_max: Count = setting(20_000, "Idle streams kept in memory.")
+    garbage_grace_s: Annotated[float, Meta(ge=0, le=31_536_000)] = setting(
+        86_400.0, "Age at which an object that nothing refers to is removed."
+    )
+    merge_packs: Annotated[int, Meta(ge=2)] = setting(
+        8, "Packs of similar size that are merged into one."
+    )
+
+    def check(self) -> None:
+        """Refuse limits in the wrong order, and half a key."""
+        if self.hot_bytes_soft > self.hot_bytes_hard:
+            raise ValueError("hot_bytes_soft must not exceed hot_bytes_hard")
+        if bool(self.s3_access_key_id) != bool(self.s3_secret_access_key):
+            missing = "s3_secret_access_key" if self.s3_access_key_id else "s3_access_key_id"
+            raise ValueError(f"an S3 access key needs its id and its secret; {missing} is not set")
+        if self.s3_session_token and not self.s3_access_key_id:
+            raise ValueError("s3_session_token needs s3_access_key_id, which is not set")
+
+
+@dataclass(frozen=True, slots=True)
 class LogSettings:
     """What the server says about itself on stderr."""
 
@@ -200,4 +301,5 @@ class Settings:
     http: HttpSettings = field(default_factory=HttpSettings)
     read: ReadSettings = field(default_factory=ReadSettings)
     wal: WalSettings = field(default_factory=WalSettings)
+    storage: StorageSettings = field(default_factory=StorageSettings)
     log: LogSettings = field(default_factory=LogSettings)

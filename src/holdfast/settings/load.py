@@ -16,8 +16,8 @@ from holdfast.settings.groups import Settings
 from holdfast.settings.setting import ENV_PREFIX, Setting, all_settings
 
 # Variables that share the prefix without being settings: the address a client command talks to,
-# and the settings file itself.
-ENV_RESERVED = frozenset({"HOLDFAST_URL", "HOLDFAST_CONFIG"})
+# the settings file itself, and the failpoints of crash tests.
+ENV_RESERVED = frozenset({"HOLDFAST_URL", "HOLDFAST_CONFIG", "HOLDFAST_FAILPOINTS"})
 FILE_VERSION = 1
 
 

@@ -2,6 +2,24 @@
 
 from holdfast.testing.clock import FakeClock
 from holdfast.testing.files import FaultyFiles, HangingFiles
-from holdfast.testing.log import ScriptedLog
+from holdfast.testing.life_clock import LifeClock
+from holdfast.testing.log import ClockWorker, ScriptedLog
+from holdfast.testing.objects import FaultyObjects, FaultyRanges, StoreFaults
+from holdfast.testing.sim_files import KilledError, SimFiles
+from holdfast.testing.sim_worker import SimWorker, WorkerKilledError
 
-__all__ = ["FakeClock", "FaultyFiles", "HangingFiles", "ScriptedLog"]
+__all__ = [
+    "ClockWorker",
+    "FakeClock",
+    "FaultyFiles",
+    "FaultyObjects",
+    "FaultyRanges",
+    "HangingFiles",
+    "KilledError",
+    "LifeClock",
+    "ScriptedLog",
+    "SimFiles",
+    "SimWorker",
+    "StoreFaults",
+    "WorkerKilledError",
+]

@@ -15,36 +15,8 @@ if TYPE_CHECKING:
     from holdfast.log.files import File
 
 
-class FaultyFile:
-    """A file whose writes and syncs fail when its `FaultyFiles` says so."""
-
-    def __init__(self, inner: File, faults: FaultyFiles) -> None:
-        self._inner = inner
-        self._faults = faults
-
-    def write_at(self, data: bytes, at: int) -> None:
-        """Write, or write only a part and fail."""
-        error = self._faults.take("write")
-        if error is None:
-            self._inner.write_at(data, at)
-            return
-        self._inner.write_at(data[: len(data) // 2], at)
-        raise error
-
-    def sync(self) -> None:
-        """Sync, or fail after the data has been handed over."""
-        error = self._faults.take("sync")
-        if error is not None:
-            raise error
-        self._inner.sync()
-
-    def close(self) -> None:
-        """Close the file."""
-        self._inner.close()
-
-
-class FaultyFiles(DiskFiles):
-    """Files on disk whose operations fail the next `n` times on command."""
+class Faults:
+    """Operations that fail the next `n` times on command."""
 
     def __init__(self) -> None:
         self._faults: dict[str, list[int]] = {}
@@ -65,26 +37,71 @@ class FaultyFiles(DiskFiles):
         code = queue.pop(0)
         return OSError(code, os.strerror(code))
 
-    def create(self, path: Path) -> File:
-        """Create a file, or fail."""
-        error = self.take("create")
+    def meet(self, operation: str) -> None:
+        """Raise the error that is due for this operation, if any."""
+        error = self.take(operation)
         if error is not None:
             raise error
+
+
+class FaultyFile:
+    """A file whose writes and syncs fail when its `Faults` say so."""
+
+    def __init__(self, inner: File, faults: Faults) -> None:
+        self._inner = inner
+        self._faults = faults
+
+    def write_at(self, data: bytes, at: int) -> None:
+        """Write, or write only a part and fail."""
+        error = self._faults.take("write")
+        if error is None:
+            self._inner.write_at(data, at)
+            return
+        self._inner.write_at(data[: len(data) // 2], at)
+        raise error
+
+    def sync(self) -> None:
+        """Sync, or fail after the data has been handed over."""
+        self._faults.meet("sync")
+        self._inner.sync()
+
+    def close(self) -> None:
+        """Close the file."""
+        self._inner.close()
+
+
+class FaultyFiles(Faults, DiskFiles):
+    """Files on disk whose operations fail on command, and then have done nothing."""
+
+    def create(self, path: Path) -> File:
+        """Create a file, or fail."""
+        self.meet("create")
         return FaultyFile(super().create(path), self)
+
+    def open(self, path: Path) -> File:
+        """Open a file, or fail."""
+        self.meet("open")
+        return FaultyFile(super().open(path), self)
 
     def allocate(self, path: Path, size_bytes: int) -> None:
         """Reserve room, or fail."""
-        error = self.take("allocate")
-        if error is not None:
-            raise error
+        self.meet("allocate")
         super().allocate(path, size_bytes)
 
     def truncate(self, path: Path, size_bytes: int) -> None:
-        """Cut a file, or fail and leave it as it is."""
-        error = self.take("truncate")
-        if error is not None:
-            raise error
+        """Cut a file, or fail."""
+        self.meet("truncate")
         super().truncate(path, size_bytes)
+
+    def remove(self, path: Path) -> None:
+        """Remove a file, or fail."""
+        self.meet("remove")
+        super().remove(path)
+
+    def sync_directory(self, directory: Path) -> None:
+        """Sync the directory, or fail."""
+        self.meet("sync_directory")
+        super().sync_directory(directory)
 
 
 class HangingFiles(FaultyFiles):

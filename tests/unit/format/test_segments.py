@@ -11,6 +11,7 @@ from holdfast.format.segments import (
     FORMAT_VERSION,
     FRAME_BYTES,
     HEADER_BYTES,
+    DamagedSegmentError,
     SegmentHeader,
     UnknownVersionError,
     decode_batch,
@@ -18,6 +19,7 @@ from holdfast.format.segments import (
     encode_batch,
     encode_header,
     find_batch,
+    iter_batches,
 )
 
 u64 = st.integers(0, 2**64 - 1)
@@ -131,3 +133,66 @@ def test_length_that_was_never_written_is_not_trusted():
 def test_many_magic_words_are_no_batch():
     data = encode_batch(OTHER_SALT, 1, b"")[:4] * 20_000
     assert find_batch(data, 0, SALT) is None
+
+
+class TestIteration:
+    """All batches of a segment, or the byte where it is not what it should be."""
+
+    FIRST = 42
+    BODIES = (b"alpha", b"", b"gamma" * 10)
+
+    def segment(self, *positions):
+        positions = positions or range(self.FIRST, self.FIRST + 3)
+        frames = [
+            encode_batch(HEADER.salt, position, body)
+            for position, body in zip(positions, self.BODIES, strict=True)
+        ]
+        return encode_header(HEADER) + b"".join(frames)
+
+    def read(self, data, end):
+        return [(frame.position, frame.body) for frame in iter_batches(data, HEADER, end)]
+
+    @property
+    def whole(self):
+        return [(self.FIRST + at, body) for at, body in enumerate(self.BODIES)]
+
+    @pytest.mark.parametrize("form", [bytes, memoryview])
+    def test_batches_up_to_the_end(self, form):
+        data = self.segment()
+        assert self.read(form(data + b"what lies beyond"), len(data)) == self.whole
+        assert self.read(form(data), HEADER_BYTES) == []
+
+    def test_bodies_are_bytes_of_their_own(self):
+        data = bytearray(self.segment())
+        frames = list(iter_batches(memoryview(data), HEADER, len(data)))
+        data[:] = bytes(len(data))
+        assert [frame.body for frame in frames] == list(self.BODIES)
+        assert all(type(frame.body) is bytes for frame in frames)
+
+    @pytest.mark.parametrize("rest", [b"", b"rubbish", bytes(500)])
+    def test_without_an_end_they_go_on_while_they_are_sound(self, rest):
+        assert self.read(self.segment() + rest, None) == self.whole
+
+    def test_every_flipped_bit_is_named_with_its_batch(self):
+        data = self.segment()
+        sound = list(iter_batches(data, HEADER, len(data)))
+        starts = [HEADER_BYTES, *(frame.end for frame in sound)]
+        for number, damaged in enumerate(flips(data[HEADER_BYTES:])):
+            at = HEADER_BYTES + number // 8
+            start = max(start for start in starts if start <= at)
+            with pytest.raises(ValueError, match=f"^byte {start}: there is no sound batch"):
+                self.read(data[:HEADER_BYTES] + damaged, len(data))
+
+    def test_every_end_inside_a_batch_is_refused(self):
+        data = self.segment()
+        ends = {HEADER_BYTES, *(frame.end for frame in iter_batches(data, HEADER, len(data)))}
+        for end in set(range(len(data) + 10)) - ends:
+            with pytest.raises(DamagedSegmentError, match="byte"):
+                self.read(data, end)
+
+    @pytest.mark.parametrize("positions", [(42, 44, 45), (42, 42, 43), (41, 42, 43), (43, 44, 45)])
+    @pytest.mark.parametrize("known", [True, False])
+    def test_batch_out_of_order_is_refused(self, positions, known):
+        data = self.segment(*positions)
+        with pytest.raises(DamagedSegmentError, match=r"byte \d+: batch \d+ where \d+ belongs"):
+            self.read(data, len(data) if known else None)

@@ -1,0 +1,285 @@
+"""Packs: immutable objects that hold the bytes of many streams, and all it takes to find them.
+
+    header | data | lengths | timestamps | positions | directory | delta | footer
+
+Everything is little-endian and starts at a multiple of 8 behind the data. The data of a stream is
+one or more *extents*, each a run of whole messages, back to back in the order of the directory.
+
+- The message index is three arrays with one entry per message in the order of the data: length
+  (u32), timestamp in ms (i64), position in the log (u64).
+- The directory is one array per field with one entry per extent (`DIRECTORY_FIELDS`), then the
+  checksum (u64) of every block of every extent. A block is `block_bytes` of an extent, its last one
+  what is left; so a part of an extent can be read and verified without the rest.
+- The delta says what changed in the pack's range of the log besides the bytes: the rows of streams
+  as of its end, and the numbers of streams that are gone. A pack that holds only the bytes of one
+  large stream has none; the pack of the same range that has it names it as a companion.
+- The footer has a fixed size, so that a reader finds everything from the end.
+
+Checksums are XXH3-64, seeded with the pack's random salt: a block of one pack never passes for one
+of another.
+"""
+
+from __future__ import annotations
+
+import sys
+from array import array
+from struct import Struct
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+import msgspec
+from xxhash import xxh3_64_intdigest
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+FORMAT_VERSION: Final = 1
+HEADER_BYTES: Final = 16
+BLOCK_BYTES: Final = 256 * 1024
+# An extent is at most this large, unless a single message is larger.
+EXTENT_BYTES_MAX: Final = 8 * 1024 * 1024
+EXTENT_MESSAGES_MAX: Final = 65_536
+
+MAGIC: Final = b"HFPACK\r\n"
+HEADER: Final = Struct("<8sII")
+_FOOTER: Final = Struct("<8sII15Q")
+_CHECKSUM: Final = Struct("<Q")
+FOOTER_BYTES: Final = _FOOTER.size + _CHECKSUM.size
+# (name, type of the array, bytes of an entry)
+DIRECTORY_FIELDS: Final = (
+    ("streams", "Q", 8),
+    ("starts", "Q", 8),
+    ("lengths", "Q", 8),
+    ("first_positions", "Q", 8),
+    ("last_positions", "Q", 8),
+    ("index_sums", "Q", 8),
+    ("messages", "I", 4),
+)
+assert sys.byteorder == "little", "arrays are written as they lie in memory"
+
+
+class PackFormatError(ValueError):
+    """The bytes are not a sound pack; the message says what is wrong."""
+
+
+class UnknownPackVersionError(PackFormatError):
+    """A sound pack of a version this code does not read."""
+
+
+class PackMeta(msgspec.Struct):
+    """What a pack says of itself besides its bytes."""
+
+    created_ms: int
+    has_delta: bool
+    # Packs whose contents are all in this one or gone: a rebuild ignores them.
+    supersedes: list[str] = []
+    # Packs of one large stream each that belong to the same range of the log.
+    companions: list[str] = []
+    # Streams that ended in this range.
+    removed: list[int] = []
+
+
+class Footer(NamedTuple):
+    """Where everything is."""
+
+    block_bytes: int
+    salt: int
+    after: int
+    through: int
+    data_end: int
+    messages: int
+    extents: int
+    blocks: int
+    directory_at: int
+    delta_at: int
+    rows: int
+    meta_bytes: int
+    footer_at: int
+    index_sum: int
+    directory_sum: int
+    delta_sum: int
+
+    @property
+    def lengths_at(self) -> int:
+        """Where the message index starts, with the lengths."""
+        return padded(self.data_end)
+
+    @property
+    def timestamps_at(self) -> int:
+        """Where the messages' timestamps start."""
+        return padded(self.lengths_at + 4 * self.messages)
+
+    @property
+    def positions_at(self) -> int:
+        """Where the messages' positions start."""
+        return self.timestamps_at + 8 * self.messages
+
+    @property
+    def size_bytes(self) -> int:
+        """The size of the whole pack."""
+        return self.footer_at + FOOTER_BYTES
+
+
+class Extent(NamedTuple):
+    """A run of whole messages of one stream, and where in its pack it lies."""
+
+    stream: int
+    start: int
+    length: int
+    data_at: int
+    message_at: int
+    messages: int
+    first_position: int
+    last_position: int
+    index_sum: int
+    # Eight bytes for each block.
+    sums: bytes
+
+    @property
+    def end(self) -> int:
+        """The offset behind its last byte."""
+        return self.start + self.length
+
+
+def padded(at: int) -> int:
+    """The next multiple of 8."""
+    return at + 7 & ~7
+
+
+def checksum(data: bytes | memoryview, salt: int) -> int:
+    """The checksum of a part of a pack."""
+    return xxh3_64_intdigest(data, seed=salt)
+
+
+def block_sums(data: bytes | memoryview, salt: int) -> array[int]:
+    """The checksum of each block of an extent."""
+    view = memoryview(data)
+    return array(
+        "Q",
+        (
+            xxh3_64_intdigest(view[at : at + BLOCK_BYTES], seed=salt)
+            for at in range(0, len(view), BLOCK_BYTES)
+        ),
+    )
+
+
+def encode_footer(footer: Footer) -> bytes:
+    """The bytes a pack ends with."""
+    block_bytes, *rest = footer
+    packed = _FOOTER.pack(MAGIC, FORMAT_VERSION, block_bytes, *rest)
+    return packed + _CHECKSUM.pack(xxh3_64_intdigest(packed))
+
+
+def decode_footer(data: bytes, size_bytes: int) -> Footer:
+    """The footer in the last bytes of a pack of this size."""
+    if len(data) < FOOTER_BYTES:
+        raise PackFormatError("it is too short to be a pack")
+    packed = data[-FOOTER_BYTES : -_CHECKSUM.size]
+    (expected,) = _CHECKSUM.unpack_from(data, len(data) - _CHECKSUM.size)
+    magic, version, block_bytes, *rest = _FOOTER.unpack(packed)
+    if magic != MAGIC or xxh3_64_intdigest(packed) != expected:
+        raise PackFormatError("its footer is damaged")
+    if version != FORMAT_VERSION:
+        raise UnknownPackVersionError(f"it has the pack format {version}")
+    footer = Footer(block_bytes, *rest)
+    if footer.size_bytes != size_bytes:
+        raise PackFormatError(f"it has {size_bytes} bytes instead of {footer.size_bytes}")
+    return footer
+
+
+class Directory:
+    """The decoded directory of a pack."""
+
+    __slots__ = ("_arrays", "_block_bytes", "_sums")
+
+    def __init__(self, arrays: dict[str, array[int]], sums: bytes, block_bytes: int) -> None:
+        self._arrays = arrays
+        self._sums = sums
+        self._block_bytes = block_bytes
+
+    def __iter__(self) -> Iterator[Extent]:
+        data_at, message_at, sum_at = HEADER_BYTES, 0, 0
+        columns = (self._arrays[name] for name, _, _ in DIRECTORY_FIELDS)
+        for stream, start, length, first, last, index_sum, messages in zip(*columns, strict=True):
+            sum_end = sum_at + 8 * -(-length // self._block_bytes)
+            yield Extent(
+                stream,
+                start,
+                length,
+                data_at,
+                message_at,
+                messages,
+                first,
+                last,
+                index_sum,
+                self._sums[sum_at:sum_end],
+            )
+            data_at, message_at, sum_at = data_at + length, message_at + messages, sum_end
+
+
+def decode_directory(data: bytes, footer: Footer) -> Directory:
+    """The directory, which lies between `directory_at` and `delta_at`."""
+    if checksum(data, footer.salt) != footer.directory_sum:
+        raise PackFormatError("its directory is damaged")
+    arrays: dict[str, array[int]] = {}
+    at = 0
+    for name, code, width in DIRECTORY_FIELDS:
+        size = width * footer.extents
+        arrays[name] = array(code, data[at : at + size])
+        at = padded(at + size)
+    sums = data[at : at + 8 * footer.blocks]
+    if len(sums) != 8 * footer.blocks or sum(arrays["messages"]) != footer.messages:
+        raise PackFormatError("its directory does not fit its footer")
+    if HEADER_BYTES + sum(arrays["lengths"]) != footer.data_end:
+        raise PackFormatError("its directory does not cover its data")
+    return Directory(arrays, sums, footer.block_bytes)
+
+
+class Delta(NamedTuple):
+    """The decoded delta: rows are left encoded, sorted by number."""
+
+    meta: PackMeta
+    numbers: array[int]
+    sizes: array[int]
+    rows: bytes
+
+    def items(self) -> Iterator[tuple[int, bytes]]:
+        """Each row's stream number and its bytes."""
+        at = 0
+        for number, size in zip(self.numbers, self.sizes, strict=True):
+            yield number, self.rows[at : at + size]
+            at += size
+
+
+_encode_meta = msgspec.msgpack.Encoder().encode
+_decode_meta = msgspec.msgpack.Decoder(PackMeta).decode
+
+
+def encode_delta(meta: PackMeta, rows: Iterator[tuple[int, bytes]]) -> tuple[list[bytes], int, int]:
+    """The delta's parts, the number of its rows and the size of its meta."""
+    encoded = _encode_meta(meta)
+    numbers, sizes, blobs = array("Q"), array("I"), []
+    for number, row in rows:
+        numbers.append(number)
+        sizes.append(len(row))
+        blobs.append(row)
+    parts = [
+        encoded.ljust(padded(len(encoded)), b"\0"),
+        numbers.tobytes(),
+        sizes.tobytes().ljust(padded(4 * len(sizes)), b"\0"),
+        *blobs,
+        bytes(-sum(sizes) % 8),
+    ]
+    return parts, len(numbers), len(encoded)
+
+
+def decode_delta(data: bytes, footer: Footer) -> Delta:
+    """The delta, which lies between `delta_at` and `footer_at`."""
+    if checksum(data, footer.salt) != footer.delta_sum:
+        raise PackFormatError("its delta is damaged")
+    meta = _decode_meta(data[: footer.meta_bytes])
+    at = padded(footer.meta_bytes)
+    sizes_at = at + 8 * footer.rows
+    rows_at = padded(sizes_at + 4 * footer.rows)
+    numbers = array("Q", data[at:sizes_at])
+    sizes = array("I", data[sizes_at : sizes_at + 4 * footer.rows])
+    return Delta(meta, numbers, sizes, data[rows_at:])

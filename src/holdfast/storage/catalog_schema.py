@@ -1,0 +1,148 @@
+"""The catalog's tables, and how a catalog file is opened.
+
+The catalog is an index over the packs, and everything in it can be rebuilt from them. One process
+writes it, in transactions that are durable once they return; any number read it meanwhile.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+from holdfast.errors import CatalogError, UnknownFormatError
+from holdfast.format.rows import StreamRow, decode_row
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+FORMAT_VERSION: Final = 1
+_APPLICATION_ID: Final = 0x48464354
+_WRITER_CACHE_KIB: Final = 32 * 1024
+_READER_CACHE_KIB: Final = 8 * 1024
+_BUSY_TIMEOUT_S: Final = 30.0
+
+_TABLES: Final = """
+CREATE TABLE facts (name TEXT PRIMARY KEY, value) WITHOUT ROWID;
+CREATE TABLE streams (
+    number INTEGER PRIMARY KEY,
+    name TEXT NOT NULL UNIQUE,
+    deadline_ms INTEGER,
+    row BLOB NOT NULL
+);
+CREATE INDEX streams_due ON streams (deadline_ms, number) WHERE deadline_ms IS NOT NULL;
+CREATE TABLE packs (
+    id INTEGER PRIMARY KEY,
+    name TEXT NOT NULL UNIQUE,
+    size_bytes INTEGER NOT NULL,
+    data_bytes INTEGER NOT NULL,
+    dead_bytes INTEGER NOT NULL DEFAULT 0,
+    messages INTEGER NOT NULL,
+    rows INTEGER NOT NULL,
+    has_delta INTEGER NOT NULL,
+    after INTEGER NOT NULL,
+    through INTEGER NOT NULL,
+    salt BLOB NOT NULL,
+    created_ms INTEGER NOT NULL,
+    retired_ms INTEGER,
+    retired_by TEXT
+);
+CREATE TABLE extents (
+    stream INTEGER NOT NULL,
+    start INTEGER NOT NULL,
+    length INTEGER NOT NULL,
+    pack INTEGER NOT NULL,
+    data_at INTEGER NOT NULL,
+    message_at INTEGER NOT NULL,
+    messages INTEGER NOT NULL,
+    first_position INTEGER NOT NULL,
+    last_position INTEGER NOT NULL,
+    sums BLOB NOT NULL,
+    PRIMARY KEY (stream, start)
+) WITHOUT ROWID;
+CREATE INDEX extents_by_pack ON extents (pack);
+CREATE TABLE pins (
+    name TEXT PRIMARY KEY,
+    created_ms INTEGER NOT NULL,
+    until_ms INTEGER NOT NULL
+) WITHOUT ROWID;
+INSERT INTO facts VALUES ('flushed', 0), ('streams', 0), ('stored_bytes', 0), ('store', '');
+"""
+
+
+def open_for_writing(path: Path) -> sqlite3.Connection:
+    """Open the catalog for its one writer, making it if it is not there."""
+    try:
+        connection = _connect(path, "rwc")
+        connection.execute("PRAGMA journal_mode = WAL")
+        connection.execute("PRAGMA synchronous = FULL")
+        connection.execute(f"PRAGMA cache_size = -{_WRITER_CACHE_KIB}")
+        if _is_new(connection):
+            _create(connection)
+        _check(connection, path)
+    except sqlite3.Error as error:
+        raise damaged(path, error) from error
+    return connection
+
+
+def open_for_reading(path: Path) -> sqlite3.Connection:
+    """Open a catalog that exists, to read it while its writer goes on."""
+    try:
+        connection = _connect(path, "rw")
+        connection.execute("PRAGMA query_only = ON")
+        connection.execute(f"PRAGMA cache_size = -{_READER_CACHE_KIB}")
+        _check(connection, path)
+    except sqlite3.Error as error:
+        raise damaged(path, error) from error
+    return connection
+
+
+def decoded_row(path: Path, encoded: bytes) -> StreamRow:
+    """A stream's row as it is kept in the catalog."""
+    try:
+        return decode_row(encoded)
+    except msgspec.DecodeError as error:
+        raise damaged(path, error) from error
+
+
+def damaged(path: Path, error: object) -> CatalogError:
+    """The error for a catalog that SQLite cannot work with."""
+    return CatalogError(
+        f"The catalog {path} cannot be used: {error}. If the disk is sound, stop the server and "
+        "rebuild the catalog from the packs with 'holdfast check --repair'."
+    )
+
+
+def _connect(path: Path, mode: str) -> sqlite3.Connection:
+    return sqlite3.connect(
+        f"{path.absolute().as_uri()}?mode={mode}",
+        uri=True,
+        timeout=_BUSY_TIMEOUT_S,
+        isolation_level=None,
+        check_same_thread=False,
+    )
+
+
+def _is_new(connection: sqlite3.Connection) -> bool:
+    (tables,) = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
+    return bool(tables == 0)
+
+
+def _create(connection: sqlite3.Connection) -> None:
+    connection.executescript(
+        f"BEGIN IMMEDIATE; {_TABLES} PRAGMA application_id = {_APPLICATION_ID};"
+        f"PRAGMA user_version = {FORMAT_VERSION}; COMMIT;"
+    )
+
+
+def _check(connection: sqlite3.Connection, path: Path) -> None:
+    (application,) = connection.execute("PRAGMA application_id").fetchone()
+    (version,) = connection.execute("PRAGMA user_version").fetchone()
+    if application != _APPLICATION_ID:
+        raise CatalogError(f"{path} is not a catalog of Holdfast.")
+    if version != FORMAT_VERSION:
+        raise UnknownFormatError(
+            f"The catalog {path} has the format {version}, and this version of Holdfast reads "
+            f"{FORMAT_VERSION}. Use the version that wrote it, or a newer one."
+        )

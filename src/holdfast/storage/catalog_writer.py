@@ -1,0 +1,237 @@
+"""Writing the catalog: flushes, swaps, garbage and pins, each in one transaction.
+
+Rules:
+
+- `flushed` only ever moves to the end of a flush that started where the last one ended.
+- Extents of a stream are contiguous from its first retained byte to the end of what is flushed.
+- A swap takes packs out of use and puts others in; it happens only if all that go are still in use
+  (compare-and-set), and if every live byte of them is in those that come.
+- A pack out of use keeps its row until its object is removed, so that nothing is ever removed
+  that the catalog has not given up durably before.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from holdfast.errors import CatalogError
+from holdfast.format.rows import StreamRow
+from holdfast.storage.catalog_schema import damaged, decoded_row, open_for_writing
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+    from pathlib import Path
+
+    from holdfast.format.packs import Extent
+
+
+class NewPack(NamedTuple):
+    """A pack whose object is in the store and durable."""
+
+    name: str
+    size_bytes: int
+    data_bytes: int
+    messages: int
+    rows: int
+    has_delta: bool
+    after: int
+    through: int
+    salt: int
+    created_ms: int
+    extents: Sequence[Extent]
+
+
+class PackRow(NamedTuple):
+    """A pack as the catalog knows it."""
+
+    id: int
+    name: str
+    size_bytes: int
+    data_bytes: int
+    dead_bytes: int
+    messages: int
+    rows: int
+    has_delta: int
+    after: int
+    through: int
+    salt: bytes
+    created_ms: int
+    retired_ms: int | None
+    retired_by: str | None
+
+
+class RowChange(NamedTuple):
+    """A stream's row as of a flush's end, encoded for packs and catalog alike."""
+
+    number: int
+    name: str
+    deadline_ms: int | None
+    encoded: bytes
+
+
+class CatalogWriter:
+    """The catalog's one writer."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._connection = open_for_writing(path)
+
+    def close(self) -> None:
+        """Let go of the file."""
+        self._connection.close()
+
+    @contextmanager
+    def transaction(self) -> Iterator[sqlite3.Connection]:
+        """All of it or nothing, durable once it ends."""
+        connection = self._connection
+        try:
+            connection.execute("BEGIN IMMEDIATE")
+            try:
+                yield connection
+                connection.execute("COMMIT")
+            except BaseException:
+                # SQLite may have rolled back by itself, for example on a full disk.
+                if connection.in_transaction:
+                    connection.execute("ROLLBACK")
+                raise
+        except sqlite3.Error as error:
+            raise damaged(self.path, error) from error
+
+    def read(self, statement: str, values: Sequence[object] = ()) -> list[Any]:
+        """The rows of a query."""
+        try:
+            return self._connection.execute(statement, values).fetchall()
+        except sqlite3.Error as error:
+            raise damaged(self.path, error) from error
+
+    def fact(self, name: str) -> Any:
+        """One of the catalog's own numbers and names."""
+        return self.read("SELECT value FROM facts WHERE name = ?", (name,))[0][0]
+
+    def set_fact(self, name: str, value: object) -> None:
+        """Change one of the catalog's own numbers and names."""
+        with self.transaction() as connection:
+            _set_fact(connection, name, value)
+
+    def find_number(self, number: int) -> StreamRow | None:
+        """The stream with this number."""
+        found = self.read("SELECT row FROM streams WHERE number = ?", (number,))
+        return decoded_row(self.path, found[0][0]) if found else None
+
+    def packs(
+        self, where: str = "retired_ms IS NULL", values: Sequence[object] = ()
+    ) -> list[PackRow]:
+        """Packs in use in the order of the log, or those that fit a condition."""
+        rows = self.read(f"SELECT * FROM packs WHERE {where} ORDER BY after, through, id", values)  # noqa: S608 (conditions are ours)
+        return [PackRow(*row) for row in rows]
+
+    def commit_flush(
+        self,
+        after: int,
+        through: int,
+        packs: Sequence[NewPack],
+        rows: Iterable[RowChange],
+        removed: Sequence[int],
+        *,
+        created: int,
+        added_bytes: int,
+    ) -> None:
+        """Put a flush's packs into use, and bring the streams' rows up to its end."""
+        with self.transaction() as connection:
+            if self.fact("flushed") != after:
+                raise CatalogError(
+                    f"A flush from position {after} does not continue at {self.fact('flushed')}."
+                )
+            for pack in packs:
+                insert_pack(connection, pack, pack.extents)
+            gone_bytes = sum(_remove_stream(connection, number) for number in removed)
+            put_rows(connection, rows)
+            _set_fact(connection, "flushed", through)
+            _add_to_fact(connection, "streams", created - len(removed))
+            _add_to_fact(connection, "stored_bytes", added_bytes - gone_bytes)
+        self.checkpoint()
+
+    def checkpoint(self) -> None:
+        """Move what was committed from SQLite's log into its file, as far as readers allow."""
+        try:
+            self._connection.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchall()
+        except sqlite3.Error as error:
+            raise damaged(self.path, error) from error
+
+
+def _set_fact(connection: sqlite3.Connection, name: str, value: object) -> None:
+    connection.execute("UPDATE facts SET value = ? WHERE name = ?", (value, name))
+
+
+def _add_to_fact(connection: sqlite3.Connection, name: str, amount: int) -> None:
+    connection.execute("UPDATE facts SET value = value + ? WHERE name = ?", (amount, name))
+
+
+def put_rows(connection: sqlite3.Connection, rows: Iterable[RowChange]) -> None:
+    """Bring streams' rows up to date, and add those of new streams."""
+    connection.executemany(
+        "INSERT INTO streams VALUES (?, ?, ?, ?) ON CONFLICT (number) DO UPDATE "
+        "SET deadline_ms = excluded.deadline_ms, row = excluded.row",
+        rows,
+    )
+
+
+def insert_pack(
+    connection: sqlite3.Connection, pack: NewPack, extents: Iterable[Extent], dead_bytes: int = 0
+) -> int:
+    """Insert a pack and those of its extents that are in use; its id."""
+    cursor = connection.execute(
+        "INSERT INTO packs (name, size_bytes, data_bytes, dead_bytes, messages, rows, has_delta, "
+        "after, through, salt, created_ms) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+        (
+            pack.name,
+            pack.size_bytes,
+            pack.data_bytes,
+            dead_bytes,
+            pack.messages,
+            pack.rows,
+            pack.has_delta,
+            pack.after,
+            pack.through,
+            pack.salt.to_bytes(8, "little"),
+            pack.created_ms,
+        ),
+    )
+    number = cursor.lastrowid
+    assert number is not None, "an inserted row has an id"
+    connection.executemany(
+        "INSERT INTO extents VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+        (
+            (
+                extent.stream,
+                extent.start,
+                extent.length,
+                number,
+                extent.data_at,
+                extent.message_at,
+                extent.messages,
+                extent.first_position,
+                extent.last_position,
+                extent.index_sum.to_bytes(8, "little") + extent.sums,
+            )
+            for extent in extents
+        ),
+    )
+    return number
+
+
+def _remove_stream(connection: sqlite3.Connection, number: int) -> int:
+    """Forget a stream; its bytes in packs are dead from now on, and returned."""
+    total = 0
+    for pack, size in connection.execute(
+        "SELECT pack, sum(length) FROM extents WHERE stream = ? GROUP BY pack", (number,)
+    ).fetchall():
+        connection.execute(
+            "UPDATE packs SET dead_bytes = dead_bytes + ? WHERE id = ?", (size, pack)
+        )
+        total += size
+    connection.execute("DELETE FROM extents WHERE stream = ?", (number,))
+    connection.execute("DELETE FROM streams WHERE number = ?", (number,))
+    return total

@@ -1,0 +1,180 @@
+"""The storage process: `python -m holdfast.storage.child`, started by the server.
+
+It lives as long as its standard input: when the server is gone, however it went, the end of the
+pipe ends this process at once. That is safe at any point, and it matters: the lock of the data
+directory is inherited, so a new server waits until this process is gone.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import signal
+import sys
+import threading
+from pathlib import Path
+from queue import Empty, SimpleQueue
+from typing import Any, Final
+
+from holdfast.clock import SystemClock
+from holdfast.errors import HoldfastError
+from holdfast.storage.catalog_writer import CatalogWriter, NewPack
+from holdfast.storage.commands import (
+    Ask,
+    Done,
+    Failed,
+    FromChild,
+    Hello,
+    LogLine,
+    Report,
+    Setup,
+    decode_to_child,
+    framed,
+    read_frame,
+)
+from holdfast.storage.merge import Merge
+from holdfast.storage.open_objects import open_objects
+from holdfast.storage.worker import StorageWorker
+
+_log = logging.getLogger("holdfast.storage")
+_COLLECT_S: Final = 600.0
+_MERGE_RETRY_S: Final = 10.0
+# The server comes first where both want the processor.
+_NICENESS: Final = 5
+
+
+_out = 1
+_sending = threading.Lock()
+
+
+class _Merged:
+    """A merge whose pack is written, or that failed."""
+
+    def __init__(self, result: NewPack | HoldfastError, seconds: float) -> None:
+        self.result = result
+        self.seconds = seconds
+
+
+class Child:
+    """The main loop: commands first, then merging, now and then garbage."""
+
+    def __init__(self, setup: Setup, inbox: SimpleQueue[Any]) -> None:
+        self._clock = SystemClock()
+        self._inbox = inbox
+        self._worker = StorageWorker(
+            CatalogWriter(Path(setup.catalog_path)),
+            open_objects(setup.storage, Path(setup.objects_path)),
+            self._clock,
+            merge_packs=setup.storage.merge_packs,
+            garbage_grace_s=setup.storage.garbage_grace_s,
+            read_file=lambda path: Path(path).read_bytes(),
+        )
+        self._collect_at_s = self._merge_at_s = self._clock.monotonic_s()
+
+    def run(self) -> None:
+        """Work until the process is ended from outside."""
+        send(Hello(self._worker.flushed))
+        while True:
+            now_s = self._clock.monotonic_s()
+            if now_s >= self._collect_at_s:
+                self._collect_at_s = now_s + _COLLECT_S
+                self._collect()
+            if now_s >= self._merge_at_s:
+                self._start_merge()
+            send(Report(self._worker.counters))
+            with contextlib.suppress(Empty):
+                self._handle(self._inbox.get(timeout=self._idle_s()))
+
+    def _idle_s(self) -> float:
+        """How long there is nothing to do unless somebody asks."""
+        due_s = [self._collect_at_s]
+        now_s = self._clock.monotonic_s()
+        if self._merge_at_s > now_s:
+            due_s.append(self._merge_at_s)
+        return max(0.0, min(due_s) - now_s)
+
+    def _handle(self, item: Ask | _Merged) -> None:
+        if isinstance(item, _Merged):
+            if not self._worker.finish_merge(item.result, item.seconds):
+                self._merge_at_s = self._clock.monotonic_s() + _MERGE_RETRY_S
+            return
+        try:
+            self._worker.handle(item.command)
+        except HoldfastError as error:
+            send(Failed(item.id, error.code, error.message))
+        except Exception as error:  # noqa: BLE001 (the server retries, and says so)
+            _log.exception("a command of the server failed")
+            send(Failed(item.id, HoldfastError.code, f"{type(error).__name__}: {error}"))
+        else:
+            send(Done(item.id, self._worker.flushed))
+
+    def _start_merge(self) -> None:
+        plan = self._worker.plan_merge()
+        if plan is not None:
+            threading.Thread(target=self._merge, args=(plan,), daemon=True).start()
+
+    def _merge(self, plan: Merge) -> None:
+        started_s = self._clock.monotonic_s()
+        try:
+            result = self._worker.write_merge(plan)
+        except BaseException as error:  # noqa: BLE001 (a panic of obstore's is no Exception)
+            _log.exception("a merge ended in a defect")
+            result = HoldfastError(f"{type(error).__name__}: {error}")
+        self._inbox.put(_Merged(result, self._clock.monotonic_s() - started_s))
+
+    def _collect(self) -> None:
+        try:
+            self._worker.collect()
+        except HoldfastError as error:
+            _log.warning("garbage could not be collected: %s", error.message)
+
+
+class _ToServer(logging.Handler):
+    """Has the server log what this process has to say."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Send one line, with the exception if there is one."""
+        send(LogLine(record.levelno, self.format(record)))
+
+
+def send(message: FromChild) -> None:
+    """Tell the server; it may be gone, and then this process is about to end."""
+    data = framed(message)
+    with _sending, contextlib.suppress(OSError):
+        while data:
+            data = data[os.write(_out, data) :]
+
+
+def _receive(inbox: SimpleQueue[Any]) -> None:
+    """Hand over what the server says, and end with it."""
+    while (body := read_frame(sys.stdin.buffer.read)) is not None:
+        inbox.put(decode_to_child(body))
+    os._exit(0)
+
+
+def main() -> None:
+    """Run until the server is gone."""
+    # Ctrl-C in a terminal reaches this process too; the server decides when to end.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    with contextlib.suppress(OSError):
+        os.nice(_NICENESS)
+    inbox: SimpleQueue[Any] = SimpleQueue()
+    threading.Thread(target=_receive, args=(inbox,), daemon=True).start()
+    setup = inbox.get()
+    handler = _ToServer()
+    handler.setFormatter(logging.Formatter("%(message)s"))
+    logging.basicConfig(level=setup.log.level.upper(), handlers=[handler])
+    try:
+        Child(setup, inbox).run()
+    except HoldfastError as error:
+        _log.error("the storage process cannot work: %s", error.message)
+        os._exit(1)
+
+
+if __name__ == "__main__":
+    # Messages have the pipe for themselves: whatever else is printed goes to stderr.
+    _out = os.dup(1)
+    os.dup2(2, 1)
+    main()

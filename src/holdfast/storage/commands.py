@@ -1,0 +1,149 @@
+"""What the server asks of the storage process, and what it answers: MessagePack over pipes."""
+
+from __future__ import annotations
+
+from struct import Struct
+from typing import TYPE_CHECKING, Final, Protocol
+
+import msgspec
+
+from holdfast.settings.groups import LogSettings, StorageSettings
+from holdfast.storage.flush import SegmentRef
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from holdfast.errors import HoldfastError
+
+_LENGTH: Final = Struct("<I")
+
+
+class Setup(msgspec.Struct, tag="setup"):
+    """The first message: where everything is, and how to treat it."""
+
+    catalog_path: str
+    objects_path: str
+    storage: StorageSettings
+    log: LogSettings
+
+
+class FlushLog(msgspec.Struct, tag="flush"):
+    """Turn these segments into packs."""
+
+    segments: list[SegmentRef]
+
+
+class SwapPacks(msgspec.Struct, tag="swap"):
+    """Put packs into use that are in the store, in place of others."""
+
+    add: list[str]
+    remove: list[str]
+
+
+class PinPacks(msgspec.Struct, tag="pin"):
+    """Keep everything that is in use now for some time; none at all lifts the pin."""
+
+    name: str
+    ttl_s: float
+
+
+class CollectGarbage(msgspec.Struct, tag="collect"):
+    """Remove what is due now, instead of at the next round."""
+
+
+Command = FlushLog | SwapPacks | PinPacks | CollectGarbage
+
+
+class WorkCounters(msgspec.Struct):
+    """What the storage process has done since it started."""
+
+    flushes: int = 0
+    flush_us: int = 0
+    packs: int = 0
+    pack_bytes: int = 0
+    data_bytes: int = 0
+    merges: int = 0
+    merge_us: int = 0
+    merged_bytes: int = 0
+    merge_failures: int = 0
+    swaps: int = 0
+    objects_removed: int = 0
+    removed_bytes: int = 0
+
+
+class Worker(Protocol):
+    """Who carries out commands: a child process, or a simulation."""
+
+    restarts: int
+
+    @property
+    def counters(self) -> WorkCounters:
+        """What it has done so far."""
+
+    def submit(self, command: Command, done: Callable[[int | HoldfastError], None]) -> None:
+        """Carry out a command; `done` gets the position the catalog covers then, or why not."""
+
+
+class Ask(msgspec.Struct, tag="ask"):
+    """A command with a number that its answer carries."""
+
+    id: int
+    command: Command
+
+
+class Hello(msgspec.Struct, tag="hello"):
+    """The storage process is ready."""
+
+    flushed: int
+
+
+class Done(msgspec.Struct, tag="done"):
+    """A command is carried out; `flushed` is where the catalog stands."""
+
+    id: int
+    flushed: int
+
+
+class Failed(msgspec.Struct, tag="failed"):
+    """A command failed and changed nothing; `code` is an error's."""
+
+    id: int
+    code: str
+    message: str
+
+
+class Report(msgspec.Struct, tag="report"):
+    """The counters as they are now."""
+
+    counters: WorkCounters
+
+
+class LogLine(msgspec.Struct, tag="log"):
+    """Something for the server's log."""
+
+    level: int
+    message: str
+
+
+ToChild = Setup | Ask
+FromChild = Hello | Done | Failed | Report | LogLine
+
+encode = msgspec.msgpack.Encoder().encode
+decode_to_child = msgspec.msgpack.Decoder(ToChild).decode
+decode_from_child = msgspec.msgpack.Decoder(FromChild).decode
+
+
+def framed(message: ToChild | FromChild) -> bytes:
+    """A message with its length in front."""
+    body = encode(message)
+    return _LENGTH.pack(len(body)) + body
+
+
+def read_frame(read: Callable[[int], bytes | None]) -> bytes | None:
+    """The next message's bytes from a blocking file, or None at its end."""
+    head = read(_LENGTH.size)
+    if head is None or len(head) < _LENGTH.size:
+        return None
+    (size,) = _LENGTH.unpack(head)
+    body = read(size)
+    return None if body is None or len(body) < size else body

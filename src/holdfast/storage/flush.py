@@ -1,0 +1,198 @@
+"""The flush: sealed log becomes packs and catalog rows, in steps that can each be the last.
+
+1. Gather the records of a range of the log.
+2. Upload packs: one for all streams, and one of its own for each stream with a lot of bytes.
+3. Commit the packs and the streams' rows to the catalog, in one transaction.
+
+Whatever happens before 3, the log still has everything, and an object that no catalog row names
+is collected as garbage. Only after 3 may the log be trimmed. A long log is flushed in ranges of
+about `RANGE_BYTES_MAX`, so that memory stays bounded.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+import msgspec
+
+from holdfast.errors import LogCorruptError
+from holdfast.failpoints import failpoint
+from holdfast.format.pack_builder import PackBuilder
+from holdfast.format.packs import PackMeta
+from holdfast.format.rows import encode_row
+from holdfast.format.segments import decode_header, iter_batches
+from holdfast.storage.catalog_writer import NewPack, RowChange
+from holdfast.storage.gather import Gather, Share
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from holdfast.clock import Clock
+    from holdfast.storage.catalog_writer import CatalogWriter
+    from holdfast.storage.objects import ObjectStore
+
+RANGE_BYTES_MAX: Final = 96 * 1024 * 1024
+# A stream with more bytes than this in one range gets a pack of its own.
+OWN_PACK_BYTES: Final = 8 * 1024 * 1024
+
+
+class SegmentRef(msgspec.Struct, frozen=True):
+    """A part of the log that is durable and final: a file up to a byte."""
+
+    path: str
+    end: int
+    last_position: int
+
+
+class Flushed(NamedTuple):
+    """What a flush did."""
+
+    through: int
+    packs: int
+    pack_bytes: int
+    data_bytes: int
+    streams: int
+
+
+class Flush:
+    """Flushes the log into one store and one catalog."""
+
+    def __init__(
+        self,
+        catalog: CatalogWriter,
+        store: ObjectStore,
+        clock: Clock,
+        read_file: Callable[[str], bytes],
+    ) -> None:
+        self._catalog = catalog
+        self._store = store
+        self._clock = clock
+        self._read_file = read_file
+
+    def run(self, segments: Sequence[SegmentRef]) -> Flushed:
+        """Flush everything in these segments that is not flushed yet."""
+        failpoint("flush.started")
+        flushed = int(self._catalog.fact("flushed"))
+        packs = pack_bytes = data_bytes = streams = 0
+        for group in _ranges([each for each in segments if each.last_position > flushed]):
+            gather = self._gather(group, flushed)
+            failpoint("flush.gathered")
+            created = self._upload(gather)
+            failpoint("flush.uploaded")
+            self._commit(gather, created)
+            failpoint("flush.committed")
+            flushed = gather.through
+            packs += len(created)
+            pack_bytes += sum(pack.size_bytes for pack in created)
+            data_bytes += sum(pack.data_bytes for pack in created)
+            streams += len(gather.shares)
+        return Flushed(flushed, packs, pack_bytes, data_bytes, streams)
+
+    def _gather(self, segments: Sequence[SegmentRef], after: int) -> Gather:
+        gather = Gather(after, self._catalog.find_number)
+        for segment in segments:
+            data = self._read_file(segment.path)
+            try:
+                header = decode_header(data)
+                if header is None:
+                    raise LogCorruptError(f"The segment {segment.path} has no sound header.")
+                for frame in iter_batches(data, header, segment.end):
+                    if frame.position > after:
+                        gather.apply(frame.position, frame.body)
+            except ValueError as error:
+                raise LogCorruptError(f"The segment {segment.path} is damaged: {error}.") from error
+        return gather
+
+    def _upload(self, gather: Gather) -> list[NewPack]:
+        small: list[tuple[int, Share]] = []
+        created: list[NewPack] = []
+        for number, share in sorted(gather.shares.items()):
+            if share.size_bytes > OWN_PACK_BYTES:
+                created.append(self._upload_pack(gather, [(number, share)], None))
+            else:
+                small.append((number, share))
+        meta = PackMeta(
+            self._clock.now_ms(),
+            has_delta=True,
+            companions=[pack.name for pack in created],
+            removed=gather.removed,
+        )
+        created.append(self._upload_pack(gather, small, meta))
+        return created
+
+    def _upload_pack(
+        self, gather: Gather, shares: list[tuple[int, Share]], meta: PackMeta | None
+    ) -> NewPack:
+        """Build and upload one pack; only the one with the meta carries the rows."""
+        builder = PackBuilder(self._clock.random_u64(), gather.after, gather.through)
+        out = bytearray(builder.header())
+        for number, share in shares:
+            if share.size_bytes:
+                data = share.take_data()
+                builder.add(number, share.start, data, share.messages)
+                out += data
+        rows = _encoded_rows(gather) if meta is not None else iter(())
+        meta = meta or PackMeta(self._clock.now_ms(), has_delta=False)
+        for part in builder.finish(meta, rows):
+            out += part
+        name = pack_name(gather.after, gather.through, builder.salt)
+        self._store.put(name, out)
+        return new_pack(name, len(out), builder, meta, len(gather.shares) if meta.has_delta else 0)
+
+    def _commit(self, gather: Gather, packs: list[NewPack]) -> None:
+        shares = gather.shares
+        self._catalog.commit_flush(
+            gather.after,
+            gather.through,
+            packs,
+            (
+                RowChange(number, share.row.meta.name, share.row.deadline_ms, encode_row(share.row))
+                for number, share in shares.items()
+            ),
+            gather.removed,
+            created=sum(map(gather.is_new, shares)),
+            added_bytes=sum(share.size_bytes for share in shares.values()),
+        )
+
+
+def pack_name(after: int, through: int, salt: int) -> str:
+    """The name of a new pack: its range of the log, and what tells attempts apart."""
+    return f"packs/{after:016x}-{through:016x}-{salt:016x}.pack"
+
+
+def new_pack(
+    name: str, size_bytes: int, builder: PackBuilder, meta: PackMeta, rows: int
+) -> NewPack:
+    """A built and uploaded pack as the catalog takes it."""
+    return NewPack(
+        name,
+        size_bytes,
+        builder.data_bytes,
+        sum(extent.messages for extent in builder.extents),
+        rows,
+        meta.has_delta,
+        builder.after,
+        builder.through,
+        builder.salt,
+        meta.created_ms,
+        builder.extents,
+    )
+
+
+def _encoded_rows(gather: Gather) -> Iterator[tuple[int, bytes]]:
+    for number, share in sorted(gather.shares.items()):
+        yield number, encode_row(share.row)
+
+
+def _ranges(segments: Sequence[SegmentRef]) -> Iterator[list[SegmentRef]]:
+    """Group segments so that each group is small enough to be held in memory."""
+    group: list[SegmentRef] = []
+    size = 0
+    for segment in segments:
+        if group and size + segment.end > RANGE_BYTES_MAX:
+            yield group
+            group, size = [], 0
+        group.append(segment)
+        size += segment.end
+    if group:
+        yield group

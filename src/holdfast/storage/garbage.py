@@ -1,0 +1,101 @@
+"""Garbage: objects that nobody needs any more, removed late and carefully.
+
+An object is removed only if the catalog does not use it, it has been so for the grace period, and
+nobody who pinned the packs may still be reading it: a pin protects everything that was in use when
+it was made, so whatever went out of use after the oldest pin stays.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from holdfast.failpoints import failpoint
+from holdfast.storage.swap import swap
+
+if TYPE_CHECKING:
+    from holdfast.storage.catalog_writer import CatalogWriter
+    from holdfast.storage.objects import ObjectStore
+
+_log = logging.getLogger(__name__)
+PACKS_PREFIX: Final = "packs/"
+
+
+class Collected(NamedTuple):
+    """What a collection removed."""
+
+    objects: int
+    size_bytes: int
+
+
+def collect(
+    catalog: CatalogWriter,
+    store: ObjectStore,
+    now_ms: int,
+    grace_ms: int,
+    *,
+    merging: bool = False,
+) -> Collected:
+    """Remove what is due: packs that are out of use, and objects no catalog row names.
+
+    While a merge is written its object has no row, and it may name packs that are dead by now; so
+    only what was out of use before is removed then.
+    """
+    if not merging:
+        _retire_dead(catalog, now_ms)
+    # An object that is due went out of use before this moment.
+    before_ms = min(now_ms - grace_ms, _oldest_pin_ms(catalog, now_ms) - 1)
+    objects = size_bytes = 0
+    for pack in catalog.packs("retired_ms <= ?", (before_ms,)):
+        store.remove(pack.name)
+        failpoint("garbage.removed")
+        with catalog.transaction() as connection:
+            connection.execute("DELETE FROM packs WHERE id = ?", (pack.id,))
+        objects, size_bytes = objects + 1, size_bytes + pack.size_bytes
+    if merging:
+        return Collected(objects, size_bytes)
+    for name, size in _orphans(catalog, store, before_ms):
+        _log.info("removing %s, which no flush or merge finished", name)
+        store.remove(name)
+        objects, size_bytes = objects + 1, size_bytes + size
+    objects += store.remove_unfinished(before_ms)
+    return Collected(objects, size_bytes)
+
+
+def pin(catalog: CatalogWriter, name: str, now_ms: int, ttl_ms: int) -> None:
+    """Protect everything that is in use now, until the time is over or the pin is lifted."""
+    with catalog.transaction() as connection:
+        connection.execute(
+            "INSERT INTO pins VALUES (?1, ?2, ?3) ON CONFLICT (name) DO UPDATE SET until_ms = ?3",
+            (name, now_ms, now_ms + ttl_ms),
+        )
+
+
+def unpin(catalog: CatalogWriter, name: str) -> None:
+    """Lift a pin; harmless if it is not there."""
+    with catalog.transaction() as connection:
+        connection.execute("DELETE FROM pins WHERE name = ?", (name,))
+
+
+def _retire_dead(catalog: CatalogWriter, now_ms: int) -> None:
+    """Take packs out of use of which nothing is."""
+    for pack in catalog.packs("retired_ms IS NULL AND NOT has_delta AND dead_bytes = data_bytes"):
+        swap(catalog, [], [pack.name], now_ms)
+
+
+def _oldest_pin_ms(catalog: CatalogWriter, now_ms: int) -> int:
+    with catalog.transaction() as connection:
+        connection.execute("DELETE FROM pins WHERE until_ms <= ?", (now_ms,))
+    oldest = catalog.read("SELECT min(created_ms) FROM pins")[0][0]
+    # Without pins nothing is held back: the moment after now.
+    return now_ms + 1 if oldest is None else int(oldest)
+
+
+def _orphans(catalog: CatalogWriter, store: ObjectStore, before_ms: int) -> list[tuple[str, int]]:
+    """Packs in the store that no row of the catalog names, from before this moment."""
+    known = {row.name for row in catalog.packs("TRUE")}
+    return [
+        (info.name, info.size_bytes)
+        for info in store.list(PACKS_PREFIX)
+        if info.name not in known and info.modified_ms <= before_ms
+    ]

@@ -1,0 +1,114 @@
+"""Open the object store that the settings name, find out at start whether it works, and claim it.
+
+`s3://` takes the settings that start with `s3_`, and for those that are empty the `AWS_*`
+variables. `gs://` and `az://` are left to obstore, which reads `GOOGLE_APPLICATION_CREDENTIALS`
+(or `GOOGLE_SERVICE_ACCOUNT`), and `AZURE_STORAGE_ACCOUNT_NAME` with `AZURE_STORAGE_ACCOUNT_KEY`,
+`AZURE_STORAGE_SAS_KEY`, or `AZURE_CLIENT_ID`, `AZURE_CLIENT_SECRET` and `AZURE_TENANT_ID`.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+from urllib.parse import unquote, urlsplit
+
+import msgspec
+from obstore.exceptions import BaseError
+
+from holdfast.errors import ObjectMissingError, SettingsError, StoreError, UnknownFormatError
+from holdfast.storage.buckets import bucket_connection
+from holdfast.storage.directory_objects import DirectoryObjects, PooledRanges
+from holdfast.storage.obstore_errors import credential_advice, explained
+from holdfast.storage.obstore_objects import PROBING, AsyncRanges, ObstoreObjects
+
+if TYPE_CHECKING:
+    from holdfast.settings import StorageSettings
+    from holdfast.storage.objects import ObjectStore, RangeReader
+
+MARKER: Final = "holdfast-store.json"
+FORMAT_VERSION: Final = 1
+_PROBE: Final = "holdfast-probe"
+
+
+class _Marker(msgspec.Struct):
+    """What the marker says. Later formats may add to it, so other fields are passed over."""
+
+    format: int
+    id: str = ""
+
+
+def open_objects(storage: StorageSettings, default_directory: Path) -> ObjectStore:
+    """The store for packs. Nothing is asked of it or written to it yet."""
+    directory = _directory(storage, default_directory)
+    if directory is not None:
+        return DirectoryObjects(directory)
+    try:
+        return ObstoreObjects(storage.store, bucket_connection(storage, os.environ))
+    except (BaseError, OSError) as error:
+        raise _unusable(error, storage.store) from None
+
+
+def open_ranges(storage: StorageSettings, default_directory: Path) -> RangeReader:
+    """The same store for reads on the event loop."""
+    directory = _directory(storage, default_directory)
+    if directory is not None:
+        return PooledRanges(DirectoryObjects(directory))
+    try:
+        return AsyncRanges(storage.store, bucket_connection(storage, os.environ))
+    except (BaseError, OSError) as error:
+        raise _unusable(error, storage.store) from None
+
+
+def probe(store: ObjectStore) -> None:
+    """List, write and remove once, within seconds.
+
+    A SettingsError says what has to be changed before this can work; a StoreError, that the store
+    may yet come back.
+    """
+    if isinstance(store, ObstoreObjects):
+        store = store.with_patience(PROBING)
+    try:
+        next(store.list(), None)
+        store.put(_PROBE, b"")
+        store.remove(_PROBE)
+    except StoreError as error:
+        if error.advice:
+            raise SettingsError(f"{error.message} {error.advice}") from None
+        raise
+
+
+def claim(store: ObjectStore, identity: str) -> str:
+    """Mark an unmarked store as the one of `identity`; whose store it is in any case."""
+    try:
+        text = store.read(MARKER)
+    except ObjectMissingError:
+        store.create(MARKER, msgspec.json.encode(_Marker(FORMAT_VERSION, identity)))
+        # Read again: another server may have been faster.
+        text = store.read(MARKER)
+    try:
+        marker = msgspec.json.decode(text, type=_Marker)
+    except msgspec.DecodeError:
+        marker = _Marker(0)
+    if marker.format > FORMAT_VERSION:
+        raise UnknownFormatError(
+            f"{store.url} is in format {marker.format}; this version knows {FORMAT_VERSION}."
+        )
+    if marker.format != FORMAT_VERSION or not marker.id:
+        raise UnknownFormatError(f"{MARKER} in {store.url} is not a marker of Holdfast.")
+    return marker.id
+
+
+def _directory(storage: StorageSettings, default: Path) -> Path | None:
+    """The directory that the setting names, or None if it names a bucket."""
+    if not storage.store:
+        return default
+    if storage.store.startswith("file:"):
+        return Path(unquote(urlsplit(storage.store).path))
+    return None if "://" in storage.store else Path(storage.store).expanduser()
+
+
+def _unusable(error: Exception, url: str) -> SettingsError:
+    """What cannot even be opened lacks a part of its credentials."""
+    words = explained(error, url, "").message
+    return SettingsError(f"{words} {credential_advice(url)}")

@@ -1,0 +1,199 @@
+"""The storage process as the server sees it: started, spoken to, and started again if it dies.
+
+Two pipes carry the messages of `commands`. A thread per incarnation reads what the child says and
+posts it to the event loop; everything else here runs on the loop. Whatever was asked of a child
+that dies is answered with an error, which callers treat as any failure: they ask again.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import subprocess
+import sys
+import threading
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+
+from holdfast.errors import HoldfastError, StoreError, error_classes
+from holdfast.storage.commands import (
+    Ask,
+    Done,
+    Failed,
+    FromChild,
+    Hello,
+    LogLine,
+    Report,
+    WorkCounters,
+    decode_from_child,
+    framed,
+    read_frame,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from holdfast.clock import Clock
+    from holdfast.storage.commands import Command, Setup, ToChild
+
+    Reply = Callable[[int | HoldfastError], None]
+
+_log = logging.getLogger("holdfast.storage")
+_RESTART_S_MIN: Final = 0.1
+_RESTART_S_MAX: Final = 5.0
+_STOP_S: Final = 1.0
+
+
+class StorageProcess:
+    """A `Worker` in a child process."""
+
+    def __init__(self, setup: Setup, clock: Clock, inherited: tuple[int, ...]) -> None:
+        self._setup = setup
+        self._clock = clock
+        self._inherited = inherited
+        self._post: Callable[..., object] | None = None
+        self._process: subprocess.Popen[bytes] | None = None
+        self._asked: dict[int, Reply] = {}
+        self._last_id = 0
+        self._restart_s = _RESTART_S_MIN
+        self._stopping = False
+        self.restarts = 0
+        # Of the incarnations that are gone, and of the present one.
+        self._past = WorkCounters()
+        self._present = WorkCounters()
+
+    @property
+    def pid(self) -> int | None:
+        """The id of the child process, while there is one."""
+        return None if self._process is None else self._process.pid
+
+    @property
+    def counters(self) -> WorkCounters:
+        """What all incarnations have done together."""
+        return _added(self._past, self._present)
+
+    def start(self, post: Callable[..., object]) -> None:
+        """Start the child; `post` runs a call on the event loop from any thread."""
+        self._post = post
+        self._spawn()
+
+    def submit(self, command: Command, done: Reply) -> None:
+        """Ask the child; at once an error if there is none."""
+        if self._process is None:
+            done(StoreError("The storage process is not running; it is being started again."))
+            return
+        self._last_id += 1
+        self._asked[self._last_id] = done
+        self._send(self._process, Ask(self._last_id, command))
+
+    def stop(self) -> None:
+        """End the child and wait for it; for a thread, once nothing is submitted any more."""
+        self._stopping = True
+        process, self._process = self._process, None
+        if process is None:
+            return
+        assert process.stdin is not None
+        process.stdin.close()
+        try:
+            process.wait(_STOP_S)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+    def _spawn(self) -> None:
+        if self._stopping:
+            return
+        try:
+            process = subprocess.Popen(
+                [sys.executable, "-m", "holdfast.storage.child"],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                pass_fds=self._inherited,
+            )
+        except OSError as error:
+            _log.error("the storage process cannot be started: %s", error)
+            self._spawn_later()
+            return
+        self._process = process
+        self._send(process, self._setup)
+        threading.Thread(
+            target=self._receive, args=(process,), name="holdfast-storage", daemon=True
+        ).start()
+
+    def _spawn_later(self) -> None:
+        self._clock.call_later(self._restart_s, self._spawn)
+        self._restart_s = min(2 * self._restart_s, _RESTART_S_MAX)
+
+    def _send(self, process: subprocess.Popen[bytes], message: ToChild) -> None:
+        assert process.stdin is not None
+        try:
+            os.write(process.stdin.fileno(), framed(message))
+        except OSError as error:
+            # It has died; the thread that reads from it will say so.
+            _log.debug("the storage process does not listen: %s", error)
+
+    def _receive(self, process: subprocess.Popen[bytes]) -> None:
+        """In a thread: hand over what the child says, and its end."""
+        assert process.stdout is not None
+        while (body := read_frame(process.stdout.read)) is not None:
+            self._hand_over(self._received, decode_from_child(body))
+        process.stdout.close()
+        self._hand_over(self._died, process, process.wait())
+
+    def _hand_over(self, call: Callable[..., object], *args: Any) -> None:
+        assert self._post is not None
+        try:
+            self._post(call, *args)
+        except RuntimeError:
+            # The event loop is closed.
+            if not self._stopping:
+                raise
+
+    def _received(self, message: FromChild) -> None:
+        match message:
+            case Hello():
+                self._restart_s = _RESTART_S_MIN
+                _log.debug("the storage process is ready, flushed through %d", message.flushed)
+            case Done():
+                self._asked.pop(message.id)(message.flushed)
+            case Failed():
+                self._asked.pop(message.id)(_rebuilt(message))
+            case Report():
+                self._present = message.counters
+            case LogLine():
+                _log.log(message.level, "%s", message.message)
+
+    def _died(self, process: subprocess.Popen[bytes], status: int) -> None:
+        if self._stopping or process is not self._process:
+            return
+        assert process.stdin is not None
+        process.stdin.close()
+        self._process = None
+        self._past, self._present = self.counters, WorkCounters()
+        self.restarts += 1
+        how = f"was killed by signal {-status}" if status < 0 else f"ended with status {status}"
+        _log.error("the storage process %s; starting another", how)
+        asked, self._asked = self._asked, {}
+        for done in asked.values():
+            done(StoreError(f"The storage process {how}."))
+        self._spawn_later()
+
+
+def _rebuilt(failure: Failed) -> HoldfastError:
+    """The error as it was raised in the child."""
+    cls = error_classes().get(failure.code, HoldfastError)
+    error = cls.__new__(cls)
+    HoldfastError.__init__(error, failure.message)
+    return error
+
+
+def _added(one: WorkCounters, other: WorkCounters) -> WorkCounters:
+    return WorkCounters(
+        *(
+            a + b
+            for a, b in zip(
+                msgspec.structs.astuple(one), msgspec.structs.astuple(other), strict=True
+            )
+        )
+    )

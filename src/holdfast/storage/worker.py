@@ -1,0 +1,153 @@
+"""The storage worker: carries out commands one at a time, and merges when there is time.
+
+This is what the child process runs; a simulation runs the same on a fake clock. Merging is split in
+three (plan, write, swap) so that the writing, which takes long, may happen beside flushes.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING
+
+from holdfast.errors import HoldfastError, PackCorruptError
+from holdfast.storage.commands import (
+    CollectGarbage,
+    Command,
+    FlushLog,
+    PinPacks,
+    SwapPacks,
+    WorkCounters,
+)
+from holdfast.storage.flush import Flush
+from holdfast.storage.garbage import collect, pin, unpin
+from holdfast.storage.merge import Merge, merge
+from holdfast.storage.merge_plan import next_merge
+from holdfast.storage.swap import plan_merge, swap, verified_packs
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from holdfast.clock import Clock
+    from holdfast.storage.catalog_writer import CatalogWriter, NewPack
+    from holdfast.storage.objects import ObjectStore
+
+_log = logging.getLogger(__name__)
+
+
+class StorageWorker:
+    """Flush, merge and garbage over one catalog and one store."""
+
+    def __init__(
+        self,
+        catalog: CatalogWriter,
+        store: ObjectStore,
+        clock: Clock,
+        *,
+        merge_packs: int,
+        garbage_grace_s: float,
+        read_file: Callable[[str], bytes],
+    ) -> None:
+        self._catalog = catalog
+        self._store = store
+        self._clock = clock
+        self._merge_packs = merge_packs
+        self._grace_ms = int(garbage_grace_s * 1000)
+        self._flush = Flush(catalog, store, clock, read_file)
+        # Packs that could not be read: merging would fail again and again.
+        self._spoilt: set[str] = set()
+        self.counters = WorkCounters()
+        # Set while a merge is written elsewhere: its object is not in the catalog yet.
+        self.merging: Merge | None = None
+
+    @property
+    def flushed(self) -> int:
+        """Where the catalog stands."""
+        return int(self._catalog.fact("flushed"))
+
+    def handle(self, command: Command) -> None:
+        """Carry out a command, or raise and leave everything as it was."""
+        match command:
+            case FlushLog():
+                self._run_flush(command)
+            case SwapPacks():
+                swap(
+                    self._catalog,
+                    verified_packs(self._store, command.add),
+                    command.remove,
+                    self._clock.now_ms(),
+                )
+                self.counters.swaps += 1
+            case PinPacks():
+                self._pin(command)
+            case CollectGarbage():
+                self.collect()
+
+    def _pin(self, command: PinPacks) -> None:
+        if command.ttl_s:
+            ttl_ms = int(command.ttl_s * 1000)
+            pin(self._catalog, command.name, self._clock.now_ms(), ttl_ms)
+        else:
+            unpin(self._catalog, command.name)
+
+    def _run_flush(self, command: FlushLog) -> None:
+        started_s = self._clock.monotonic_s()
+        done = self._flush.run(command.segments)
+        counters = self.counters
+        counters.flushes += 1
+        counters.flush_us += int((self._clock.monotonic_s() - started_s) * 1e6)
+        counters.packs += done.packs
+        counters.pack_bytes += done.pack_bytes
+        counters.data_bytes += done.data_bytes
+        _log.debug("flushed through position %d: %d packs", done.through, done.packs)
+
+    def plan_merge(self) -> Merge | None:
+        """What is worth merging now; `write_merge` and `finish_merge` come next."""
+        if self.merging is not None:
+            return None
+        sources = next_merge(self._catalog.packs(), self._merge_packs, self._spoilt)
+        if not sources:
+            return None
+        self.merging = plan_merge(self._catalog, sources)
+        return self.merging
+
+    def write_merge(self, plan: Merge) -> NewPack | HoldfastError:
+        """Write the merged pack; touches neither catalog nor counters, so any thread may."""
+        try:
+            return merge(self._store, self._clock, plan)
+        except HoldfastError as error:
+            return error
+
+    def finish_merge(self, result: NewPack | HoldfastError, seconds: float) -> bool:
+        """Put the merged pack into use, unless a source went out of use; whether it is."""
+        plan, self.merging = self.merging, None
+        assert plan is not None, "a merge is planned before it is finished"
+        names = [row.name for row in plan.sources]
+        try:
+            if isinstance(result, HoldfastError):
+                raise result
+            swap(self._catalog, [result], names, self._clock.now_ms())
+        except HoldfastError as error:
+            self.counters.merge_failures += 1
+            if isinstance(error, PackCorruptError):
+                self._spoilt.update(name for name in names if name in error.message)
+            _log.error("merging %d packs failed: %s", len(names), error.message)
+            return False
+        self.counters.merges += 1
+        self.counters.merge_us += int(seconds * 1e6)
+        self.counters.merged_bytes += result.size_bytes
+        self.counters.pack_bytes += result.size_bytes
+        self.counters.packs += 1
+        _log.info("merged %d packs into %s", len(names), result.name)
+        return True
+
+    def collect(self) -> None:
+        """Remove garbage, but nothing that only looks like some while a merge is written."""
+        done = collect(
+            self._catalog,
+            self._store,
+            self._clock.now_ms(),
+            self._grace_ms,
+            merging=self.merging is not None,
+        )
+        self.counters.objects_removed += done.objects
+        self.counters.removed_bytes += done.size_bytes

@@ -1,0 +1,65 @@
+"""An S3 server (moto) in a process of its own; `tests.moto_server` starts it and talks to it.
+
+It does what its standard input says, `down` or `up`, and answers with a line. While it is down its
+port refuses connections, and nothing is lost. It ends with its standard input.
+"""
+
+import os
+import socket
+import sys
+import threading
+from contextlib import suppress
+
+from moto.server import DomainDispatcherApplication, create_backend_app
+from werkzeug.serving import ThreadedWSGIServer, WSGIRequestHandler
+
+
+class QuietHandler(WSGIRequestHandler):
+    def log(self, *args, **kwargs):
+        pass
+
+
+class S3Server(ThreadedWSGIServer):
+    daemon_threads = True
+
+    def __init__(self, port, app):
+        super().__init__("127.0.0.1", port, app, QuietHandler)
+        self._connections = set()
+        self._thread = threading.Thread(target=self.serve_forever, args=(0.01,), daemon=True)
+        self._thread.start()
+
+    def process_request(self, request, client_address):
+        self._connections.add(request)
+        super().process_request(request, client_address)
+
+    def shutdown_request(self, request):
+        self._connections.discard(request)
+        super().shutdown_request(request)
+
+    def take_down(self):
+        self.shutdown()
+        self._thread.join()
+        self.socket.close()
+        for connection in list(self._connections):
+            with suppress(OSError):
+                connection.shutdown(socket.SHUT_RDWR)
+
+
+def main():
+    # Moto reads it when it makes up addresses.
+    os.environ.setdefault("MOTO_PORT", "0")
+    app = DomainDispatcherApplication(create_backend_app)
+    server = S3Server(0, app)
+    port = server.port
+    print(f"up {port}", flush=True)
+    for line in sys.stdin:
+        if line.strip() == "down":
+            server.take_down()
+            print("down", flush=True)
+        else:
+            server = S3Server(port, app)
+            print(f"up {port}", flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,184 @@
+"""A log, a store and a catalog, filled by the real storage worker without a server."""
+
+from contextlib import closing, contextmanager
+
+import pytest
+
+from holdfast import failpoints
+from holdfast.format.records import Kind, Record, StreamMeta, encode, stream_number
+from holdfast.format.segments import HEADER_BYTES, SegmentHeader, encode_batch, encode_header
+from holdfast.protocol.producer import Producer
+from holdfast.storage.catalog_schema import open_for_reading
+from holdfast.storage.catalog_writer import CatalogWriter
+from holdfast.storage.commands import CollectGarbage, FlushLog
+from holdfast.storage.findings import Findings
+from holdfast.storage.flush import SegmentRef
+from holdfast.storage.memory_objects import MemoryObjects
+from holdfast.storage.open_objects import claim
+from holdfast.storage.verify import verify_catalog, verify_store
+from holdfast.storage.worker import StorageWorker
+from holdfast.testing import FakeClock, KilledError
+
+GRACE_S = 3600.0
+IDENTITY = "feedfacecafebeef"
+
+
+class Filled:
+    """Each write is a batch of its own; `flush` and `merge` are what the storage process does."""
+
+    def __init__(self, directory):
+        self.clock = FakeClock()
+        self.store = MemoryObjects(self.clock)
+        self.path = directory / "catalog.sqlite"
+        claim(self.store, IDENTITY)
+        self._catalog = CatalogWriter(self.path)
+        if not self._catalog.fact("store"):
+            self._catalog.set_fact("store", IDENTITY)
+        self._files = {}
+        self.worker = StorageWorker(
+            self._catalog,
+            self.store,
+            self.clock,
+            merge_packs=2,
+            garbage_grace_s=GRACE_S,
+            read_file=self._files.__getitem__,
+        )
+        self.position = 0
+        self._segments = []
+        self._bodies = []
+
+    def close(self):
+        self._catalog.close()
+
+    # What clients do.
+
+    def create(self, name, payload=b"", content_type="text/plain", **meta):
+        number = stream_number(self.position + 1, 0)
+        about = StreamMeta(f"_default/{name}", content_type, **meta)
+        self._batch(Record(Kind.CREATE, number, self._now(), payload, meta=about))
+        return number
+
+    def append(self, number, payload, *, producer=None, closes=False):
+        record = Record(Kind.APPEND, number, self._now(), payload, closes)
+        record.producer = None if producer is None else Producer(*producer)
+        self._batch(record)
+
+    def delete(self, number):
+        self._batch(Record(Kind.DELETE, number, self._now()))
+
+    def _now(self):
+        self.clock.advance(0.001)
+        return self.clock.now_ms()
+
+    def _batch(self, record):
+        self._bodies.append(encode(record))
+        self.position += 1
+
+    # What the storage process does.
+
+    def seal(self):
+        """Everything written so far as a sealed segment."""
+        first = self.position - len(self._bodies) + 1
+        salt = self.clock.random_u64()
+        data = encode_header(SegmentHeader(salt, first, 0, 0)) + b"".join(
+            encode_batch(salt, first + at, body) for at, body in enumerate(self._bodies)
+        )
+        assert len(data) > HEADER_BYTES, "there is nothing to flush"
+        self._bodies = []
+        name = f"{len(self._files):010d}.seg"
+        self._files[name] = data
+        self._segments.append(SegmentRef(name, len(data), self.position))
+
+    def flush(self):
+        """Flush everything, and return the names of the new packs."""
+        self.seal()
+        before = set(self.store.objects)
+        self.worker.handle(FlushLog(list(self._segments)))
+        return sorted(set(self.store.objects) - before)
+
+    def upload_only(self):
+        """A flush that is killed before its commit; the names of the packs it leaves behind."""
+        self.seal()
+        before = set(self.store.objects)
+        with killed_at("flush.uploaded"), pytest.raises(KilledError):
+            self.worker.handle(FlushLog(list(self._segments)))
+        return sorted(set(self.store.objects) - before)
+
+    def merge(self):
+        """One merge; the name of the merged pack."""
+        result = self.write_merge()
+        assert self.worker.finish_merge(result, 0.0)
+        return result.name
+
+    def write_merge(self):
+        """A merged pack that is not in use yet."""
+        plan = self.worker.plan_merge()
+        assert plan is not None, "there is nothing to merge"
+        return self.worker.write_merge(plan)
+
+    def collect(self):
+        """Remove garbage after the grace period."""
+        self.clock.advance(GRACE_S + 1)
+        self.worker.handle(CollectGarbage())
+
+    # What is checked.
+
+    def change(self, statement, *values):
+        """Alter the catalog behind its writer's back."""
+        with self._catalog.transaction() as connection:
+            connection.execute(statement, values)
+
+    def in_use(self):
+        return [row.name for row in self._catalog.packs()]
+
+    def flip(self, name, at):
+        """Turn one bit of an object over; it keeps its age."""
+        data, modified_ms = self.store.objects[name]
+        changed = bytearray(data)
+        changed[at] ^= 1
+        self.store.objects[name] = (bytes(changed), modified_ms)
+
+    def verify(self):
+        findings, seen = Findings(), []
+        verified = verify_catalog(self.store, self.path, findings, lambda *done: seen.append(done))
+        assert not seen or seen[-1] == (verified.size_bytes, verified.size_bytes)
+        assert all(done <= total for done, total in seen)
+        return findings
+
+    def verify_store(self):
+        findings = Findings()
+        verify_store(self.store, findings, lambda done, total: None)
+        return findings
+
+    def state(self, path=None):
+        """Everything in the catalog but the packs' ids and what is out of use."""
+        with closing(open_for_reading(path or self.path)) as connection:
+            return {
+                "facts": connection.execute("SELECT * FROM facts ORDER BY name").fetchall(),
+                "streams": connection.execute("SELECT * FROM streams ORDER BY number").fetchall(),
+                "packs": connection.execute(
+                    "SELECT name, size_bytes, data_bytes, dead_bytes, messages, rows, has_delta, "
+                    "after, through, salt, created_ms FROM packs WHERE retired_ms IS NULL "
+                    "ORDER BY name"
+                ).fetchall(),
+                "extents": connection.execute(
+                    "SELECT stream, start, length, name, data_at, message_at, extents.messages, "
+                    "first_position, last_position, sums FROM extents "
+                    "JOIN packs ON packs.id = extents.pack ORDER BY stream, start"
+                ).fetchall(),
+            }
+
+
+@contextmanager
+def killed_at(name):
+    """Have whatever comes to this failpoint end there."""
+
+    def kill(reached):
+        if reached == name:
+            raise KilledError(name)
+
+    failpoints.hook = kill
+    try:
+        yield
+    finally:
+        failpoints.hook = None
