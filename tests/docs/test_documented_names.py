@@ -1,15 +1,16 @@
 """Every error code and every metric is in the documentation, and nothing else is."""
 
+import asyncio
 import re
+from pathlib import Path
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from holdfast.clock import SystemClock
-from holdfast.engine.shard import Shard
 from holdfast.errors import error_classes
-from holdfast.http.metrics import HttpCounters, MetricsPage
-from holdfast.log.memory import MemoryLog
+from holdfast.http.node import Node
+from holdfast.settings import load_settings
 from tools.coverage_page import ROOT
 
 # Errors of the start, which no response carries.
@@ -33,13 +34,17 @@ def test_every_error_code_is_documented_with_its_status() -> None:
 
 
 @pytest.fixture
-def metrics_text() -> str:
-    shard = Shard(
-        MemoryLog(), SystemClock(), batch_bytes_max=1, pending_bytes_max=1, commit_timeout_s=1
-    )
-    counters = HttpCounters()
-    counters.answered("append", 204, 0.001)
-    return MetricsPage(counters, shard).render().decode()
+def metrics_text(tmp_path: Path) -> str:
+    async def render() -> str:
+        settings = load_settings(file=None, env={}, flags={"data_dir": str(tmp_path / "data")})
+        node = Node(settings, SystemClock())
+        try:
+            node.app.counters.answered("append", 204, 0.001)
+            return node.app.metrics.render().decode()
+        finally:
+            await node.close()
+
+    return asyncio.run(render())
 
 
 def test_every_metric_is_documented_and_exists(metrics_text: str) -> None:

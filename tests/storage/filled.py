@@ -15,6 +15,7 @@ from holdfast.storage.findings import Findings
 from holdfast.storage.flush import SegmentRef
 from holdfast.storage.memory_objects import MemoryObjects
 from holdfast.storage.open_objects import claim
+from holdfast.storage.swap import swap, verified_packs
 from holdfast.storage.verify import verify_catalog, verify_store
 from holdfast.storage.worker import StorageWorker
 from holdfast.testing import FakeClock, KilledError
@@ -26,9 +27,9 @@ IDENTITY = "feedfacecafebeef"
 class Filled:
     """Each write is a batch of its own; `flush` and `merge` are what the storage process does."""
 
-    def __init__(self, directory):
-        self.clock = FakeClock()
-        self.store = MemoryObjects(self.clock)
+    def __init__(self, directory, clock=None, store=None):
+        self.clock = clock or FakeClock()
+        self.store = store or MemoryObjects(self.clock)
         self.path = directory / "catalog.sqlite"
         claim(self.store, IDENTITY)
         self._catalog = CatalogWriter(self.path)
@@ -46,6 +47,13 @@ class Filled:
         self.position = 0
         self._segments = []
         self._bodies = []
+
+    @classmethod
+    def over(cls, other):
+        """Another process over the same data, whose log goes on where the other's ended."""
+        new = cls(other.path.parent, other.clock, other.store)
+        new.position = other.position
+        return new
 
     def close(self):
         self._catalog.close()
@@ -92,6 +100,10 @@ class Filled:
     def flush(self):
         """Flush everything, and return the names of the new packs."""
         self.seal()
+        return self.flush_again()
+
+    def flush_again(self):
+        """Flush what is sealed, which an attempt before this one may have uploaded."""
         before = set(self.store.objects)
         self.worker.handle(FlushLog(list(self._segments)))
         return sorted(set(self.store.objects) - before)
@@ -115,6 +127,10 @@ class Filled:
         plan = self.worker.plan_merge()
         assert plan is not None, "there is nothing to merge"
         return self.worker.write_merge(plan)
+
+    def swap(self, added, removed):
+        """What a job asks for that has rewritten packs."""
+        swap(self._catalog, verified_packs(self.store, added), removed, self.clock.now_ms())
 
     def collect(self):
         """Remove garbage after the grace period."""
@@ -151,7 +167,7 @@ class Filled:
         return findings
 
     def state(self, path=None):
-        """Everything in the catalog but the packs' ids and what is out of use."""
+        """Everything in the catalog but the packs' ids, and packs that nothing is in any more."""
         with closing(open_for_reading(path or self.path)) as connection:
             return {
                 "facts": connection.execute("SELECT * FROM facts ORDER BY name").fetchall(),
@@ -159,7 +175,7 @@ class Filled:
                 "packs": connection.execute(
                     "SELECT name, size_bytes, data_bytes, dead_bytes, messages, rows, has_delta, "
                     "after, through, salt, created_ms FROM packs WHERE retired_ms IS NULL "
-                    "ORDER BY name"
+                    "AND (has_delta OR dead_bytes < data_bytes) ORDER BY name"
                 ).fetchall(),
                 "extents": connection.execute(
                     "SELECT stream, start, length, name, data_at, message_at, extents.messages, "

@@ -24,7 +24,10 @@ app = App(
     help_format="plaintext",
 )
 app.command("holdfast.cli.serve:serve", name="serve", help="Start the server.")
+app.command("holdfast.cli.check:check", name="check", help="Check a data directory, or repair it.")
 app.command("holdfast.cli.config:config", name="config", help="Print the settings in effect.")
+app.command("holdfast.cli.backup:backup", name="backup", help="Copy a data directory to a place.")
+app.command("holdfast.cli.restore:restore", name="restore", help="Turn a backup into data again.")
 
 
 def main(arguments: Sequence[str]) -> int:

@@ -54,6 +54,7 @@ class Lifetimes:
         self._commits = commits
         self._clock = clock
         self._queue = ExpiryQueue(state)
+        self._stopped = False
         # Streams with a renewal, or with their removal, on its way to the log.
         self._renewing: set[int] = set()
         self._expiring: set[int] = set()
@@ -118,7 +119,13 @@ class Lifetimes:
         staged = self._staging.overlay.get(stream.meta.name) or Staged.over(stream)
         self.lapsed(staged, self._clock.now_ms())
 
+    def stop(self) -> None:
+        """Look no more."""
+        self._stopped = True
+
     def _sweep(self) -> None:
+        if self._stopped:
+            return
         self._clock.call_later(_SWEEP_S, self._sweep)
         self._sweep_round()
 
@@ -151,6 +158,8 @@ class Lifetimes:
                 if entry.number not in state.by_number:
                     stream = state.find_number(entry.number)
                     if stream is not None:
+                        # At once: what is pending cannot be pushed out by the next that comes.
+                        self._expire(stream)
                         due.append(stream)
         return due
 

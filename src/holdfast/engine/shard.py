@@ -154,6 +154,12 @@ class Shard:
         if self.tier is not None:
             self.tier.start(self._flushed)
 
+    def stop(self) -> None:
+        """Start nothing more of one's own accord; what is pending is still answered."""
+        self.lifetimes.stop()
+        if self.tier is not None:
+            self.tier.stop()
+
     @property
     def position(self) -> int:
         """The last position handed out."""

@@ -17,7 +17,7 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, Final
 
-from holdfast.errors import HoldfastError
+from holdfast.errors import HoldfastError, UnavailableError
 from holdfast.storage.commands import FlushLog
 from holdfast.storage.flush import SegmentRef
 
@@ -79,6 +79,7 @@ class Tier:
         self._retry_s = _RETRY_S_MIN
         self._waiting: list[Callable[[HoldfastError | None], None]] = []
         self._waiting_for_cut: list[Callable[[HoldfastError | None], None]] = []
+        self._stopped = False
         # Why the last attempt to flush failed; empty while all is well.
         self.trouble = ""
         self.flushed = 0
@@ -92,6 +93,10 @@ class Tier:
         self._state.on_load = self._loaded
         self._clock.call_later(_TICK_S, self._tick)
         self.published()
+
+    def stop(self) -> None:
+        """Start no more flushes: the log has everything."""
+        self._stopped = True
 
     # Cost and limits.
 
@@ -153,6 +158,8 @@ class Tier:
 
     def _tick(self) -> None:
         """Flush by age, so that a quiet server's log does not stay for ever."""
+        if self._stopped:
+            return
         self._clock.call_later(_TICK_S, self._tick)
         now_s = self._clock.monotonic_s()
         if self._flushing is not None or not self._state.generation.streams:
@@ -163,6 +170,10 @@ class Tier:
             self._begin()
 
     def _begin(self) -> None:
+        if self._stopped:
+            self._tell_waiting(UnavailableError("The server is shutting down."))
+            return
+        self._dirty_since_s = None
         # Until the cut is there the present generation goes on, so it is what is flushing.
         self._flushing = self._state.generation
         self._log.cut(self._was_cut)
@@ -206,13 +217,17 @@ class Tier:
         _log.error("a flush failed, again in %.1f s: %s", self._retry_s, error.message)
         if self._commits.full:
             self._commits.full = self._why_full()
+        self._tell_waiting(error)
+        if not self._stopped:
+            self._clock.call_later(self._retry_s, self._submit)
+        self._retry_s = min(2 * self._retry_s, _RETRY_S_MAX)
+
+    def _tell_waiting(self, error: HoldfastError) -> None:
         # Those who came later wait for the flush after this one, which may take as long.
         waiting = self._waiting + self._waiting_for_cut
         self._waiting, self._waiting_for_cut = [], []
         for done in waiting:
             done(error)
-        self._clock.call_later(self._retry_s, self._submit)
-        self._retry_s = min(2 * self._retry_s, _RETRY_S_MAX)
 
     # What leaves memory.
 

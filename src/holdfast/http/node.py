@@ -124,6 +124,7 @@ class Node:
 
     async def close(self) -> None:
         """Close log, storage and data directory; threads and child are waited for elsewhere."""
+        self.app.shard.stop()
         await asyncio.to_thread(self.app.shard.log.close)
         if self._storage is not None:
             await asyncio.to_thread(self._storage.stop)

@@ -2,7 +2,8 @@
 
 Readers that stand at the same offset get the same bytes, so the last encoded event is kept and
 handed to each of them. A reader whose connection is paused is left alone: it catches up from its
-own offset once its client reads again, in events of at most `read_bytes_max`.
+own offset once its client reads again, in events of at most `read_bytes_max`. The answer begins
+with the first event: as long as that is looked for in packs, it can still become an error.
 """
 
 from __future__ import annotations
@@ -11,7 +12,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from holdfast.engine.cold_read import read_through
 from holdfast.engine.reading import end_of_read, read
-from holdfast.errors import HoldfastError
+from holdfast.errors import HoldfastError, StreamNotFoundError
+from holdfast.http.errors import answer_error
 from holdfast.protocol.content import is_text
 from holdfast.protocol.cursor import JITTER_S_MAX, interval_at, next_cursor, parse_cursor
 from holdfast.protocol.offsets import format_offset
@@ -26,12 +28,8 @@ if TYPE_CHECKING:
 
 
 def sse(app: App, slot: Slot, asked: ReadRequest) -> None:
-    """Begin the event stream; the reader lives until its client, its time or the server ends."""
+    """Start a reader, which lives until its client, its time or the server ends."""
     app.check_live_readers()
-    fields = b"Content-Type: text/event-stream\r\nCache-Control: no-cache\r\n"
-    if not is_text(asked.stream.media):
-        fields += ENCODING_HEADER
-    slot.begin(200, fields)
     SseReader(app, slot, asked).start()
 
 
@@ -77,6 +75,7 @@ class SseReader:
 
     __slots__ = (
         "_app",
+        "_begun",
         "_bytes_max",
         "_ended",
         "_fetching",
@@ -95,6 +94,7 @@ class SseReader:
         self._stream = asked.stream
         self._offset = asked.start
         self._bytes_max = asked.bytes_max
+        self._begun = False
         self._ended = False
         self._fetching = False
         # An echoed cursor that is not in the past must be exceeded: the floor is chosen once.
@@ -131,6 +131,7 @@ class SseReader:
             and self._floor <= last.cursor
             and not stream.closed
             and not stream.gone
+            and not self._fetching
         ):
             slot = self._slot
             if not slot.paused:
@@ -152,7 +153,7 @@ class SseReader:
         if self._ended or self._slot.paused:
             return
         if stream.gone:
-            self._end()
+            self._fail(StreamNotFoundError(stream.meta.name))
         elif self._offset < stream.base:
             self._fetch()
         elif self._offset < stream.tail or stream.closed:
@@ -173,8 +174,7 @@ class SseReader:
         if self._ended:
             return
         if isinstance(result, HoldfastError):
-            # The client comes back with its last offset, and is told why if it still fails.
-            self._end()
+            self._fail(result)
             return
         self._write(result.end, result.data)
         if not self._ended:
@@ -183,12 +183,29 @@ class SseReader:
     def _write(self, end: int, stored: bytes | None = None) -> None:
         """Send the event up to `end` and its control event; the end of the stream ends this."""
         app, stream = self._app, self._stream
+        if not self._begun:
+            self._begin()
         cursor = max(self._floor, interval_at(app.clock.now_ms()))
         self._slot.write(app.events.encode(stream, self._offset, end, cursor, stored).data)
         self._offset = end
         self._written_s = app.clock.monotonic_s()
         if stream.closed and end == stream.tail:
             self._end()
+
+    def _begin(self) -> None:
+        self._begun = True
+        fields = b"Content-Type: text/event-stream\r\nCache-Control: no-cache\r\n"
+        if not is_text(self._stream.media):
+            fields += ENCODING_HEADER
+        self._slot.begin(200, fields)
+
+    def _fail(self, error: HoldfastError) -> None:
+        """Answer with the error; a client that has got events comes back, and is told then."""
+        if self._begun:
+            self._end()
+        else:
+            self._leave()
+            answer_error(self._slot, error)
 
     def _arm(self, now_s: float) -> None:
         """Set the timer for the next heartbeat or the end, whichever comes first."""
@@ -204,13 +221,15 @@ class SseReader:
         if now_s - self._written_s >= self._app.settings.read.sse_heartbeat_s:
             self._written_s = now_s
             self._app.shard.lifetimes.renew(self._stream)
-            if not self._slot.paused:
+            if self._begun and not self._slot.paused:
                 self._slot.write(HEARTBEAT)
         self._arm(now_s)
 
     def _end(self) -> None:
         if not self._ended:
             self._leave()
+            if not self._begun:
+                self._begin()
             self._slot.end()
 
     def _leave(self) -> None:

@@ -5,12 +5,12 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING
 
-from holdfast.errors import SettingsError, StoreError
+from holdfast.errors import StoreError
 from holdfast.storage.catalog import Catalog
 from holdfast.storage.catalog_writer import CatalogWriter
 from holdfast.storage.cold import ColdReader
 from holdfast.storage.commands import Setup
-from holdfast.storage.open_objects import claim, open_objects, open_ranges, probe
+from holdfast.storage.open_objects import check_owner, open_objects, open_ranges, probe
 from holdfast.storage.process import StorageProcess
 
 if TYPE_CHECKING:
@@ -72,16 +72,11 @@ def _prepare(settings: Settings, directory: DataDirectory, clock: Clock) -> None
     store = open_objects(settings.storage, directory.objects_path)
     catalog = CatalogWriter(directory.catalog_path)
     try:
+        # Known here before it is written there: a crash between the two must not lose the store.
+        if not catalog.fact("store"):
+            catalog.set_fact("store", f"{clock.random_u64():016x}")
         probe(store)
-        known = str(catalog.fact("store"))
-        found = claim(store, known or f"{clock.random_u64():016x}")
-        if known and found != known:
-            raise SettingsError(
-                f"The object store {store.url} belongs to another data directory than "
-                f"{directory.path}. Set 'store' to the one that this data was flushed to."
-            )
-        if not known:
-            catalog.set_fact("store", found)
+        check_owner(store, str(catalog.fact("store")))
     except StoreError as error:
         # What is in memory and in the log can be served; the rest comes back with the store.
         _log.warning("the object store does not answer, going on without it: %s", error.message)

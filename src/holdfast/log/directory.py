@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 FORMAT: Final = "holdfast-data 1\n"
+# What the marker says until a restore is complete.
+UNFINISHED_FORMAT: Final = "unfinished: run holdfast restore again\n"
 ORPHAN_WAIT_S_MAX: Final = 5.0
 _POLL_S: Final = 0.05
 
@@ -153,6 +155,10 @@ def _check_format(path: Path) -> None:
     except FileNotFoundError:
         _write_format(path)
         return
+    if found == UNFINISHED_FORMAT:
+        raise UnknownFormatError(
+            f"The data directory {path} is half restored: run holdfast restore again."
+        )
     if found != FORMAT:
         raise UnknownFormatError(
             f"The data directory {path} has the format {found.strip()[:40]!r}, and this version "

@@ -7,14 +7,16 @@ writes it, in transactions that are durable once they return; any number read it
 from __future__ import annotations
 
 import sqlite3
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from holdfast.errors import CatalogError, UnknownFormatError
+from holdfast.errors import CatalogError, HoldfastError, StoreError, UnknownFormatError
 from holdfast.format.rows import StreamRow, decode_row
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
 
 FORMAT_VERSION: Final = 1
@@ -22,6 +24,10 @@ _APPLICATION_ID: Final = 0x48464354
 _WRITER_CACHE_KIB: Final = 32 * 1024
 _READER_CACHE_KIB: Final = 8 * 1024
 _BUSY_TIMEOUT_S: Final = 30.0
+# What ends by itself, or when somebody makes room.
+_PASSING: Final = frozenset(
+    {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR}
+)
 
 _TABLES: Final = """
 CREATE TABLE facts (name TEXT PRIMARY KEY, value) WITHOUT ROWID;
@@ -73,28 +79,22 @@ INSERT INTO facts VALUES ('flushed', 0), ('streams', 0), ('stored_bytes', 0), ('
 
 def open_for_writing(path: Path) -> sqlite3.Connection:
     """Open the catalog for its one writer, making it if it is not there."""
-    try:
-        connection = _connect(path, "rwc")
+    with _opened(path, "rwc") as connection:
         connection.execute("PRAGMA journal_mode = WAL")
         connection.execute("PRAGMA synchronous = FULL")
         connection.execute(f"PRAGMA cache_size = -{_WRITER_CACHE_KIB}")
         if _is_new(connection):
             _create(connection)
         _check(connection, path)
-    except sqlite3.Error as error:
-        raise damaged(path, error) from error
     return connection
 
 
 def open_for_reading(path: Path) -> sqlite3.Connection:
     """Open a catalog that exists, to read it while its writer goes on."""
-    try:
-        connection = _connect(path, "rw")
+    with _opened(path, "rw") as connection:
         connection.execute("PRAGMA query_only = ON")
         connection.execute(f"PRAGMA cache_size = -{_READER_CACHE_KIB}")
         _check(connection, path)
-    except sqlite3.Error as error:
-        raise damaged(path, error) from error
     return connection
 
 
@@ -106,22 +106,36 @@ def decoded_row(path: Path, encoded: bytes) -> StreamRow:
         raise damaged(path, error) from error
 
 
-def damaged(path: Path, error: object) -> CatalogError:
-    """The error for a catalog that SQLite cannot work with."""
+def damaged(path: Path, error: Exception) -> HoldfastError:
+    """The error for a catalog that SQLite cannot work with, for now or at all."""
+    if getattr(error, "sqlite_errorcode", 0) & 0xFF in _PASSING:
+        return StoreError(f"The catalog {path} cannot be used now: {error}.")
     return CatalogError(
         f"The catalog {path} cannot be used: {error}. If the disk is sound, stop the server and "
         "rebuild the catalog from the packs with 'holdfast check --repair'."
     )
 
 
-def _connect(path: Path, mode: str) -> sqlite3.Connection:
-    return sqlite3.connect(
-        f"{path.absolute().as_uri()}?mode={mode}",
-        uri=True,
-        timeout=_BUSY_TIMEOUT_S,
-        isolation_level=None,
-        check_same_thread=False,
-    )
+@contextmanager
+def _opened(path: Path, mode: str) -> Iterator[sqlite3.Connection]:
+    """A connection, which is closed again if it cannot be made ready."""
+    connection = None
+    try:
+        connection = sqlite3.connect(
+            f"{path.absolute().as_uri()}?mode={mode}",
+            uri=True,
+            timeout=_BUSY_TIMEOUT_S,
+            isolation_level=None,
+            check_same_thread=False,
+        )
+        yield connection
+    except BaseException as error:
+        if connection is not None:
+            connection.close()
+        # A damaged schema can be text that is none.
+        if isinstance(error, sqlite3.Error | UnicodeDecodeError):
+            raise damaged(path, error) from error
+        raise
 
 
 def _is_new(connection: sqlite3.Connection) -> bool:

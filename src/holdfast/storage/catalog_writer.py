@@ -115,6 +115,19 @@ class CatalogWriter:
         with self.transaction() as connection:
             _set_fact(connection, name, value)
 
+    def settle(self) -> None:
+        """Make sure that what cannot be seen now never will be.
+
+        A writer that is killed while it commits can leave the transaction whole in SQLite's log and
+        missing in the index over it. Nobody sees it then; but once all have closed the file, or
+        were killed, recovery finds it there, unless something was written in its place.
+        """
+        with self.transaction() as connection:
+            connection.execute(
+                "INSERT INTO facts VALUES ('settled', 1) "
+                "ON CONFLICT (name) DO UPDATE SET value = value + 1"
+            )
+
     def find_number(self, number: int) -> StreamRow | None:
         """The stream with this number."""
         found = self.read("SELECT row FROM streams WHERE number = ?", (number,))

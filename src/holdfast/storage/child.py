@@ -15,7 +15,7 @@ import sys
 import threading
 from pathlib import Path
 from queue import Empty, SimpleQueue
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from holdfast.clock import SystemClock
 from holdfast.errors import HoldfastError
@@ -29,13 +29,17 @@ from holdfast.storage.commands import (
     LogLine,
     Report,
     Setup,
+    SwapPacks,
     decode_to_child,
     framed,
     read_frame,
 )
 from holdfast.storage.merge import Merge
-from holdfast.storage.open_objects import open_objects
+from holdfast.storage.open_objects import check_owner, open_objects
 from holdfast.storage.worker import StorageWorker
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 _log = logging.getLogger("holdfast.storage")
 _COLLECT_S: Final = 600.0
@@ -48,12 +52,19 @@ _out = 1
 _sending = threading.Lock()
 
 
-class _Merged:
+class _Merged(NamedTuple):
     """A merge whose pack is written, or that failed."""
 
-    def __init__(self, result: NewPack | HoldfastError, seconds: float) -> None:
-        self.result = result
-        self.seconds = seconds
+    result: NewPack | HoldfastError
+    seconds: float
+
+
+class _Verified(NamedTuple):
+    """A swap whose new packs were read, or could not be."""
+
+    id: int
+    swap: SwapPacks
+    packs: list[NewPack] | HoldfastError
 
 
 class Child:
@@ -62,9 +73,13 @@ class Child:
     def __init__(self, setup: Setup, inbox: SimpleQueue[Any]) -> None:
         self._clock = SystemClock()
         self._inbox = inbox
+        self._store = open_objects(setup.storage, Path(setup.objects_path))
+        catalog = CatalogWriter(Path(setup.catalog_path))
+        self._identity = str(catalog.fact("store"))
+        self._is_ours = False
         self._worker = StorageWorker(
-            CatalogWriter(Path(setup.catalog_path)),
-            open_objects(setup.storage, Path(setup.objects_path)),
+            catalog,
+            self._store,
             self._clock,
             merge_packs=setup.storage.merge_packs,
             garbage_grace_s=setup.storage.garbage_grace_s,
@@ -94,23 +109,44 @@ class Child:
             due_s.append(self._merge_at_s)
         return max(0.0, min(due_s) - now_s)
 
-    def _handle(self, item: Ask | _Merged) -> None:
+    def _handle(self, item: Ask | _Merged | _Verified) -> None:
         if isinstance(item, _Merged):
             if not self._worker.finish_merge(item.result, item.seconds):
                 self._merge_at_s = self._clock.monotonic_s() + _MERGE_RETRY_S
-            return
+        elif isinstance(item, _Verified):
+            swap = item.swap
+            self._answer(item.id, lambda: self._worker.finish_swap(swap, item.packs))
+        elif isinstance(item.command, SwapPacks):
+            # Reading the packs may take long, and a flush must not wait for it.
+            threading.Thread(target=self._verify, args=(item.id, item.command), daemon=True).start()
+        else:
+            command = item.command
+            self._answer(item.id, lambda: self._worker.handle(command))
+
+    def _verify(self, number: int, swap: SwapPacks) -> None:
+        self._inbox.put(_Verified(number, swap, self._worker.verify_swap(swap)))
+
+    def _answer(self, number: int, work: Callable[[], None]) -> None:
+        """Do it, and tell the server how it went."""
         try:
-            self._worker.handle(item.command)
+            self._check_owner()
+            work()
         except HoldfastError as error:
-            send(Failed(item.id, error.code, error.message))
+            send(Failed(number, error.code, error.message))
         except Exception as error:  # noqa: BLE001 (the server retries, and says so)
             _log.exception("a command of the server failed")
-            send(Failed(item.id, HoldfastError.code, f"{type(error).__name__}: {error}"))
+            send(Failed(number, HoldfastError.code, f"{type(error).__name__}: {error}"))
         else:
-            send(Done(item.id, self._worker.flushed))
+            send(Done(number, self._worker.flushed))
+
+    def _check_owner(self) -> None:
+        """Nothing is written or removed before it is certain whose store this is."""
+        if not self._is_ours:
+            check_owner(self._store, self._identity)
+            self._is_ours = True
 
     def _start_merge(self) -> None:
-        plan = self._worker.plan_merge()
+        plan = self._worker.plan_merge() if self._is_ours else None
         if plan is not None:
             threading.Thread(target=self._merge, args=(plan,), daemon=True).start()
 
@@ -125,6 +161,7 @@ class Child:
 
     def _collect(self) -> None:
         try:
+            self._check_owner()
             self._worker.collect()
         except HoldfastError as error:
             _log.warning("garbage could not be collected: %s", error.message)

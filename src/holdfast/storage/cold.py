@@ -98,7 +98,7 @@ class ColdReader:
             if not extent.start <= at < extent.end:
                 break
             at = extent.end
-        if not extents or at < min(extents[-1].end, request.limit):
+        if at == request.start or at < min(extents[-1].end, request.limit):
             raise CatalogError(
                 f"The catalog has no extent for stream {request.stream:x} at offset {at}."
             )
@@ -184,11 +184,19 @@ class _Read:
         self._parts = [_NOTHING] * self._missing
         place = 0
         for extent, first, last in runs:
-            self._reader.blocks.blocks(extent, first, last, partial(self._got, place - first))
+            got = partial(self._got, self._attempts, place - first)
+            self._reader.blocks.blocks(extent, first, last, got)
             place += last - first + 1
 
-    def _got(self, shift: int, number: int, part: memoryview | array[int] | HoldfastError) -> None:
-        if self._missing <= 0:
+    def _got(
+        self,
+        attempt: int,
+        shift: int,
+        number: int,
+        part: memoryview | array[int] | HoldfastError,
+    ) -> None:
+        if attempt != self._attempts or self._missing <= 0:
+            # It was asked for before another part failed.
             return
         if isinstance(part, HoldfastError):
             self._missing = 0

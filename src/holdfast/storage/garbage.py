@@ -54,7 +54,10 @@ def collect(
         objects, size_bytes = objects + 1, size_bytes + pack.size_bytes
     if merging:
         return Collected(objects, size_bytes)
-    for name, size in _orphans(catalog, store, before_ms):
+    orphans = _orphans(catalog, store, before_ms)
+    if orphans:
+        catalog.settle()
+    for name, size in orphans:
         _log.info("removing %s, which no flush or merge finished", name)
         store.remove(name)
         objects, size_bytes = objects + 1, size_bytes + size

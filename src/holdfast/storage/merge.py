@@ -35,7 +35,8 @@ class Merge(NamedTuple):
     extents: list[tuple[int, Extent]]
     # Packs that the sources superseded and whose objects are still there.
     superseded: list[str]
-    # Packs without a delta that are in use: companions of the sources among others.
+    # Packs without a delta that are in use for the same range of the log. A source may not name
+    # them all: one may have taken the place of another that it names.
     companions: frozenset[str]
 
 
@@ -64,12 +65,12 @@ def merge(store: ObjectStore, clock: Clock, plan: Merge) -> NewPack:
     after, through = plan.sources[0].after, plan.sources[-1].through
     builder = PackBuilder(clock.random_u64(), after, through)
     name = pack_name(after, through, builder.salt)
-    rows, removed, companions = _composed(sources, after)
+    rows, removed = _composed(sources, after)
     meta = PackMeta(
         clock.now_ms(),
         has_delta=True,
         supersedes=[*(row.name for row in plan.sources), *plan.superseded],
-        companions=sorted(companions & plan.companions),
+        companions=sorted(plan.companions),
         removed=removed,
     )
     size = 0
@@ -130,20 +131,16 @@ def _gathered(parts: Iterator[bytes]) -> Iterator[bytes]:
     yield b"".join(held)
 
 
-def _composed(
-    sources: list[_Source], after: int
-) -> tuple[list[tuple[int, bytes]], list[int], set[str]]:
-    """The deltas of neighbours as one: the last row of each stream, who is gone, companions."""
+def _composed(sources: list[_Source], after: int) -> tuple[list[tuple[int, bytes]], list[int]]:
+    """The deltas of neighbours as one: the last row of each stream, and who is gone."""
     rows: dict[int, bytes] = {}
     removed: list[int] = []
-    companions: set[str] = set()
     for source in sources:
         delta = source.pack.delta()
         rows.update(delta.items())
-        companions.update(delta.meta.companions)
         for number in delta.meta.removed:
             rows.pop(number, None)
             # A stream that was born in the merged range is unknown to anything before it.
             if number >> INDEX_BITS <= after:
                 removed.append(number)
-    return sorted(rows.items()), removed, companions
+    return sorted(rows.items()), removed

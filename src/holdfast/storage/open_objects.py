@@ -99,6 +99,19 @@ def claim(store: ObjectStore, identity: str) -> str:
     return marker.id
 
 
+def check_owner(store: ObjectStore, identity: str) -> None:
+    """Claim the store, or raise if it is somebody else's.
+
+    Two data directories in one store would collect one another's packs as garbage.
+    """
+    if claim(store, identity) != identity:
+        raise SettingsError(
+            f"The object store {store.url} belongs to another data directory. Set 'store' to the "
+            "one that this data was flushed to; if it is that one and only the catalog was lost, "
+            "run 'holdfast check --repair'."
+        )
+
+
 def _directory(storage: StorageSettings, default: Path) -> Path | None:
     """The directory that the setting names, or None if it names a bucket."""
     if not storage.store:

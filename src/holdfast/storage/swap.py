@@ -10,7 +10,12 @@ from __future__ import annotations
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
-from holdfast.errors import SwapRefusedError
+from holdfast.errors import (
+    ObjectMissingError,
+    PackCorruptError,
+    SwapRefusedError,
+    UnknownFormatError,
+)
 from holdfast.failpoints import failpoint
 from holdfast.format.packs import Extent
 from holdfast.storage.catalog_writer import PackRow, insert_pack
@@ -42,7 +47,10 @@ def plan_merge(catalog: CatalogWriter, sources: list[PackRow]) -> Merge:
     ]
     names = [row.name for row in sources]
     superseded = catalog.packs(f"retired_by IN ({_marks(names)})", names)
-    companions = catalog.packs("retired_ms IS NULL AND NOT has_delta")
+    companions = catalog.packs(
+        "retired_ms IS NULL AND NOT has_delta AND after < ? AND through > ?",
+        (sources[-1].through, sources[0].after),
+    )
     return Merge(
         sources,
         extents,
@@ -77,10 +85,14 @@ def verified_packs(store: ObjectStore, names: Iterable[str]) -> list[NewPack]:
     """Packs that somebody else uploaded, read in full and found sound."""
     packs = []
     for name in names:
-        pack = Pack(store, name)
-        for _ in pack.verify():
-            pass
-        packs.append(pack.as_new())
+        try:
+            pack = Pack(store, name)
+            for _ in pack.verify():
+                pass
+            packs.append(pack.as_new())
+        except (ObjectMissingError, PackCorruptError, UnknownFormatError) as error:
+            # The job's fault, not the store's: what is in use is as good as ever.
+            raise SwapRefusedError(error.message) from None
     # The pack with the delta first: it is the one that the others' names are kept with.
     return sorted(packs, key=lambda pack: not pack.has_delta)
 

@@ -7,9 +7,14 @@ three (plan, write, swap) so that the writing, which takes long, may happen besi
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
-from holdfast.errors import HoldfastError, PackCorruptError
+from holdfast.errors import (
+    HoldfastError,
+    ObjectMissingError,
+    PackCorruptError,
+    UnknownFormatError,
+)
 from holdfast.storage.commands import (
     CollectGarbage,
     Command,
@@ -32,6 +37,8 @@ if TYPE_CHECKING:
     from holdfast.storage.objects import ObjectStore
 
 _log = logging.getLogger(__name__)
+# What trying again will not mend.
+_UNREADABLE: Final = (ObjectMissingError, PackCorruptError, UnknownFormatError)
 
 
 class StorageWorker:
@@ -70,17 +77,28 @@ class StorageWorker:
             case FlushLog():
                 self._run_flush(command)
             case SwapPacks():
-                swap(
-                    self._catalog,
-                    verified_packs(self._store, command.add),
-                    command.remove,
-                    self._clock.now_ms(),
-                )
-                self.counters.swaps += 1
+                self.finish_swap(command, self.verify_swap(command))
             case PinPacks():
                 self._pin(command)
             case CollectGarbage():
                 self.collect()
+
+    def verify_swap(self, command: SwapPacks) -> list[NewPack] | HoldfastError:
+        """Read the packs that are to come; touches nothing else, so any thread may."""
+        try:
+            return verified_packs(self._store, command.add)
+        except HoldfastError as error:
+            return error
+
+    def finish_swap(self, command: SwapPacks, packs: list[NewPack] | HoldfastError) -> None:
+        """Put verified packs into use, or raise."""
+        if isinstance(packs, HoldfastError):
+            raise packs
+        for pack in packs:
+            # While it was read nothing used it, so it may have been collected as garbage.
+            self._store.size(pack.name)
+        swap(self._catalog, packs, command.remove, self._clock.now_ms())
+        self.counters.swaps += 1
 
     def _pin(self, command: PinPacks) -> None:
         if command.ttl_s:
@@ -128,7 +146,7 @@ class StorageWorker:
             swap(self._catalog, [result], names, self._clock.now_ms())
         except HoldfastError as error:
             self.counters.merge_failures += 1
-            if isinstance(error, PackCorruptError):
+            if isinstance(error, _UNREADABLE):
                 self._spoilt.update(name for name in names if name in error.message)
             _log.error("merging %d packs failed: %s", len(names), error.message)
             return False

@@ -1,0 +1,268 @@
+"""A backup: log, catalog and packs of a data directory, copied while a server works on it.
+
+1. Pin the packs: whatever is in use from now on stays until the pin is lifted or runs out.
+2. Copy the log. It starts behind something that the catalog covers.
+3. Copy the catalog, which covers at least as much by now: so there is no gap between the two. What
+   of the log it has overtaken is not needed, and is dropped.
+4. Copy the packs that this catalog uses, except those that are at the place already.
+5. Write the manifest.
+
+The server is not asked for anything; SQLite lets this process write its pin beside it. Whatever
+goes wrong before 5, there is no backup, and packs that were copied are there for the next attempt.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, Protocol, Self
+
+from xxhash import xxh3_64_hexdigest
+
+from holdfast import __version__
+from holdfast.errors import (
+    CatalogError,
+    HoldfastError,
+    LogCorruptError,
+    ObjectMissingError,
+    SettingsError,
+)
+from holdfast.failpoints import failpoint
+from holdfast.storage.catalog import Catalog
+from holdfast.storage.catalog_copy import CopiedCatalog, copy_catalog, upload
+from holdfast.storage.catalog_writer import CatalogWriter
+from holdfast.storage.garbage import pin, unpin
+from holdfast.storage.manifest import (
+    CopiedObject,
+    CopiedPack,
+    CopiedSegment,
+    Manifest,
+    backup_prefix,
+    new_id,
+    timestamp,
+    write_manifest,
+)
+from holdfast.storage.open_objects import MARKER, claim
+from holdfast.storage.pack_copy import copy_packs, missing_packs
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+    from types import TracebackType
+
+    from holdfast.clock import Clock
+    from holdfast.storage.objects import ObjectStore
+
+    Advance = Callable[[int], object]
+
+# A killed backup holds packs back for this long at most.
+PIN_MS: Final = 6 * 3_600_000
+_RENEW_MS: Final = PIN_MS // 12
+# A pack goes out of use at the moment that its swap asks for, which may then wait for this
+# process's transaction. So the pin reaches back further than SQLite lets anybody wait.
+_PIN_EARLIER_MS: Final = 60_000
+# What killed backups left behind at the place is removed once it is certainly nobody's any more.
+_UNFINISHED_MS: Final = 7 * 86_400_000
+
+
+class LogSegment(Protocol):
+    """A segment of the copied log; the one with number 1 voids all that were given before it."""
+
+    @property
+    def number(self) -> int:
+        """From 1, without gaps."""
+
+    @property
+    def first_position(self) -> int:
+        """Of its first batch."""
+
+    @property
+    def last_position(self) -> int:
+        """Of its last batch."""
+
+    @property
+    def data(self) -> bytes:
+        """All of it."""
+
+
+def store_owner(store: ObjectStore) -> str:
+    """The mark of a store that packs are flushed to; empty if it has none."""
+    try:
+        store.size(MARKER)
+    except ObjectMissingError:
+        return ""
+    return claim(store, "")
+
+
+class Backup:
+    """One backup under way; its steps are called in order inside a `with` block."""
+
+    def __init__(
+        self, catalog_path: Path, source: ObjectStore, target: ObjectStore, clock: Clock
+    ) -> None:
+        self._path = catalog_path
+        self._source = source
+        self._target = target
+        self._clock = clock
+        self._begun_ms = self._renewed_ms = clock.now_ms()
+        self.id = new_id(clock, self._begun_ms)
+        self._prefix = backup_prefix(self.id)
+        self._writer: CatalogWriter | None = None
+        self._written: list[str] = []
+        self._log: list[CopiedSegment] = []
+        self._catalog: CopiedObject | None = None
+        self._found = CopiedCatalog(0, 0, 0, "", [])
+        # The packs that were not at the place before.
+        self.copied: list[CopiedPack] = []
+
+    def __enter__(self) -> Self:
+        self._check_places()
+        self._target.remove_unfinished(self._begun_ms - _UNFINISHED_MS)
+        if _is_there(self._path):
+            # Only reading finds out whether it is a catalog; opening to write would make it one.
+            Catalog(self._path).close()
+            self._writer = CatalogWriter(self._path)
+            self._pin(self._writer)
+        failpoint("backup.started")
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if self._writer is not None:
+            # If it cannot be lifted it runs out.
+            with suppress(CatalogError):
+                unpin(self._writer, self._pin_name)
+            self._writer.close()
+        if kind is not None:
+            with suppress(HoldfastError):
+                for name in reversed(self._written):
+                    self._target.remove(name)
+
+    @property
+    def _pin_name(self) -> str:
+        return f"backup-{self.id}"
+
+    def _pin(self, catalog: CatalogWriter) -> None:
+        """Pin the packs, or renew the pin: what it protects stays the same then."""
+        self._renewed_ms = self._clock.now_ms()
+        since_ms = self._renewed_ms - _PIN_EARLIER_MS
+        pin(catalog, self._pin_name, since_ms, PIN_MS + _PIN_EARLIER_MS)
+
+    def _check_places(self) -> None:
+        """See that packs of the backup are not for a server to remove."""
+        source, target = self._source.url, self._target.url
+        if store_owner(self._target) or f"{target}/".startswith(f"{source}/packs/"):
+            raise SettingsError(
+                f"{target} is an object store that a server keeps its packs in, and removes them "
+                "from. Choose another place for backups, such as another prefix."
+            )
+
+    # 2. The log.
+
+    @property
+    def flushed(self) -> int:
+        """The position from which the log is needed."""
+        return 0 if self._writer is None else int(self._writer.fact("flushed"))
+
+    def copy_log(self, segments: Iterable[LogSegment], advance: Advance) -> None:
+        """Copy the log's segments as they come."""
+        for segment in segments:
+            if segment.number == 1:
+                self._drop_log(segment.first_position)
+            name = f"{self._prefix}log/{segment.number:010d}.seg"
+            self._put(name, segment.data)
+            digest = xxh3_64_hexdigest(segment.data)
+            self._log.append(
+                CopiedSegment(
+                    name, len(segment.data), digest, segment.first_position, segment.last_position
+                )
+            )
+            advance(len(segment.data))
+        failpoint("backup.log_copied")
+
+    def _drop_log(self, through: int) -> None:
+        """Drop what holds nothing past this position: like any log, this one can be trimmed."""
+        while self._log and self._log[0].last_position <= through:
+            self._target.remove(self._log.pop(0).name)
+
+    def _put(self, name: str, data: bytes) -> None:
+        self._written.append(name)
+        self._target.put(name, data)
+
+    # 3. The catalog.
+
+    def copy_catalog(self, advance: Advance) -> None:
+        """Copy the catalog as it is now, and see that the log goes on behind it."""
+        if self._writer is not None:
+            with tempfile.TemporaryDirectory(prefix="holdfast-backup-") as directory:
+                path = Path(directory) / "catalog.sqlite"
+                self._found = copy_catalog(self._path, path)
+                name = f"{self._prefix}catalog.sqlite"
+                self._written.append(name)
+                self._catalog = upload(self._target, name, path, advance)
+        self._drop_log(self._found.flushed)
+        if self._log and self._log[0].first_position > self._found.flushed + 1:
+            raise LogCorruptError(
+                f"The log starts at position {self._log[0].first_position}, but the catalog "
+                f"{self._path} covers only {self._found.flushed}: something is missing between "
+                "them. 'holdfast check' says more."
+            )
+        failpoint("backup.catalog_copied")
+
+    # 4. The packs.
+
+    def find_missing(self) -> int:
+        """Find out which packs have to be copied; how many bytes those are."""
+        found = self._found
+        if found.packs and store_owner(self._source) != found.store:
+            raise SettingsError(
+                f"The object store {self._source.url} is not the one that the data was flushed to. "
+                "Give this command the settings of the server, such as --store or --config."
+            )
+        self.copied = missing_packs(self._target, found.packs)
+        return sum(pack.size_bytes for pack in self.copied)
+
+    def copy_packs(self, advance: Advance) -> None:
+        """Copy the packs that are missing."""
+        copy_packs(self._source, self._target, self.copied, self._pack_copied, advance)
+        failpoint("backup.packs_copied")
+
+    def _pack_copied(self) -> None:
+        failpoint("backup.pack_copied")
+        if self._clock.now_ms() - self._renewed_ms > _RENEW_MS:
+            assert self._writer is not None, "there are packs, so there is a catalog"
+            self._pin(self._writer)
+
+    # 5. The manifest.
+
+    def finish(self) -> Manifest:
+        """Make it a backup."""
+        found = self._found
+        manifest = Manifest(
+            id=self.id,
+            holdfast=__version__,
+            created=timestamp(self._begun_ms),
+            position=self._log[-1].last_position if self._log else found.flushed,
+            store=found.store,
+            streams=found.streams,
+            stored_bytes=found.stored_bytes,
+            catalog=self._catalog,
+            log=self._log,
+            packs=found.packs,
+        )
+        # Should it be there although this fails, it is the first thing to go.
+        self._written.append(f"{self._prefix}manifest.json")
+        write_manifest(self._target, manifest)
+        # What is written now is part of a backup, and stays.
+        self._written = []
+        failpoint("backup.finished")
+        return manifest
+
+
+def _is_there(path: Path) -> bool:
+    """Whether there is a catalog; an empty file is one that is only being made."""
+    return path.exists() and path.stat().st_size > 0

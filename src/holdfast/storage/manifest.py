@@ -1,0 +1,177 @@
+"""What a backup is, and which there are at a place.
+
+    packs/…                          shared by all backups at the place
+    backups/<id>/catalog.sqlite      missing if the server had none yet
+    backups/<id>/log/0000000001.seg  missing if the catalog covers everything
+    backups/<id>/manifest.json       written last: what has none is no backup
+
+Ids start with the time in UTC, so that they sort by age.
+"""
+
+from __future__ import annotations
+
+import re
+from contextlib import suppress
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+import msgspec
+
+from holdfast.errors import HoldfastError, ObjectMissingError, UnknownFormatError
+
+if TYPE_CHECKING:
+    from holdfast.clock import Clock
+    from holdfast.storage.objects import ObjectStore
+
+FORMAT_VERSION: Final = 1
+BACKUPS_PREFIX: Final = "backups/"
+_MANIFEST: Final = re.compile(r"backups/([0-9A-Za-z-]+)/manifest\.json")
+_ID: Final = re.compile(r"[0-9A-Za-z-]+")
+_TIME: Final = len("20261115T201500Z")
+
+
+class CopiedObject(msgspec.Struct, frozen=True):
+    """An object of one backup; the checksum is XXH3-64 as 16 hexadecimal digits."""
+
+    name: str
+    size_bytes: int
+    xxh3: str
+
+
+class CopiedSegment(msgspec.Struct, frozen=True):
+    """A segment of a backup's log."""
+
+    name: str
+    size_bytes: int
+    xxh3: str
+    first_position: int
+    last_position: int
+
+
+class CopiedPack(msgspec.Struct, frozen=True):
+    """A pack that a backup needs; its checksums are its own."""
+
+    name: str
+    size_bytes: int
+
+
+class Manifest(msgspec.Struct, frozen=True, kw_only=True):
+    """Everything a backup consists of. Later versions may add fields, which are passed over."""
+
+    format: int = FORMAT_VERSION
+    id: str
+    # The version of Holdfast that made it.
+    holdfast: str
+    # When it was begun: all that was acknowledged before is in it.
+    created: str
+    # The last position in the log that is in it.
+    position: int
+    # The mark of the object store the packs were copied from.
+    store: str
+    # As of the catalog; the log may add to them.
+    streams: int
+    stored_bytes: int
+    catalog: CopiedObject | None
+    log: list[CopiedSegment]
+    packs: list[CopiedPack]
+
+    @property
+    def pack_bytes(self) -> int:
+        """The size of all its packs."""
+        return sum(pack.size_bytes for pack in self.packs)
+
+    @property
+    def size_bytes(self) -> int:
+        """What it takes up, with the packs that it may share."""
+        catalog = self.catalog.size_bytes if self.catalog else 0
+        return self.pack_bytes + catalog + sum(segment.size_bytes for segment in self.log)
+
+
+class Found(NamedTuple):
+    """A backup at a place; one that cannot be read has `trouble` instead of a manifest."""
+
+    id: str
+    manifest: Manifest | None
+    trouble: str = ""
+
+
+class _Version(msgspec.Struct):
+    format: int
+
+
+def new_id(clock: Clock, now_ms: int) -> str:
+    """The id of a backup that is begun now."""
+    moment = datetime.fromtimestamp(now_ms // 1000, UTC)
+    return f"{moment:%Y%m%dT%H%M%SZ}-{clock.random_u64() & 0xFFFFFF:06x}"
+
+
+def timestamp(now_ms: int) -> str:
+    """A moment as manifests write it: RFC 3339, to the millisecond, so that it sorts."""
+    moment = datetime.fromtimestamp(now_ms // 1000, UTC)
+    return f"{moment:%Y-%m-%dT%H:%M:%S}.{now_ms % 1000:03d}Z"
+
+
+def backup_prefix(backup: str) -> str:
+    """What the names of a backup's own objects start with."""
+    return f"{BACKUPS_PREFIX}{backup}/"
+
+
+def write_manifest(store: ObjectStore, manifest: Manifest) -> None:
+    """Make it a backup: everything it names is in the store and durable."""
+    data = msgspec.json.format(msgspec.json.encode(manifest), indent=2)
+    store.put(f"{backup_prefix(manifest.id)}manifest.json", data)
+
+
+def read_manifest(store: ObjectStore, backup: str) -> Manifest:
+    """The manifest of a backup, if there is such a backup and this version can read it."""
+    text = _read_text(store, backup)
+    try:
+        version = msgspec.json.decode(text, type=_Version).format
+        if 1 <= version <= FORMAT_VERSION:
+            return msgspec.json.decode(text, type=Manifest)
+    except msgspec.DecodeError as error:
+        raise HoldfastError(
+            f"The manifest of the backup {backup} at {store.url} is damaged: {error}."
+        ) from None
+    raise UnknownFormatError(
+        f"The backup {backup} at {store.url} has the format {version}, and this version of "
+        f"Holdfast reads up to {FORMAT_VERSION}. Use the version that made it, or a newer one."
+    )
+
+
+def _read_text(store: ObjectStore, backup: str) -> bytes:
+    if _ID.fullmatch(backup):
+        with suppress(ObjectMissingError):
+            return store.read(f"{backup_prefix(backup)}manifest.json")
+    raise HoldfastError(
+        f"There is no backup {backup!r} at {store.url}. "
+        "'holdfast backup --list URL' shows those that there are."
+    )
+
+
+def backup_ids(store: ObjectStore) -> list[str]:
+    """The backups at a place, oldest first; those of the same second in any order."""
+    matches = (_MANIFEST.fullmatch(info.name) for info in store.list(BACKUPS_PREFIX))
+    return sorted(match[1] for match in matches if match)
+
+
+def newest(store: ObjectStore) -> Manifest:
+    """The backup that was begun last."""
+    ids = backup_ids(store)
+    if not ids:
+        raise HoldfastError(f"There is no backup at {store.url}.")
+    same_second = [each for each in ids if each[:_TIME] == ids[-1][:_TIME]]
+    return max((read_manifest(store, each) for each in same_second), key=lambda each: each.created)
+
+
+def find_backups(store: ObjectStore) -> list[Found]:
+    """All backups at a place, oldest first."""
+    found = []
+    for backup in backup_ids(store):
+        try:
+            found.append(Found(backup, read_manifest(store, backup)))
+        except HoldfastError as error:
+            found.append(Found(backup, None, error.message))
+    return sorted(
+        found, key=lambda each: (each.id[:_TIME], each.manifest.created if each.manifest else "")
+    )
