@@ -7,16 +7,17 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help serve test test-unit test-crash lint format bench docs lock clean
+.PHONY: help serve test test-unit test-crash sim lint format bench docs lock clean
 
 help:
 	@echo 'make serve        start the server on 127.0.0.1:4437 with its data in ./data (ARGS="--durability memory ...")'
 	@echo 'make test         everything: ruff, mypy, unit, log, http, crash, docs and conformance tests (ARGS="-k name")'
 	@echo 'make test-unit    the tests without sockets or processes'
 	@echo 'make test-crash   the tests that kill real servers'
+	@echo 'make sim          the simulation of the storage engine: SEEDS=5000 runs so many, SEED=17 shows one'
 	@echo 'make lint         ruff and mypy'
 	@echo 'make format       let ruff rewrite the code'
-	@echo 'make bench        all benchmarks, or one: ONLY=append'
+	@echo 'make bench        all benchmarks, or one: ONLY=append, read, sse or storage'
 	@echo 'make docs         regenerate the generated pages'
 	@echo 'make lock         renew the pins in requirements/dev.txt'
 	@echo 'make clean        remove the virtual environment and caches'
@@ -45,6 +46,9 @@ test-unit: $(STAMP)
 
 test-crash: $(STAMP)
 	@$(BIN)/python -m pytest tests/crash $(ARGS)
+
+sim: $(STAMP)
+	@$(BIN)/python -m tests.simulation $(if $(SEED),--seed $(SEED)) $(if $(SEEDS),--seeds $(SEEDS)) $(ARGS)
 
 lint: $(STAMP)
 	@$(BIN)/ruff check .

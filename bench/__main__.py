@@ -14,7 +14,9 @@ from rich.console import Console
 from bench import append, hotspots, machine, read, report, sse, tools
 from bench.process import LOAD_CPU
 from bench.scenario import Plan, run_rounds
-from bench.servers import ALL, Server
+from bench.servers import ALL, HOLDFAST, Server
+from bench.storage.figures import FULL, Sizes
+from bench.storage.run import STEPS, run_step
 
 SCENARIOS = {s.SCENARIO.key: s.SCENARIO for s in (append, read, sse)}
 
@@ -24,7 +26,7 @@ app = App(name="bench", help="Holdfast beside its peers, in one run.")
 @app.default
 def bench(
     *,
-    only: list[Literal["append", "read", "sse"]] | None = None,
+    only: list[Literal["append", "read", "sse", "storage"]] | None = None,
     servers: list[Literal["holdfast", "node-memory", "node-file", "rust", "nginx"]] | None = None,
     seconds: int = 4,
     rounds: int = 3,
@@ -32,6 +34,11 @@ def bench(
     with_rust: bool = False,
     profile: bool = False,
     save: bool = True,
+    steps: list[Literal["streams", "ingest", "flushing", "catch-up", "recovery"]] | None = None,
+    streams: int = FULL.streams,
+    gigabytes: float = FULL.gigabytes,
+    stream_mib: int = FULL.stream_mib,
+    hard_mib: int = FULL.hard_mib,
 ) -> None:
     """Measure every server that can run here and write bench/RESULTS.md.
 
@@ -53,6 +60,16 @@ def bench(
         Profile Holdfast under the append load instead of measuring.
     save
         Write results.json and RESULTS.md; otherwise only print.
+    steps
+        Steps of the storage scenario to run; all of them by default.
+    streams
+        Storage: how many streams there are in the first step; less for a trial.
+    gigabytes
+        Storage: how much is appended to find the peak of memory; less for a trial.
+    stream_mib
+        Storage: size of the stream that is caught up with; less for a trial.
+    hard_mib
+        Storage: hard limit of the log that is recovered; less than the default for a trial.
     """
     console = Console()
     _prepare_process()
@@ -64,29 +81,44 @@ def bench(
         chosen = [server for server in ALL if servers is None or server.key in servers]
         if with_rust:
             tools.build_rust()
-        _measure(
-            console, Plan(seconds, rounds, patience, console), list(only or SCENARIOS), chosen, save
-        )
+        plan = Plan(seconds, rounds, patience, console)
+        _measure(plan, [key for key in SCENARIOS if only is None or key in only], chosen, save)
+        if only is None or report.STORAGE in only:
+            sizes = Sizes(streams, gigabytes, stream_mib, hard_mib)
+            _measure_storage(plan, list(steps or STEPS), sizes, save)
+        if save:
+            console.print(f"written: {os.path.relpath(report.RESULTS_MD)}")
     except tools.MissingError as error:
         raise SystemExit(str(error)) from None
     except KeyboardInterrupt:
         raise SystemExit("stopped; scenarios that were finished are kept") from None
 
 
-def _measure(
-    console: Console, plan: Plan, only: list[str], chosen: list[Server], save: bool
-) -> None:
-    present, missing = _available(console, chosen)
+def _measure(plan: Plan, only: list[str], chosen: list[Server], save: bool) -> None:
+    if not only:
+        return
+    present, missing = _available(plan.console, chosen)
     results = report.load()
     for key in only:
-        about = machine.facts() | {"runs": f"{plan.rounds} rounds of {plan.seconds} s"}
+        about = _about(plan)
         outcome = run_rounds(SCENARIOS[key], present, plan)
         outcome.missing |= missing
         report.store(results, SCENARIOS[key], outcome, about, save)
-        report.show(console, results, key)
-    report.show_targets(console, results)
-    if save:
-        console.print(f"written: {os.path.relpath(report.RESULTS_MD)}")
+        report.show(plan.console, results, key)
+    report.show_targets(plan.console, results)
+
+
+def _measure_storage(plan: Plan, steps: list[str], sizes: Sizes, save: bool) -> None:
+    HOLDFAST.require()
+    results = report.load()
+    about = _about(plan)
+    for step in steps:
+        report.store_storage(results, step, run_step(step, plan, sizes), about, save)
+    report.show(plan.console, results, report.STORAGE)
+
+
+def _about(plan: Plan) -> dict[str, str]:
+    return machine.facts() | {"runs": f"{plan.rounds} rounds of {plan.seconds} s"}
 
 
 def _available(console: Console, chosen: list[Server]) -> tuple[list[Server], dict[str, str]]:

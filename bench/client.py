@@ -40,8 +40,8 @@ class UnexpectedAnswerError(Exception):
 class Client:
     """One keep-alive connection."""
 
-    def __init__(self, port: int) -> None:
-        self._connection = http.client.HTTPConnection("127.0.0.1", port, timeout=TIMEOUT_S)
+    def __init__(self, port: int, timeout_s: float = TIMEOUT_S) -> None:
+        self._connection = http.client.HTTPConnection("127.0.0.1", port, timeout=timeout_s)
 
     def __enter__(self) -> Self:
         return self
@@ -52,6 +52,10 @@ class Client:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the connection."""
         self._connection.close()
 
     def request(

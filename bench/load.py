@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import json
 import resource
+import signal
 import subprocess
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 from bench import tools
@@ -13,6 +17,8 @@ from bench.scenario import disturbance
 
 WARM_UP_S = 1
 WAIT_BEYOND_S = 60
+UNTIL_SECONDS_MAX = 600
+LOOK_S = 0.1
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +96,21 @@ def warm_up(target: Running, load: Load) -> int:
     return summary["requests"] - summary["failed"]
 
 
+def run_until(
+    target: Running, load: Load, reached: Callable[[], bool], seconds_max: int = UNTIL_SECONDS_MAX
+) -> dict[str, int]:
+    """Run the load until something is reached; return wrk's own counts."""
+    with _started(target, load, seconds_max) as wrk:
+        while not reached():
+            if wrk.poll() is not None:
+                summary = _summary(wrk.communicate()[0])
+                raise RuntimeError(f"the load did not get there in {seconds_max} s: {summary}")
+            time.sleep(LOOK_S)
+        # Then wrk ends early, and says what it counted all the same.
+        wrk.send_signal(signal.SIGINT)
+        return _summary(wrk.communicate(timeout=WAIT_BEYOND_S)[0])
+
+
 def _children_s() -> float:
     """CPU seconds of the children waited for: between two calls around a run, wrk's own."""
     usage = resource.getrusage(resource.RUSAGE_CHILDREN)
@@ -97,6 +118,12 @@ def _children_s() -> float:
 
 
 def _wrk(target: Running, load: Load, seconds: int) -> dict[str, int]:
+    with _started(target, load, seconds) as wrk:
+        return _summary(wrk.communicate(timeout=seconds + WAIT_BEYOND_S)[0])
+
+
+@contextmanager
+def _started(target: Running, load: Load, seconds: int) -> Iterator[subprocess.Popen[bytes]]:
     script = str(tools.BENCH_DIR / "lua" / load.script)
     command = [tools.find("wrk"), "-t1", f"-c{load.connections}", f"-d{seconds}s"]
     command += ["--timeout", "10s", "-s", script, target.url, "--", *load.arguments]
@@ -108,9 +135,13 @@ def _wrk(target: Running, load: Load, seconds: int) -> dict[str, int]:
         cwd=tools.BENCH_DIR.parent,
     )
     try:
-        output = wrk.communicate(timeout=seconds + WAIT_BEYOND_S)[0].decode(errors="replace")
+        yield wrk
     finally:
         stop(wrk)
+
+
+def _summary(printed: bytes) -> dict[str, int]:
+    output = printed.decode(errors="replace")
     for line in output.splitlines():
         if line.startswith("SUMMARY "):
             summary: dict[str, int] = json.loads(line.removeprefix("SUMMARY "))

@@ -102,10 +102,21 @@ def running(server: Server) -> Iterator[Running]:
     data_dir = run_dir / "data"
     data_dir.mkdir(parents=True)
     log_path = run_dir / "log"
-    port = _free_port()
-    with log_path.open("wb") as log:
-        process = subprocess.Popen(
-            pinned(SERVER_CPU, server.command(port, data_dir)),
+    port = free_port()
+    process = launch(server.command(port, data_dir), log_path)
+    try:
+        _wait_ready(server, process, port, log_path)
+        yield Running(server, process.pid, port)
+    finally:
+        stop(process)
+        shutil.rmtree(run_dir, ignore_errors=True)
+
+
+def launch(command: list[str], log_path: Path) -> subprocess.Popen[bytes]:
+    """Start a server on its core; what it says is added to a file."""
+    with log_path.open("ab") as log:
+        return subprocess.Popen(
+            pinned(SERVER_CPU, command),
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=log,
@@ -113,12 +124,6 @@ def running(server: Server) -> Iterator[Running]:
             start_new_session=True,
             env={**os.environ, "NODE_ENV": "production"},
         )
-    try:
-        _wait_ready(server, process, port, log_path)
-        yield Running(server, process.pid, port)
-    finally:
-        stop(process)
-        shutil.rmtree(run_dir, ignore_errors=True)
 
 
 def stop(process: subprocess.Popen[bytes]) -> None:
@@ -133,7 +138,8 @@ def stop(process: subprocess.Popen[bytes]) -> None:
         process.wait()
 
 
-def _free_port() -> int:
+def free_port() -> int:
+    """Return a port that nothing listens on now."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
@@ -157,7 +163,12 @@ def _wait_ready(
         if 200 <= status < 300:
             return
         time.sleep(0.05)
+    raise not_ready(process, status, log_path)
+
+
+def not_ready(process: subprocess.Popen[bytes], status: int, log_path: Path) -> ServerFailedError:
+    """Say why a server did not become ready: whether it ended, and what it printed last."""
     ending = log_path.read_text(errors="replace").splitlines()[-LOG_LINES_SHOWN:]
     state = "exited" if process.poll() is not None else f"last status {status or 'none'}"
     why = f"did not become ready ({state}): {ending[-1] if ending else 'it printed nothing'}"
-    raise ServerFailedError("\n".join([why, *ending[:-1]]))
+    return ServerFailedError("\n".join([why, *ending[:-1]]))

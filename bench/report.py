@@ -12,10 +12,12 @@ from rich.table import Table
 from bench import tools
 from bench.scenario import OTHERS_SHOWN, Metrics, Outcome, Scenario
 from bench.servers import ALL, HOLDFAST, NGINX, NODE_FILE, NODE_MEMORY, RUST, Server
+from bench.storage import render as storage
 
 RESULTS_JSON = tools.BENCH_DIR / "results.json"
 RESULTS_MD = tools.BENCH_DIR / "RESULTS.md"
 PROFILE_MD = tools.BENCH_DIR / "profile.md"
+STORAGE = "storage"
 
 METHOD = """\
 Server on one core, load on the other, every server alike; a fresh data directory on disk for each
@@ -107,14 +109,31 @@ def store(
     """Put one scenario's outcome in place of its earlier one and, if told to, write both files."""
     described = {"title": scenario.title, "note": scenario.note, "cases": list(scenario.cases)}
     results[scenario.key] = {**described, "about": about, **asdict(outcome)}
-    if not save:
-        return
+    if save:
+        write(results)
+
+
+def store_storage(
+    results: Results, step: str, found: dict[str, Any], about: dict[str, Any], save: bool
+) -> None:
+    """The same with one step of the storage benchmark; the other steps stay."""
+    steps = results.get(STORAGE, {}).get("steps", {})
+    results[STORAGE] = {"about": about, "steps": {**steps, step: found}}
+    if save:
+        write(results)
+
+
+def write(results: Results) -> None:
+    """Write both files."""
     RESULTS_JSON.write_text(json.dumps(results, indent=1, sort_keys=True) + "\n")
     RESULTS_MD.write_text(render(results))
 
 
 def show(console: Console, results: Results, key: str) -> None:
     """Print one scenario's tables."""
+    if key == STORAGE:
+        storage.show_storage(console, results[key])
+        return
     for case in results[key]["cases"]:
         heading, *rows = _rows(results[key], key, case)
         table = Table(*heading, title=f"{results[key]['title']}: {_case_title(key, case)}")
@@ -147,6 +166,8 @@ def render(results: Results) -> str:
     for key in COLUMNS:
         if key in results:
             parts += _section(results[key], key, common)
+    if STORAGE in results:
+        parts += _storage_section(results[STORAGE], common)
     if PROFILE_MD.exists():
         parts += ["## Where the time goes", PROFILE_MD.read_text().strip()]
     return "\n\n".join(parts) + "\n"
@@ -177,6 +198,20 @@ def _section(result: dict[str, Any], key: str, common: dict[str, str]) -> list[s
     others = max((case.get("others", 0.0) for case in cases), default=0.0)
     about["other work meanwhile"] = f"at most {others:.0%} of a core (the kernel's own included)"
     return [*parts, _listed(about)]
+
+
+def _storage_section(result: dict[str, Any], common: dict[str, str]) -> list[str]:
+    table = _markdown(storage.HEADING, storage.storage_rows(result))
+    # The steps say themselves when they ran, how often and at which commit.
+    said = {*common, "date", "commit", "runs"}
+    about = {name: value for name, value in result["about"].items() if name not in said}
+    return [
+        f"## {storage.TITLE}",
+        storage.NOTE,
+        table,
+        storage.notes(result),
+        _listed(about),
+    ]
 
 
 def _rows(result: dict[str, Any], key: str, case: str) -> list[tuple[str, ...]]:

@@ -63,7 +63,7 @@ def run_rounds(scenario: Scenario, servers: Sequence[Server], plan: Plan) -> Out
                 continue
             label = f"{scenario.key} · round {number + 1}/{plan.rounds} · {server.title}"
             plan.console.print(f"[dim]{label}[/dim]", highlight=False)
-            _wait_for_quiet(plan.patience_s)
+            wait_for_quiet(plan.patience_s)
             try:
                 with running(server) as target:
                     measured = scenario.run(target, plan)
@@ -78,7 +78,7 @@ def run_rounds(scenario: Scenario, servers: Sequence[Server], plan: Plan) -> Out
     return outcome
 
 
-def _wait_for_quiet(patience_s: int) -> None:
+def wait_for_quiet(patience_s: int) -> None:
     """Give other work on the machine a chance to end; measure anyway when it does not."""
     deadline = time.monotonic() + patience_s
     while time.monotonic() < deadline:

@@ -1,6 +1,6 @@
 """Failpoints: named places between two steps where a test can make this process fail.
 
-`HOLDFAST_FAILPOINTS` arms them: `flush.packed=kill` kills the process when it gets there,
+`HOLDFAST_FAILPOINTS` arms them: `flush.uploaded=kill` kills the process when it gets there,
 `merge.uploaded=kill@3` the third time. Actions: `kill` (SIGKILL to this process), `kill-parent`
 (SIGKILL to the process that started this one), `error` (an I/O error). A simulation sets `hook`
 instead. Unarmed, passing one costs a look at an empty dictionary; none is on the append path.

@@ -1,6 +1,7 @@
 """`holdfast check` over what real servers leave behind: sound, damaged, and repaired."""
 
 import os
+import shutil
 import signal
 import sqlite3
 import subprocess
@@ -136,10 +137,25 @@ class TestRefusals:
             assert "is not a data directory" in run.stderr
         assert list(tmp_path.iterdir()) == []
 
-    def test_repair_needs_a_directory(self, data, tmp_path):
-        run = check(tmp_path / "nowhere", "--store", str(data / "objects"), "--repair")
-        assert run.returncode == 2
-        assert not (tmp_path / "nowhere").exists()
+    def test_a_lost_disk_comes_back_from_the_store(self, data, tmp_path):
+        store = tmp_path / "store"
+        shutil.copytree(data / "objects", store)
+        run = check(tmp_path / "new", "--store", str(store), "--repair")
+        assert run.returncode == 0, run.stdout + run.stderr
+        again = check(tmp_path / "new", "--store", str(store))
+        assert again.returncode == 0, again.stdout + again.stderr
+        with ServerProcess(tmp_path / "new", store=store) as server:
+            status = httpx.get(f"{server.url}/cluster/status").json()
+            assert status["shards"][0]["streams"] > 0
+
+    def test_a_start_without_the_catalog_leaves_it_repairable(self, data):
+        (data / "catalog.sqlite").unlink()
+        with pytest.raises(AssertionError, match="check --repair"):
+            ServerProcess(data).start()
+        run = check(data, "--repair")
+        assert run.returncode == 0, run.stdout + run.stderr
+        with ServerProcess(data):
+            pass
 
     def test_a_store_that_is_none(self, tmp_path):
         run = check(tmp_path / "nowhere", "--store", str(tmp_path / "typo"))

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.crash.small_disk import small_disk
 from tests.server_process import ServerProcess
 
 MakeServer = Callable[..., ServerProcess]
@@ -22,3 +23,10 @@ def make_server(tmp_path: Path) -> Iterator[MakeServer]:
     yield make
     for server in made:
         server.__exit__(None, None, None)
+
+
+@pytest.fixture
+def disk(tmp_path: Path) -> Iterator[Path]:
+    """A small disk, a part of which somebody else's file takes up."""
+    with small_disk(tmp_path / "disk") as mount_point:
+        yield mount_point

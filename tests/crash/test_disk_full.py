@@ -1,23 +1,13 @@
-"""A full disk: refusals that say when to come back, nothing half-written, and then all is well.
-
-The disk is a small tmpfs, which takes root to mount.
-"""
+"""A full disk: refusals that say when to come back, nothing half-written, and then all is well."""
 
 import asyncio
-import contextlib
-import os
-import subprocess
-from collections.abc import Iterator
 from pathlib import Path
 
-import pytest
-
 from tests.crash.conftest import MakeServer
+from tests.crash.small_disk import take_the_rest
 from tests.crash.wire import Answer, Wire
 from tests.server_process import ServerProcess
 
-DISK_BYTES = 4 * 1024 * 1024
-OTHER_BYTES = 1024 * 1024
 BODY_BYTES = 60_000
 AUTHORS = 4
 SETTINGS = {
@@ -26,25 +16,6 @@ SETTINGS = {
     "wal_zero_ahead_bytes": 65_536,
 }
 TEXT = "text/plain"
-
-
-@pytest.fixture
-def disk(tmp_path: Path) -> Iterator[Path]:
-    """A small disk, a part of which somebody else's file takes up."""
-    mount_point = tmp_path / "disk"
-    mount_point.mkdir()
-    command = ["mount", "-t", "tmpfs", "-o", f"size={DISK_BYTES}", "tmpfs", str(mount_point)]
-    mounted = subprocess.run(command, capture_output=True, text=True, check=False)
-    if mounted.returncode:
-        reason = f"a full disk cannot be tested: {mounted.stderr.strip()} (it takes root)"
-        if os.environ.get("CI"):
-            pytest.fail(reason)
-        pytest.skip(reason)
-    try:
-        (mount_point / "other").write_bytes(bytes(OTHER_BYTES))
-        yield mount_point
-    finally:
-        subprocess.run(["umount", "--lazy", str(mount_point)], check=True)
 
 
 class Author:
@@ -99,14 +70,6 @@ async def fill(server: ServerProcess) -> list[Author]:
     for author in authors:
         await author.check(server)
     return authors
-
-
-def take_the_rest(path: Path) -> None:
-    descriptor = os.open(path, os.O_WRONLY | os.O_APPEND)
-    with contextlib.suppress(OSError):
-        while os.write(descriptor, bytes(1024)):
-            pass
-    os.close(descriptor)
 
 
 def test_full_disk_refuses_then_takes_appends_again(make_server: MakeServer, disk: Path) -> None:

@@ -1,7 +1,7 @@
 """Writers that know what they were promised, and check it after every crash.
 
-Each owns its streams. `write` goes on until the server is gone; `check` compares what the restarted
-server holds with the answers that were received before.
+Each owns its streams. `write` goes on until the server is gone, or `stopping` is set; `check`
+compares what the server holds then with the answers that were received before.
 """
 
 import asyncio
@@ -24,10 +24,12 @@ class Writer(ABC):
         self.path = f"/v1/stream/crash/{name}"
         # How many answers made a promise: a test that got none has shown nothing.
         self.promises = 0
+        # Set to have `write` end behind an answer, so that no outcome is uncertain.
+        self.stopping = False
 
     @abstractmethod
     async def write(self, port: int) -> None:
-        """Write for ever; ends with `Lost`."""
+        """Write until told to stop, or until that ends with `Lost`."""
 
     @abstractmethod
     async def check(self, wire: Wire) -> None:
@@ -56,7 +58,7 @@ class Appender(Writer):
 
     async def _author(self, port: int, author: int) -> None:
         async with await Wire.open(port) as wire:
-            while True:
+            while not self.stopping:
                 first = self._sent[author]
                 numbers = range(first, first + self._window)
                 self._sent[author] = numbers.stop
@@ -121,7 +123,7 @@ class Producer(Writer):
             created = await wire.request("PUT", self.path, content_type=self._type)
             assert created.status in {200, 201}
             uncertain = self._sent
-            while True:
+            while not self.stopping:
                 seqs = range(self._answered, self._answered + self._window)
                 self._sent = max(self._sent, seqs.stop)
                 for seq in seqs:
@@ -183,7 +185,7 @@ class Changer(Writer):
 
     async def write(self, port: int) -> None:
         async with await Wire.open(port) as wire:
-            while True:
+            while not self.stopping:
                 for _ in range(self.CHANGES_PER_STREAM):
                     await self._change(wire)
                 self._settled.append(self._state)

@@ -2,11 +2,12 @@
 
 import os
 import shutil
+import subprocess
 
 import httpx
 import pytest
 
-from tests.server_process import ServerProcess
+from tests.server_process import COMMAND, ServerProcess
 
 TEXT = {"Content-Type": "text/plain"}
 LONG_AGO_S = 3 * 86_400
@@ -60,3 +61,27 @@ def test_its_own_server_goes_on(tmp_path, store):
         httpx.post(f"{server.url}/cluster/collect-garbage").raise_for_status()
         assert httpx.get(f"{server.streams_url}/a").text == "hello"
     assert packs(store)
+
+
+def test_a_place_with_backups_is_not_a_store(tmp_path, store):
+    place = tmp_path / "backups-of-first"
+    arguments = ["backup", str(place), "--data-dir", str(tmp_path / "first"), "--store", str(store)]
+    subprocess.run([COMMAND[0], *arguments], check=True, capture_output=True)
+    before = packs(place)
+    assert "that are not of this data directory" in refusal(tmp_path / "second", place)
+    assert packs(place) == before
+
+
+def test_a_stray_file_does_not_keep_the_storage_process_from_working(tmp_path):
+    with ServerProcess(tmp_path / "data") as server:
+        httpx.put(f"{server.streams_url}/a", headers=TEXT, content="hello").raise_for_status()
+        httpx.post(f"{server.url}/cluster/flush").raise_for_status()
+    stray = os.fsencode(tmp_path / "data" / "objects" / "packs") + b"/\xff.pack"
+    with open(stray, "wb"):  # noqa: PTH123 - no text, no path
+        pass
+    os.utime(stray, (0, 0))
+    with ServerProcess(tmp_path / "data") as server:
+        httpx.put(f"{server.streams_url}/b", headers=TEXT, content="hello").raise_for_status()
+        httpx.post(f"{server.url}/cluster/flush").raise_for_status()
+        flush = httpx.get(f"{server.url}/cluster/hot-cold-stats").json()["flush"]
+        assert flush["process_restarts"] == 0

@@ -48,9 +48,12 @@ class TestNames:
             "FaultyRanges",
             "HangingFiles",
             "KilledError",
+            "LifeClock",
             "ScriptedLog",
             "SimFiles",
+            "SimWorker",
             "StoreFaults",
+            "WorkerKilledError",
         }
 
     @pytest.mark.parametrize("name", all_modules())

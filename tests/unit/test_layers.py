@@ -18,7 +18,7 @@ LAYERS = [
     {"log", "storage", "client"},
     {"net", "format"},
     {"protocol"},
-    {"errors", "clock", "settings", "failpoints"},
+    {"errors", "clock", "settings", "failpoints", "allocator"},
 ]
 HEIGHT = {name: -at for at, layer in enumerate(LAYERS) for name in layer}
 # What sees less than its height allows.

@@ -18,10 +18,9 @@ from holdfast.clock import SystemClock
 from holdfast.errors import DataDirectoryLockedError, SettingsError
 from holdfast.log.directory import DataDirectory
 from holdfast.settings import Settings
-from holdfast.storage.backup import store_owner
 from holdfast.storage.findings import Finding, Progress
 from holdfast.storage.garbage import PACKS_PREFIX
-from holdfast.storage.open_objects import open_objects
+from holdfast.storage.open_objects import open_objects, store_owner
 
 __all__ = ["as_document", "as_text", "check"]
 
@@ -65,14 +64,14 @@ def _inspect(settings: Settings, clock: SystemClock, *, repair: bool) -> Outcome
     path = settings.server.data_dir
     store = open_objects(settings.storage, path / "objects")
     if not path.exists() and settings.storage.store:
-        if repair:
-            raise SettingsError(
-                f"--repair rebuilds the catalog of a data directory, and there is no {path}"
-            )
         if not store_owner(store) and next(store.list(PACKS_PREFIX), None) is None:
             raise SettingsError(f"{store.url} holds nothing of Holdfast: no packs and no marker")
-        return Inspection(store, None, clock, _bar).run(repair=False)
-    directory = _open_directory(path)
+        if not repair:
+            return Inspection(store, None, clock, _bar).run(repair=False)
+        # The disk was lost, the store was not: everything that was flushed comes back.
+        directory = DataDirectory.open(path)
+    else:
+        directory = _open_directory(path)
     try:
         return Inspection(store, directory, clock, _bar).run(repair=repair)
     finally:

@@ -10,7 +10,7 @@ import signal
 
 import uvloop
 
-from holdfast.cli.allocator import tune_allocator
+from holdfast.allocator import keep_freed_memory
 from holdfast.cli.banner import banner
 from holdfast.cli.flags import NO_FLAGS, ConfigFile, SettingFlags, load_settings
 from holdfast.cli.logs import set_up_logging
@@ -33,7 +33,7 @@ def serve(*, flags: SettingFlags = NO_FLAGS, config: ConfigFile = None) -> int:
     settings = load_settings(config, flags)
     set_up_logging(settings.log)
     _allow_many_files()
-    tune_allocator()
+    keep_freed_memory()
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         return runner.run(_serve(settings))
 

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
 _SWEEP_S: Final = 1.0
 _SWEEP_STREAMS_MAX: Final = 500
+_SWEEP_ENTRIES_MAX: Final = 5000
 # A renewal by reads becomes a record once it moved the deadline by this share of the TTL.
 _RENEWAL_SHARE: Final = 10
 _BEGINNING: Final = Due(-1, 0)
@@ -55,6 +56,8 @@ class Lifetimes:
         self._clock = clock
         self._queue = ExpiryQueue(state)
         self._stopped = False
+        # Streams that were due, and were saved by writes that are pending.
+        self._saved: list[Stream] = []
         # Streams with a renewal, or with their removal, on its way to the log.
         self._renewing: set[int] = set()
         self._expiring: set[int] = set()
@@ -96,7 +99,7 @@ class Lifetimes:
 
     def _record(self, stream: Stream) -> None:
         """Make a record of the deadline, unless no write is taken."""
-        if self._commits.stalled or self._staging.is_gone(stream):
+        if self._commits.stalled or self._commits.full or self._staging.is_gone(stream):
             return
         assert stream.deadline_ms is not None, "only streams with a deadline are renewed"
         record = Record(Kind.TOUCH, stream.number, stream.deadline_ms)
@@ -127,6 +130,9 @@ class Lifetimes:
         if self._stopped:
             return
         self._clock.call_later(_SWEEP_S, self._sweep)
+        saved, self._saved = self._saved, []
+        for stream in saved:
+            self._queue.add(stream)
         self._sweep_round()
 
     def _sweep_round(self) -> None:
@@ -136,21 +142,26 @@ class Lifetimes:
             return
         due = self._queue.take_due(self._clock.now_ms(), _SWEEP_STREAMS_MAX)
         due += self._due_in_catalog(_SWEEP_STREAMS_MAX - len(due))
+        kept = 0
         for stream in due:
             self._expire(stream)
             if not self._staging.is_gone(stream):
-                # A write on its way to the log has renewed it.
-                self._queue.add(stream)
-        if len(due) == _SWEEP_STREAMS_MAX:
+                # A write on its way to the log has renewed it: the next sweep looks again.
+                self._saved.append(stream)
+                kept += 1
+        if kept < len(due) == _SWEEP_STREAMS_MAX:
             self._clock.call_soon(self._sweep_round)
 
     def _due_in_catalog(self, streams_max: int) -> list[Stream]:
         """Streams that are due and were not in memory; they are now."""
         state = self._state
         due: list[Stream] = []
+        looked_at = 0
         while self._catalog is not None and len(due) < streams_max:
             page = self._catalog.due(self._clock.now_ms(), self._swept, streams_max - len(due))
-            if not page:
+            looked_at += len(page)
+            if not page or looked_at > _SWEEP_ENTRIES_MAX:
+                # The rest in the next sweep.
                 break
             self._swept = page[-1]
             for entry in page:

@@ -189,6 +189,9 @@ class Shard:
             raise StreamNotFoundError(name)
         if stream.deadline_ms is not None and self.lifetimes.has_ended(stream):
             raise StreamNotFoundError(name)
+        if stream.generation is None:
+            # Idle, but used: others leave memory before it.
+            self.state.clean.move_to_end(stream.number)
         return stream
 
     # Writing.

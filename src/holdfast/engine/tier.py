@@ -239,6 +239,7 @@ class Tier:
             if stream.gone:
                 if unchanged:
                     self._forget_removed(stream)
+                    stream.generation = None
                 continue
             stream.forget_before(stream.tail if unchanged else stream.cut_tail)
             if unchanged:
@@ -252,6 +253,9 @@ class Tier:
             self._finish()
 
     def _finish(self) -> None:
+        if self._flushing is not None:
+            # Streams and generations refer to one another, and the collector rests.
+            self._flushing.streams.clear()
         self._flushing, self._cut = None, None
         self._flushing_cost = self._flushing_bytes = 0
         waiting, self._waiting = self._waiting, self._waiting_for_cut

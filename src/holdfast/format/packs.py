@@ -180,6 +180,8 @@ def decode_footer(data: bytes, size_bytes: int) -> Footer:
         raise PackFormatError("its footer is damaged")
     if version != FORMAT_VERSION:
         raise UnknownPackVersionError(f"it has the pack format {version}")
+    if block_bytes != BLOCK_BYTES:
+        raise UnknownPackVersionError(f"it has blocks of {block_bytes} bytes")
     footer = Footer(block_bytes, *rest)
     if footer.size_bytes != size_bytes:
         raise PackFormatError(f"it has {size_bytes} bytes instead of {footer.size_bytes}")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Final, TypeVar
 
 import msgspec
 
@@ -11,22 +11,27 @@ from holdfast.http.errors import answer_error
 from holdfast.http.health import JSON_FIELDS
 from holdfast.http.routes import Resource, Route
 from holdfast.http.storage_stats import hot_cold_stats
+from holdfast.protocol.content import JSON, media_type
 from holdfast.storage.commands import CollectGarbage, PinPacks, SwapPacks
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from holdfast.engine.tier import Tier
     from holdfast.http.app import App
     from holdfast.http.exchange import Request, Slot
     from holdfast.storage.commands import Command
 
-PackName = Annotated[str, msgspec.Meta(pattern=r"^packs/[0-9A-Za-z._-]+\.pack$", max_length=200)]
+Asked = TypeVar("Asked")
+PackName = Annotated[str, msgspec.Meta(pattern=r"\Apacks/[0-9A-Za-z._-]+\.pack\Z", max_length=200)]
+PackNames = Annotated[list[PackName], msgspec.Meta(max_length=1000)]
 
 
 class SwapRequest(msgspec.Struct, forbid_unknown_fields=True):
     """Packs in the store that shall replace others."""
 
-    add: list[PackName]
-    remove: list[PackName]
+    add: PackNames
+    remove: PackNames
 
 
 class PinRequest(msgspec.Struct, forbid_unknown_fields=True):
@@ -53,25 +58,29 @@ def _flush(app: App, _request: Request, slot: Slot, _name: str) -> None:
 
 def _swap(app: App, request: Request, slot: Slot, _name: str) -> None:
     """Replace packs by others, by compare-and-set."""
-    try:
-        asked = _decode_swap(request.body)
-    except msgspec.DecodeError as error:
-        raise InvalidRequestError(f"Malformed swap: {error}.") from None
+    asked = _decoded(request, _decode_swap)
     _submit(app, slot, SwapPacks(asked.add, asked.remove))
 
 
 def _pin(app: App, request: Request, slot: Slot, _name: str) -> None:
     """Keep the objects of everything in use now, for a while."""
-    try:
-        asked = _decode_pin(request.body)
-    except msgspec.DecodeError as error:
-        raise InvalidRequestError(f"Malformed pin: {error}.") from None
+    asked = _decoded(request, _decode_pin)
     _submit(app, slot, PinPacks(asked.name, asked.ttl))
 
 
 def _collect(app: App, _request: Request, slot: Slot, _name: str) -> None:
     """Remove the objects that are due now."""
     _submit(app, slot, CollectGarbage())
+
+
+def _decoded(request: Request, decode: Callable[[bytes], Asked]) -> Asked:
+    # A page in somebody's browser can send anything but JSON without asking first.
+    if media_type(request.fields.get(b"content-type", b"").decode("latin-1")) != JSON:
+        raise InvalidRequestError("The request needs the Content-Type application/json.")
+    try:
+        return decode(request.body)
+    except msgspec.DecodeError as error:
+        raise InvalidRequestError(f"Malformed request: {error}.") from None
 
 
 def _submit(app: App, slot: Slot, command: Command) -> None:

@@ -10,7 +10,7 @@ from holdfast.storage.catalog import Catalog
 from holdfast.storage.catalog_writer import CatalogWriter
 from holdfast.storage.cold import ColdReader
 from holdfast.storage.commands import Setup
-from holdfast.storage.open_objects import check_owner, open_objects, open_ranges, probe
+from holdfast.storage.open_objects import open_objects, open_ranges, probe, take_ownership
 from holdfast.storage.process import StorageProcess
 
 if TYPE_CHECKING:
@@ -72,11 +72,8 @@ def _prepare(settings: Settings, directory: DataDirectory, clock: Clock) -> None
     store = open_objects(settings.storage, directory.objects_path)
     catalog = CatalogWriter(directory.catalog_path)
     try:
-        # Known here before it is written there: a crash between the two must not lose the store.
-        if not catalog.fact("store"):
-            catalog.set_fact("store", f"{clock.random_u64():016x}")
         probe(store)
-        check_owner(store, str(catalog.fact("store")))
+        take_ownership(catalog, store, f"{clock.random_u64():016x}")
     except StoreError as error:
         # What is in memory and in the log can be served; the rest comes back with the store.
         _log.warning("the object store does not answer, going on without it: %s", error.message)

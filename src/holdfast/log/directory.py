@@ -47,6 +47,8 @@ class DataDirectory:
 
         What a server that is gone has left behind is waited for, through `sleep`.
         """
+        # Others are told of it, and may be elsewhere or go there.
+        path = path.absolute()
         try:
             _make(path)
             directory = cls(path, _lock(path, sleep))

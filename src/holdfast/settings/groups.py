@@ -192,7 +192,7 @@ class WalSettings:
     prefix: ClassVar[str] = "wal_"
 
     segment_bytes: Annotated[int, Meta(ge=4096)] = setting(
-        67_108_864, "Size at which a log segment is sealed and the next one started."
+        33_554_432, "Size at which a log segment is sealed and the next one started."
     )
     batch_bytes_max: Count = setting(4_194_304, "Size at which a batch takes no more appends.")
     pending_bytes_max: Count = setting(

@@ -25,7 +25,6 @@ from holdfast.errors import (
     CatalogError,
     HoldfastError,
     LogCorruptError,
-    ObjectMissingError,
     SettingsError,
 )
 from holdfast.failpoints import failpoint
@@ -43,7 +42,7 @@ from holdfast.storage.manifest import (
     timestamp,
     write_manifest,
 )
-from holdfast.storage.open_objects import MARKER, claim
+from holdfast.storage.open_objects import store_owner
 from holdfast.storage.pack_copy import copy_packs, missing_packs
 
 if TYPE_CHECKING:
@@ -83,15 +82,6 @@ class LogSegment(Protocol):
     @property
     def data(self) -> bytes:
         """All of it."""
-
-
-def store_owner(store: ObjectStore) -> str:
-    """The mark of a store that packs are flushed to; empty if it has none."""
-    try:
-        store.size(MARKER)
-    except ObjectMissingError:
-        return ""
-    return claim(store, "")
 
 
 class Backup:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import logging
 from array import array
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from functools import partial
 from itertools import accumulate
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from holdfast.errors import HoldfastError, PackCorruptError
+from holdfast.errors import HoldfastError, PackCorruptError, StoreError
 from holdfast.format.packs import BLOCK_BYTES, checksum
 from holdfast.storage.counters import ColdCounters
 
@@ -27,6 +27,10 @@ _log = logging.getLogger(__name__)
 # Neighbouring blocks are fetched together, up to this many bytes a request.
 _REQUEST_BYTES_MAX: Final = 1024 * 1024
 _REQUEST_BLOCKS_MAX: Final = _REQUEST_BYTES_MAX // BLOCK_BYTES
+# Requests to the store at one time; others wait for their turn.
+REQUESTS_MAX: Final = 64
+# What a part takes up in the cache besides its bytes, as measured.
+ENTRY_COST_BYTES: Final = 768
 
 
 class Key(NamedTuple):
@@ -38,11 +42,15 @@ class Key(NamedTuple):
 
 
 class BlockCache:
-    """The parts used last, up to a number of bytes."""
+    """The parts used last, up to a number of bytes.
+
+    Blocks that were fetched together share one buffer, so they also go together: what is counted is
+    what is really kept.
+    """
 
     def __init__(self, bytes_max: int) -> None:
-        self._bytes_max = bytes_max
-        self._parts: OrderedDict[Key, Part] = OrderedDict()
+        self.bytes_max = bytes_max
+        self._parts: OrderedDict[Key, tuple[Part, tuple[Key, ...]]] = OrderedDict()
         self.size_bytes = 0
 
     def __len__(self) -> int:
@@ -50,24 +58,32 @@ class BlockCache:
 
     def get(self, key: Key) -> Part | None:
         """The part if it is kept; it counts as used."""
-        part = self._parts.get(key)
-        if part is not None:
-            self._parts.move_to_end(key)
-        return part
+        found = self._parts.get(key)
+        if found is None:
+            return None
+        self._parts.move_to_end(key)
+        return found[0]
 
-    def put(self, key: Key, part: Part) -> None:
-        """Keep a part, and let go of the ones not used for longest."""
-        if key in self._parts:
-            return
-        self._parts[key] = part
-        self.size_bytes += _size(part)
-        while self.size_bytes > self._bytes_max:
-            _, old = self._parts.popitem(last=False)
-            self.size_bytes -= _size(old)
+    def put(self, parts: dict[Key, Part]) -> None:
+        """Keep parts that came together, and let go of the ones not used for longest."""
+        together = tuple(parts)
+        for key, part in parts.items():
+            self._drop(key)
+            self._parts[key] = part, together
+            self.size_bytes += _size(part)
+        while self.size_bytes > self.bytes_max:
+            _, oldest = next(iter(self._parts.values()))
+            for key in oldest:
+                self._drop(key)
+
+    def _drop(self, key: Key) -> None:
+        found = self._parts.pop(key, None)
+        if found is not None:
+            self.size_bytes -= _size(found[0])
 
 
 def _size(part: Part) -> int:
-    return len(part) * part.itemsize
+    return len(part) * part.itemsize + ENTRY_COST_BYTES
 
 
 class Blocks:
@@ -78,6 +94,8 @@ class Blocks:
         self.cache = BlockCache(cache_bytes)
         self.counters = ColdCounters()
         self._waiting: dict[Key, list[Waiter]] = {}
+        self._under_way = 0
+        self._queued: deque[tuple[str, int, int, Callable[[bytes | HoldfastError], None]]] = deque()
 
     def ends(self, extent: Located, done: Waiter) -> None:
         """The offsets at which the extent's messages end."""
@@ -87,13 +105,13 @@ class Blocks:
 
         def fetched(data: bytes | HoldfastError) -> None:
             if isinstance(data, HoldfastError):
-                self._answer(key, data)
+                self._answer({key: data})
             elif checksum(data, extent.salt).to_bytes(8, "little") != extent.index_sum:
-                self._answer(key, _corrupt(extent, "its message index"))
+                self._answer({key: _corrupt(extent, "its message index")})
             else:
                 ends = accumulate(array("I", data), initial=extent.start)
                 next(ends)
-                self._answer(key, array("Q", ends))
+                self._answer({key: array("Q", ends)})
 
         self._fetch(extent.pack, extent.lengths_at, 4 * extent.messages, fetched)
 
@@ -153,46 +171,67 @@ class Blocks:
         size = min(extent.length, (numbers[-1] + 1) * BLOCK_BYTES) - at
 
         def fetched(data: bytes | HoldfastError) -> None:
+            answers: dict[Key, Part | HoldfastError] = {}
             for number in numbers:
                 key = _block_key(extent, number)
                 if isinstance(data, HoldfastError):
-                    self._answer(key, data)
+                    answers[key] = data
                     continue
                 # A view: blocks that came together are used together, and copied only once.
                 inside = number * BLOCK_BYTES - at
                 block = memoryview(data)[inside : inside + BLOCK_BYTES]
                 expected = extent.sums[8 * number : 8 * number + 8]
-                if checksum(block, extent.salt).to_bytes(8, "little") != expected:
-                    self._answer(key, _corrupt(extent, f"a block {number * BLOCK_BYTES} bytes in"))
+                if checksum(block, extent.salt).to_bytes(8, "little") == expected:
+                    answers[key] = block
                 else:
-                    self._answer(key, block)
+                    answers[key] = _corrupt(extent, f"a block {number * BLOCK_BYTES} bytes in")
+            self._answer(answers)
 
         self._fetch(extent.pack, extent.data_at + at, size, fetched)
 
     def _fetch(
         self, pack: str, at: int, size: int, fetched: Callable[[bytes | HoldfastError], None]
     ) -> None:
+        if self._under_way < REQUESTS_MAX:
+            self._request(pack, at, size, fetched)
+        else:
+            self._queued.append((pack, at, size, fetched))
+
+    def _request(
+        self, pack: str, at: int, size: int, fetched: Callable[[bytes | HoldfastError], None]
+    ) -> None:
         self.counters.fetches += 1
+        self._under_way += 1
 
         def done(data: bytes | HoldfastError) -> None:
+            self._under_way -= 1
             if isinstance(data, HoldfastError):
                 self.counters.fetch_failures += 1
                 _log.error("reading %s failed: %s", pack, data.message)
             else:
                 self.counters.fetched_bytes += len(data)
             fetched(data)
+            if self._queued and self._under_way < REQUESTS_MAX:
+                self._request(*self._queued.popleft())
 
-        self._ranges.read(pack, at, size, done)
+        try:
+            self._ranges.read(pack, at, size, done)
+        except Exception as error:  # noqa: BLE001 (those who wait must be told)
+            done(StoreError(f"Reading {pack} failed: {error!r}."))
 
-    def _answer(self, key: Key, part: Part | HoldfastError) -> None:
-        waiting = self._waiting.pop(key)
-        if isinstance(part, HoldfastError):
+    def _answer(self, answers: dict[Key, Part | HoldfastError]) -> None:
+        """Keep what is sound, then tell everyone who waits."""
+        sound = {key: part for key, part in answers.items() if not isinstance(part, HoldfastError)}
+        if sound:
+            self.cache.put(sound)
+        for key, part in answers.items():
             if isinstance(part, PackCorruptError):
                 _log.error("%s", part.message)
-        else:
-            self.cache.put(key, part)
-        for done in waiting:
-            done(part)
+            for done in self._waiting.pop(key):
+                try:
+                    done(part)
+                except Exception:  # noqa: BLE001 (a defect in one reader must not stop the others)
+                    _log.exception("a cold read could not go on")
 
 
 def _block_key(extent: Located, number: int) -> Key:

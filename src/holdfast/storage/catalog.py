@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 from contextlib import closing
+from sys import intern
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from holdfast.format.packs import HEADER_BYTES, padded
@@ -185,7 +186,7 @@ def _located(row: tuple[Any, ...]) -> Located:
     pack, salt, data_bytes, start, length, data_at, message_at, messages, sums = row
     lengths_at = padded(HEADER_BYTES + data_bytes) + 4 * message_at
     return Located(
-        pack,
+        intern(pack),
         int.from_bytes(salt, "little"),
         start,
         length,

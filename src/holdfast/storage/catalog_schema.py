@@ -82,6 +82,9 @@ def open_for_writing(path: Path) -> sqlite3.Connection:
     with _opened(path, "rwc") as connection:
         connection.execute("PRAGMA journal_mode = WAL")
         connection.execute("PRAGMA synchronous = FULL")
+        # Only macOS knows the difference.
+        connection.execute("PRAGMA fullfsync = ON")
+        connection.execute("PRAGMA checkpoint_fullfsync = ON")
         connection.execute(f"PRAGMA cache_size = -{_WRITER_CACHE_KIB}")
         if _is_new(connection):
             _create(connection)

@@ -12,6 +12,7 @@ Rules:
 
 from __future__ import annotations
 
+import logging
 import sqlite3
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from holdfast.format.packs import Extent
+
+_log = logging.getLogger(__name__)
 
 
 class NewPack(NamedTuple):
@@ -167,11 +170,14 @@ class CatalogWriter:
         self.checkpoint()
 
     def checkpoint(self) -> None:
-        """Move what was committed from SQLite's log into its file, as far as readers allow."""
+        """Move what was committed from SQLite's log into its file, as far as readers allow.
+
+        What was committed stays so if this fails, and the next one does it.
+        """
         try:
             self._connection.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchall()
         except sqlite3.Error as error:
-            raise damaged(self.path, error) from error
+            _log.warning("%s could not be checkpointed: %s", self.path, error)
 
 
 def _set_fact(connection: sqlite3.Connection, name: str, value: object) -> None:

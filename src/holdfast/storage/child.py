@@ -17,10 +17,13 @@ from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from holdfast.allocator import give_freed_memory_back
 from holdfast.clock import SystemClock
-from holdfast.errors import HoldfastError
+from holdfast.errors import HoldfastError, SwapRefusedError
 from holdfast.storage.catalog_writer import CatalogWriter, NewPack
 from holdfast.storage.commands import (
+    HEARTBEAT_S,
+    Alive,
     Ask,
     Done,
     Failed,
@@ -35,7 +38,7 @@ from holdfast.storage.commands import (
     read_frame,
 )
 from holdfast.storage.merge import Merge
-from holdfast.storage.open_objects import check_owner, open_objects
+from holdfast.storage.open_objects import open_objects, take_ownership
 from holdfast.storage.worker import StorageWorker
 
 if TYPE_CHECKING:
@@ -74,11 +77,10 @@ class Child:
         self._clock = SystemClock()
         self._inbox = inbox
         self._store = open_objects(setup.storage, Path(setup.objects_path))
-        catalog = CatalogWriter(Path(setup.catalog_path))
-        self._identity = str(catalog.fact("store"))
+        self._catalog = CatalogWriter(Path(setup.catalog_path))
         self._is_ours = False
         self._worker = StorageWorker(
-            catalog,
+            self._catalog,
             self._store,
             self._clock,
             merge_packs=setup.storage.merge_packs,
@@ -91,15 +93,29 @@ class Child:
         """Work until the process is ended from outside."""
         send(Hello(self._worker.flushed))
         while True:
-            now_s = self._clock.monotonic_s()
-            if now_s >= self._collect_at_s:
-                self._collect_at_s = now_s + _COLLECT_S
-                self._collect()
-            if now_s >= self._merge_at_s:
-                self._start_merge()
-            send(Report(self._worker.counters))
             with contextlib.suppress(Empty):
                 self._handle(self._inbox.get(timeout=self._idle_s()))
+            if self._inbox.empty():
+                self._housekeeping()
+            send(Report(self._worker.counters))
+
+    def _housekeeping(self) -> None:
+        """Merge, and collect garbage; whatever goes wrong there must not keep flushes away."""
+        now_s = self._clock.monotonic_s()
+        try:
+            if now_s >= self._collect_at_s:
+                self._collect_at_s = now_s + _COLLECT_S
+                self._check_owner()
+                self._worker.collect()
+            if now_s >= self._merge_at_s:
+                self._merge_at_s = now_s
+                self._start_merge()
+        except HoldfastError as error:
+            self._merge_at_s = now_s + _MERGE_RETRY_S
+            _log.warning("merging or collecting garbage failed: %s", error.message)
+        except Exception:  # noqa: BLE001 (see above)
+            self._merge_at_s = now_s + _MERGE_RETRY_S
+            _log.exception("merging or collecting garbage ended in a defect")
 
     def _idle_s(self) -> float:
         """How long there is nothing to do unless somebody asks."""
@@ -124,7 +140,12 @@ class Child:
             self._answer(item.id, lambda: self._worker.handle(command))
 
     def _verify(self, number: int, swap: SwapPacks) -> None:
-        self._inbox.put(_Verified(number, swap, self._worker.verify_swap(swap)))
+        try:
+            packs = self._worker.verify_swap(swap)
+        except BaseException as error:  # noqa: BLE001 (a panic of obstore's is no Exception)
+            _log.exception("reading the packs of a swap ended in a defect")
+            packs = SwapRefusedError(f"The packs cannot be read: {error!r}.")
+        self._inbox.put(_Verified(number, swap, packs))
 
     def _answer(self, number: int, work: Callable[[], None]) -> None:
         """Do it, and tell the server how it went."""
@@ -142,7 +163,7 @@ class Child:
     def _check_owner(self) -> None:
         """Nothing is written or removed before it is certain whose store this is."""
         if not self._is_ours:
-            check_owner(self._store, self._identity)
+            take_ownership(self._catalog, self._store, f"{self._clock.random_u64():016x}")
             self._is_ours = True
 
     def _start_merge(self) -> None:
@@ -159,20 +180,18 @@ class Child:
             result = HoldfastError(f"{type(error).__name__}: {error}")
         self._inbox.put(_Merged(result, self._clock.monotonic_s() - started_s))
 
-    def _collect(self) -> None:
-        try:
-            self._check_owner()
-            self._worker.collect()
-        except HoldfastError as error:
-            _log.warning("garbage could not be collected: %s", error.message)
-
 
 class _ToServer(logging.Handler):
     """Has the server log what this process has to say."""
 
     def emit(self, record: logging.LogRecord) -> None:
         """Send one line, with the exception if there is one."""
-        send(LogLine(record.levelno, self.format(record)))
+        try:
+            # Names of files may hold what is no text.
+            line = self.format(record).encode("utf-8", "backslashreplace").decode()
+            send(LogLine(record.levelno, line))
+        except Exception:  # noqa: BLE001 (as every handler does)
+            self.handleError(record)
 
 
 def send(message: FromChild) -> None:
@@ -185,9 +204,21 @@ def send(message: FromChild) -> None:
 
 def _receive(inbox: SimpleQueue[Any]) -> None:
     """Hand over what the server says, and end with it."""
-    while (body := read_frame(sys.stdin.buffer.read)) is not None:
-        inbox.put(decode_to_child(body))
-    os._exit(0)
+    status = 1
+    try:
+        while (body := read_frame(sys.stdin.buffer.read)) is not None:
+            inbox.put(decode_to_child(body))
+        status = 0
+    finally:
+        os._exit(status)
+
+
+def _beat() -> None:
+    """Let the server know now and then that this process runs."""
+    pause = threading.Event()
+    while True:
+        pause.wait(HEARTBEAT_S)
+        send(Alive())
 
 
 def main() -> None:
@@ -197,8 +228,10 @@ def main() -> None:
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     with contextlib.suppress(OSError):
         os.nice(_NICENESS)
+    give_freed_memory_back()
     inbox: SimpleQueue[Any] = SimpleQueue()
     threading.Thread(target=_receive, args=(inbox,), daemon=True).start()
+    threading.Thread(target=_beat, daemon=True).start()
     setup = inbox.get()
     handler = _ToServer()
     handler.setFormatter(logging.Formatter("%(message)s"))
@@ -207,7 +240,10 @@ def main() -> None:
         Child(setup, inbox).run()
     except HoldfastError as error:
         _log.error("the storage process cannot work: %s", error.message)
-        os._exit(1)
+    except BaseException:  # noqa: BLE001 (it ends in any case, and says why)
+        _log.exception("the storage process ended in a defect")
+    # Not through the interpreter: a thread may be reading from the pipe.
+    os._exit(1)
 
 
 if __name__ == "__main__":

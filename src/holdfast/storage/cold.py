@@ -70,6 +70,8 @@ class ColdReader:
         # Extents that were looked up last. Merging may have replaced them since; their packs are
         # still there, or they are looked up again.
         self._recent: OrderedDict[int, list[Located]] = OrderedDict()
+        # Where the last read of a stream ended: the next one may go on from there.
+        self._ended: OrderedDict[int, int] = OrderedDict()
 
     def read(self, request: ColdRequest, done: Reply) -> None:
         """Read; `done` is called once, perhaps before this returns."""
@@ -88,6 +90,17 @@ class ColdReader:
         if len(self._recent) > _RECENT_MAX:
             self._recent.popitem(last=False)
         return extents
+
+    def read_ahead_bytes(self, request: ColdRequest, end: int) -> int:
+        """How much to fetch for a client that catches up: it began at 0, or where one ended."""
+        last = self._ended.pop(request.stream, 0)
+        self._ended[request.stream] = end
+        if len(self._ended) > _RECENT_MAX:
+            self._ended.popitem(last=False)
+        goes_on = request.start in {0, last} and end - request.start >= BLOCK_BYTES
+        if not goes_on or end >= request.limit:
+            return 0
+        return min(READ_AHEAD_BYTES, self.blocks.cache.bytes_max // 8)
 
     def _look_up(self, request: ColdRequest, needed: int) -> list[Located]:
         extents = self._catalog.extents(request.stream, request.start, _EXTENTS_AT_FIRST)
@@ -226,13 +239,15 @@ class _Read:
             data = data[: cut_text(data, 0, request.bytes_max)]
         size = len(data)
         self._reader.blocks.counters.read_bytes += size
-        self._done(ColdBytes(request.start + size, data))
-        if request.start + size < request.limit:
-            self._read_ahead(request.start + size)
+        end = request.start + size
+        ahead_bytes = self._reader.read_ahead_bytes(request, end)
+        self._done(ColdBytes(end, data))
+        if ahead_bytes:
+            self._read_ahead(end, ahead_bytes)
 
-    def _read_ahead(self, at: int) -> None:
+    def _read_ahead(self, at: int, ahead_bytes: int) -> None:
         """The client will ask for more: fetch it meanwhile."""
-        end = min(at + READ_AHEAD_BYTES, self._request.limit)
+        end = min(at + ahead_bytes, self._request.limit)
         for extent in self._extents:
             if at < extent.end and extent.start < end:
                 first = (max(at, extent.start) - extent.start) // BLOCK_BYTES

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from holdfast.errors import HoldfastError
 
 _LENGTH: Final = Struct("<I")
+HEARTBEAT_S: Final = 5.0
 
 
 class Setup(msgspec.Struct, tag="setup"):
@@ -118,6 +119,10 @@ class Report(msgspec.Struct, tag="report"):
     counters: WorkCounters
 
 
+class Alive(msgspec.Struct, tag="alive"):
+    """The storage process runs, whatever it is doing."""
+
+
 class LogLine(msgspec.Struct, tag="log"):
     """Something for the server's log."""
 
@@ -126,7 +131,7 @@ class LogLine(msgspec.Struct, tag="log"):
 
 
 ToChild = Setup | Ask
-FromChild = Hello | Done | Failed | Report | LogLine
+FromChild = Hello | Done | Failed | Report | Alive | LogLine
 
 encode = msgspec.msgpack.Encoder().encode
 decode_to_child = msgspec.msgpack.Decoder(ToChild).decode

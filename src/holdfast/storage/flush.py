@@ -11,11 +11,12 @@ about `RANGE_BYTES_MAX`, so that memory stays bounded.
 
 from __future__ import annotations
 
+import contextlib
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 import msgspec
 
-from holdfast.errors import LogCorruptError
+from holdfast.errors import HoldfastError, LogCorruptError
 from holdfast.failpoints import failpoint
 from holdfast.format.pack_builder import PackBuilder
 from holdfast.format.packs import PackMeta
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
     from holdfast.storage.catalog_writer import CatalogWriter
     from holdfast.storage.objects import ObjectStore
 
-RANGE_BYTES_MAX: Final = 96 * 1024 * 1024
+RANGE_BYTES_MAX: Final = 64 * 1024 * 1024
 # A stream with more bytes than this in one range gets a pack of its own.
 OWN_PACK_BYTES: Final = 8 * 1024 * 1024
 
@@ -77,9 +78,14 @@ class Flush:
         for group in _ranges([each for each in segments if each.last_position > flushed]):
             gather = self._gather(group, flushed)
             failpoint("flush.gathered")
-            created = self._upload(gather)
-            failpoint("flush.uploaded")
-            self._commit(gather, created)
+            created: list[NewPack] = []
+            try:
+                self._upload(gather, created)
+                failpoint("flush.uploaded")
+                self._commit(gather, created)
+            except Exception:
+                self._take_back(created, flushed)
+                raise
             failpoint("flush.committed")
             flushed = gather.through
             packs += len(created)
@@ -103,9 +109,15 @@ class Flush:
                 raise LogCorruptError(f"The segment {segment.path} is damaged: {error}.") from error
         return gather
 
-    def _upload(self, gather: Gather) -> list[NewPack]:
+    def _take_back(self, created: list[NewPack], flushed: int) -> None:
+        """Remove what was uploaded in vain: the disk may be full, and the flush is repeated."""
+        with contextlib.suppress(HoldfastError):
+            if self._catalog.fact("flushed") == flushed:
+                for pack in created:
+                    self._store.remove(pack.name)
+
+    def _upload(self, gather: Gather, created: list[NewPack]) -> None:
         small: list[tuple[int, Share]] = []
-        created: list[NewPack] = []
         for number, share in sorted(gather.shares.items()):
             if share.size_bytes > OWN_PACK_BYTES:
                 created.append(self._upload_pack(gather, [(number, share)], None))
@@ -118,7 +130,6 @@ class Flush:
             removed=gather.removed,
         )
         created.append(self._upload_pack(gather, small, meta))
-        return created
 
     def _upload_pack(
         self, gather: Gather, shares: list[tuple[int, Share]], meta: PackMeta | None

@@ -42,8 +42,9 @@ def next_merge(packs: Sequence[PackRow], merge_packs: int, spoilt: set[str]) -> 
             if run and run[-1].through != pack.after:
                 run = []
             if run and not _fits([*run, pack]):
-                # It cannot grow any more: half of what is wanted is better than nothing.
-                if _count(run, least) >= max(2, merge_packs // 2):
+                # It cannot grow any more: half of what is wanted is better than nothing, and two
+                # of a size are better than that, since doubling costs little in the long run.
+                if _count(run, least) >= max(2, merge_packs // 2) or _are_alike(run):
                     return run
                 while run and not _fits([*run, pack]):
                     run = run[1:]
@@ -55,6 +56,11 @@ def next_merge(packs: Sequence[PackRow], merge_packs: int, spoilt: set[str]) -> 
 
 def _count(run: Sequence[PackRow], least: int) -> int:
     return sum(pack.size_bytes >= least for pack in run)
+
+
+def _are_alike(run: Sequence[PackRow]) -> bool:
+    sizes = [pack.size_bytes for pack in run]
+    return len(sizes) > 1 and 2 * min(sizes) > max(sizes)
 
 
 def _fits(run: Sequence[PackRow]) -> bool:

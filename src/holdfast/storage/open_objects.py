@@ -24,6 +24,7 @@ from holdfast.storage.obstore_objects import PROBING, AsyncRanges, ObstoreObject
 
 if TYPE_CHECKING:
     from holdfast.settings import StorageSettings
+    from holdfast.storage.catalog_writer import CatalogWriter
     from holdfast.storage.objects import ObjectStore, RangeReader
 
 MARKER: Final = "holdfast-store.json"
@@ -99,17 +100,42 @@ def claim(store: ObjectStore, identity: str) -> str:
     return marker.id
 
 
-def check_owner(store: ObjectStore, identity: str) -> None:
-    """Claim the store, or raise if it is somebody else's.
+def store_owner(store: ObjectStore) -> str:
+    """The mark of a store that packs are flushed to; empty if it has none."""
+    try:
+        store.size(MARKER)
+    except ObjectMissingError:
+        return ""
+    return claim(store, "")
 
-    Two data directories in one store would collect one another's packs as garbage.
+
+def take_ownership(catalog: CatalogWriter, store: ObjectStore, new_identity: str) -> None:
+    """See that the store belongs to the catalog, or claim an empty one; raise if it is not ours.
+
+    Two data directories in one store would collect one another's packs as garbage, and so would a
+    server the packs of backups. The catalog knows first: a crash in between leaves no orphan mark.
     """
-    if claim(store, identity) != identity:
+    owner, known = store_owner(store), str(catalog.fact("store"))
+    if owner and owner != known:
         raise SettingsError(
             f"The object store {store.url} belongs to another data directory. Set 'store' to the "
             "one that this data was flushed to; if it is that one and only the catalog was lost, "
             "run 'holdfast check --repair'."
         )
+    if owner:
+        return
+    if not catalog.packs("TRUE"):
+        for prefix in ("packs/", "backups/"):
+            if next(store.list(prefix), None) is not None:
+                raise SettingsError(
+                    f"The object store {store.url} holds {prefix.rstrip('/')} that are not of this "
+                    "data directory. Set 'store' to an empty place, such as another prefix."
+                )
+    if not known:
+        catalog.set_fact("store", new_identity)
+        known = new_identity
+    if claim(store, known) != known:
+        raise SettingsError(f"The object store {store.url} was just claimed by another server.")
 
 
 def _directory(storage: StorageSettings, default: Path) -> Path | None:

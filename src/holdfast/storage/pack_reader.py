@@ -6,6 +6,8 @@ from array import array
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
+import msgspec
+
 from holdfast.errors import PackCorruptError, UnknownFormatError
 from holdfast.format.pack_builder import Messages, PackBuilder
 from holdfast.format.packs import (
@@ -30,7 +32,7 @@ if TYPE_CHECKING:
     from holdfast.format.packs import Extent
     from holdfast.storage.objects import ObjectStore
 
-_READ_BYTES: Final = 8 * 1024 * 1024
+_READ_BYTES: Final = 4 * 1024 * 1024
 # The footer and, for most packs, directory and delta come with the first read.
 _TAIL_BYTES: Final = 256 * 1024
 
@@ -44,7 +46,7 @@ def naming(pack: str) -> Iterator[None]:
         raise UnknownFormatError(
             f"The pack {pack} is newer than this version of Holdfast: {error}."
         ) from None
-    except PackFormatError as error:
+    except (ArithmeticError, LookupError, ValueError, msgspec.MsgspecError) as error:
         raise PackCorruptError(f"The pack {pack} is damaged: {error}.") from None
 
 

@@ -7,11 +7,13 @@ that dies is answered with an error, which callers treat as any failure: they as
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import subprocess
 import sys
 import threading
+from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
@@ -43,6 +45,7 @@ _log = logging.getLogger("holdfast.storage")
 _RESTART_S_MIN: Final = 0.1
 _RESTART_S_MAX: Final = 5.0
 _STOP_S: Final = 1.0
+_SILENCE_S_MAX: Final = 60.0
 
 
 class StorageProcess:
@@ -58,6 +61,8 @@ class StorageProcess:
         self._last_id = 0
         self._restart_s = _RESTART_S_MIN
         self._stopping = False
+        self._started_s = self._heard_s = 0.0
+        self._outbox: SimpleQueue[bytes | None] = SimpleQueue()
         self.restarts = 0
         # Of the incarnations that are gone, and of the present one.
         self._past = WorkCounters()
@@ -85,7 +90,7 @@ class StorageProcess:
             return
         self._last_id += 1
         self._asked[self._last_id] = done
-        self._send(self._process, Ask(self._last_id, command))
+        self._send(Ask(self._last_id, command))
 
     def stop(self) -> None:
         """End the child and wait for it; for a thread, once nothing is submitted any more."""
@@ -93,8 +98,7 @@ class StorageProcess:
         process, self._process = self._process, None
         if process is None:
             return
-        assert process.stdin is not None
-        process.stdin.close()
+        self._outbox.put(None)
         try:
             process.wait(_STOP_S)
         except subprocess.TimeoutExpired:
@@ -106,7 +110,8 @@ class StorageProcess:
             return
         try:
             process = subprocess.Popen(
-                [sys.executable, "-m", "holdfast.storage.child"],
+                # Nothing is imported from the directory the server was started in.
+                [sys.executable, "-P", "-m", "holdfast.storage.child"],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 pass_fds=self._inherited,
@@ -116,22 +121,45 @@ class StorageProcess:
             self._spawn_later()
             return
         self._process = process
-        self._send(process, self._setup)
-        threading.Thread(
-            target=self._receive, args=(process,), name="holdfast-storage", daemon=True
-        ).start()
+        self._started_s = self._heard_s = self._clock.monotonic_s()
+        self._outbox = SimpleQueue()
+        self._send(self._setup)
+        for target in (self._receive, self._write):
+            arguments = (process, self._outbox) if target == self._write else (process,)
+            threading.Thread(
+                target=target, args=arguments, name="holdfast-storage", daemon=True
+            ).start()
+        self._clock.call_later(_SILENCE_S_MAX, self._watch, process)
 
     def _spawn_later(self) -> None:
         self._clock.call_later(self._restart_s, self._spawn)
         self._restart_s = min(2 * self._restart_s, _RESTART_S_MAX)
 
-    def _send(self, process: subprocess.Popen[bytes], message: ToChild) -> None:
+    def _send(self, message: ToChild) -> None:
+        self._outbox.put(framed(message))
+
+    @staticmethod
+    def _write(process: subprocess.Popen[bytes], outbox: SimpleQueue[bytes | None]) -> None:
+        """In a thread, since a pipe may be full: tell the child what there is to say."""
         assert process.stdin is not None
-        try:
-            os.write(process.stdin.fileno(), framed(message))
-        except OSError as error:
-            # It has died; the thread that reads from it will say so.
-            _log.debug("the storage process does not listen: %s", error)
+        # If it has died the thread that reads from it says so.
+        with contextlib.suppress(OSError):
+            while (frame := outbox.get()) is not None:
+                while frame:
+                    frame = frame[os.write(process.stdin.fileno(), frame) :]
+        with contextlib.suppress(OSError):
+            process.stdin.close()
+
+    def _watch(self, process: subprocess.Popen[bytes]) -> None:
+        """A child that says nothing for long hangs: end it, and another one takes over."""
+        if process is not self._process or self._stopping:
+            return
+        silent_s = self._clock.monotonic_s() - self._heard_s
+        if silent_s >= _SILENCE_S_MAX:
+            _log.error("the storage process has said nothing for %.0f s and is ended", silent_s)
+            process.kill()
+        else:
+            self._clock.call_later(_SILENCE_S_MAX - silent_s, self._watch, process)
 
     def _receive(self, process: subprocess.Popen[bytes]) -> None:
         """In a thread: hand over what the child says, and its end."""
@@ -151,9 +179,9 @@ class StorageProcess:
                 raise
 
     def _received(self, message: FromChild) -> None:
+        self._heard_s = self._clock.monotonic_s()
         match message:
             case Hello():
-                self._restart_s = _RESTART_S_MIN
                 _log.debug("the storage process is ready, flushed through %d", message.flushed)
             case Done():
                 self._asked.pop(message.id)(message.flushed)
@@ -167,9 +195,10 @@ class StorageProcess:
     def _died(self, process: subprocess.Popen[bytes], status: int) -> None:
         if self._stopping or process is not self._process:
             return
-        assert process.stdin is not None
-        process.stdin.close()
+        self._outbox.put(None)
         self._process = None
+        if self._clock.monotonic_s() - self._started_s > _RESTART_S_MAX:
+            self._restart_s = _RESTART_S_MIN
         self._past, self._present = self.counters, WorkCounters()
         self.restarts += 1
         how = f"was killed by signal {-status}" if status < 0 else f"ended with status {status}"

@@ -19,11 +19,11 @@ from typing import TYPE_CHECKING, Final
 from holdfast.errors import CatalogError
 from holdfast.failpoints import failpoint
 from holdfast.format.rows import decode_row
-from holdfast.storage.backup import store_owner
 from holdfast.storage.catalog_check import check_streams
 from holdfast.storage.catalog_schema import open_for_reading
 from holdfast.storage.catalog_writer import CatalogWriter, RowChange, insert_pack, put_rows
 from holdfast.storage.findings import Findings
+from holdfast.storage.open_objects import store_owner
 from holdfast.storage.pack_reader import Pack
 
 if TYPE_CHECKING:

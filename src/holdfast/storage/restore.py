@@ -16,10 +16,9 @@ from typing import TYPE_CHECKING, Final
 
 from holdfast.errors import SettingsError
 from holdfast.failpoints import failpoint
-from holdfast.storage.backup import store_owner
 from holdfast.storage.catalog_copy import adopt_catalog, download
 from holdfast.storage.manifest import BACKUPS_PREFIX
-from holdfast.storage.open_objects import claim
+from holdfast.storage.open_objects import claim, store_owner
 from holdfast.storage.pack_copy import copy_packs, missing_packs
 
 if TYPE_CHECKING:

@@ -16,7 +16,6 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from holdfast.errors import CatalogError, ObjectMissingError, PackCorruptError, SettingsError
-from holdfast.storage.backup import store_owner
 from holdfast.storage.catalog_check import (
     CATALOG,
     check_file,
@@ -28,6 +27,7 @@ from holdfast.storage.catalog_check import (
 from holdfast.storage.catalog_schema import damaged, open_for_reading
 from holdfast.storage.garbage import PACKS_PREFIX
 from holdfast.storage.live_packs import resolve, survey, what_is_wrong
+from holdfast.storage.open_objects import store_owner
 from holdfast.storage.pack_reader import Pack
 from holdfast.storage.rebuild import build
 from holdfast.storage.used_pack_check import UsedPackCheck

@@ -13,6 +13,7 @@ from holdfast.errors import (
     HoldfastError,
     ObjectMissingError,
     PackCorruptError,
+    SwapRefusedError,
     UnknownFormatError,
 )
 from holdfast.storage.commands import (
@@ -96,7 +97,10 @@ class StorageWorker:
             raise packs
         for pack in packs:
             # While it was read nothing used it, so it may have been collected as garbage.
-            self._store.size(pack.name)
+            try:
+                self._store.size(pack.name)
+            except ObjectMissingError as error:
+                raise SwapRefusedError(error.message) from None
         swap(self._catalog, packs, command.remove, self._clock.now_ms())
         self.counters.swaps += 1
 

@@ -42,6 +42,8 @@ _RESTART_S_MAX: Final = 5.0
 _MERGE_RETRY_S: Final = 10.0
 # What is asked for comes first, most of the time.
 _COMMAND_SHARE: Final = 3
+# One in so many merges takes longer than garbage is left alone.
+_SLOW_MERGES: Final = 15
 
 
 class WorkerKilledError(BaseException):
@@ -97,7 +99,7 @@ class SimWorker:
         self._timer: Timer | None = None
         self._is_waiting = False
         self._restart_s = _RESTART_S_MIN
-        self._collect_at_s = self._merge_at_s = 0.0
+        self._collect_at_s = self._merge_at_s = self._merged_at_s = 0.0
         self._may_merge = True
         self._plan: Merge | None = None
         self._merged: NewPack | HoldfastError | None = None
@@ -193,7 +195,9 @@ class SimWorker:
         self._is_waiting = not self._actions()
         if self._is_waiting:
             due_s = [self._collect_at_s]
-            if self._may_merge:
+            if self._merged is not None:
+                due_s.append(self._merged_at_s)
+            elif self._may_merge:
                 due_s.append(self._merge_at_s)
             delay_s += max(0.0, min(due_s) - self._clock.monotonic_s())
         elif not self._inbox:
@@ -209,7 +213,8 @@ class SimWorker:
         if self._verifying:
             actions.append(self._verify)
         if self._merged is not None:
-            actions.append(self._finish_merge)
+            if now_s >= self._merged_at_s:
+                actions.append(self._finish_merge)
         elif self._plan is not None:
             actions.append(self._write_merge)
         elif self._may_merge and now_s >= self._merge_at_s:
@@ -281,6 +286,9 @@ class SimWorker:
     def _write_merge(self, worker: StorageWorker) -> None:
         assert self._plan is not None
         self._merged = worker.write_merge(self._plan)
+        self._merged_at_s = self._clock.monotonic_s()
+        if self._clock.random_int(1, _SLOW_MERGES) == 1:
+            self._merged_at_s += 2 * self._garbage_grace_s
 
     def _finish_merge(self, worker: StorageWorker) -> None:
         assert self._merged is not None

@@ -1,0 +1,89 @@
+"""What a step of the storage benchmark measures: figures, some of them with a limit to keep."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from bench.scenario import Plan
+
+MB = 1e6
+GB = 1e9
+MIB = 2**20
+
+
+@dataclass(frozen=True, slots=True)
+class Sizes:
+    """How large everything is; the defaults are what the targets are about."""
+
+    streams: int = 1_000_000
+    gigabytes: float = 5.0
+    stream_mib: int = 256
+    hard_mib: int = 256
+    """The server's own default of `hot_bytes_hard`, of which only a smaller trial makes less."""
+
+    @property
+    def ingest_bytes(self) -> int:
+        return int(self.gigabytes * GB)
+
+    @property
+    def small_appends_bytes(self) -> int:
+        return int(self.ingest_bytes / 25)
+
+
+FULL = Sizes()
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """One measured value in the unit it is shown in, and the bound it has to keep, if any."""
+
+    text: str
+    value: float
+    form: str = "{:,.0f}"
+    at_most: float | None = None
+    at_least: float | None = None
+
+    @property
+    def measured(self) -> str:
+        return self.form.format(self.value)
+
+    @property
+    def to_reach(self) -> str:
+        if self.at_most is not None:
+            return f"≤ {_bound(self.form, self.at_most)}"
+        if self.at_least is not None:
+            return f"≥ {_bound(self.form, self.at_least)}"
+        return "reported"
+
+    @property
+    def reached(self) -> str:
+        if self.at_most is None and self.at_least is None:
+            return ""
+        kept = (self.at_most is None or self.value <= self.at_most) and (
+            self.at_least is None or self.value >= self.at_least
+        )
+        return "yes" if kept else "no"
+
+
+def _bound(form: str, value: float) -> str:
+    """A bound in the unit of the measured value, without decimals it does not have."""
+    return re.sub(r"\{.*\}", f"{value:g}", form)
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """What one step found. `orphans_s` is CPU time of processes that nobody could wait for."""
+
+    figures: list[Figure]
+    orphans_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One part of the storage benchmark, with servers and data of its own."""
+
+    key: str
+    note: str
+    run: Callable[[Plan, Sizes], Measured]

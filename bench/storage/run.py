@@ -1,0 +1,55 @@
+"""Runs the steps one after another, and says of each when and beside what it was measured."""
+
+from __future__ import annotations
+
+import resource
+import time
+from dataclasses import asdict
+from datetime import UTC, datetime
+from subprocess import SubprocessError
+from typing import Any
+
+from bench import machine
+from bench.client import UnexpectedAnswerError
+from bench.process import ServerFailedError, machine_busy_s
+from bench.scenario import Plan, wait_for_quiet
+from bench.storage import catch_up, flushing, ingest, recovery, streams
+from bench.storage.figures import FULL, Sizes
+
+STEPS = {module.STEP.key: module.STEP for module in (streams, ingest, flushing, catch_up, recovery)}
+
+FAILURES = (ServerFailedError, UnexpectedAnswerError, OSError, RuntimeError, SubprocessError)
+
+
+def run_step(key: str, plan: Plan, sizes: Sizes) -> dict[str, Any]:
+    """Run one step; what it found, or why it found nothing, as results.json keeps it."""
+    step = STEPS[key]
+    plan.console.print(f"[dim]storage · {key}[/dim]", highlight=False)
+    wait_for_quiet(plan.patience_s)
+    result: dict[str, Any] = {
+        "note": step.note,
+        "date": datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
+        "commit": machine.commit(),
+        "full_size": sizes == FULL,
+        "figures": [],
+        "failure": "",
+    }
+    started_s, busy_s, ours_s = time.monotonic(), machine_busy_s(), _ours_s()
+    try:
+        found = step.run(plan, sizes)
+    except FAILURES as error:
+        plan.console.print(f"[red]{key}: {error}[/red]", highlight=False)
+        return result | {"failure": str(error).splitlines()[0]}
+    seconds = time.monotonic() - started_s
+    others_s = machine_busy_s() - busy_s - (_ours_s() - ours_s) - found.orphans_s
+    return result | {
+        "figures": [asdict(figure) for figure in found.figures],
+        "seconds": seconds,
+        "others": max(0.0, others_s / seconds),
+    }
+
+
+def _ours_s() -> float:
+    """CPU seconds of this process and of all that it waited for: a step ends its servers itself."""
+    usages = (resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
+    return sum(usage.ru_utime + usage.ru_stime for usage in usages)

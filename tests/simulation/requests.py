@@ -1,0 +1,125 @@
+"""Random requests, aimed at what there is: right ones, repeated ones, late ones and wrong ones."""
+
+import json
+
+from holdfast.engine.requests import AppendRequest, CreateRequest
+from holdfast.protocol.producer import Producer
+from tests.simulation.model import JSON, SEPARATOR, media_of
+
+BYTES = "application/octet-stream"
+CONTENT_TYPES = (BYTES, "text/plain", "text/plain; charset=utf-8", JSON, "Application/JSON")
+MEDIA = (BYTES, "text/plain", JSON)
+LETTERS = "ab é漢😀\n"
+PRODUCERS = (b"p", b"other")
+
+
+class Requests:
+    def __init__(self, random, model, names):
+        self._random = random
+        self._model = model
+        self._names = names
+
+    def name(self):
+        return self._random.choice(self._names)
+
+    def create(self, name, now_ms):
+        """(request, messages)"""
+        random = self._random
+        existing = self._model.writable(name, now_ms)
+        if existing is not None and random.random() < 0.6:
+            expires_at_ms = None if existing.ttl_s is not None else existing.expires_at_ms
+            request = CreateRequest(
+                existing.content_type, existing.ttl_s, expires_at_ms, existing.closed
+            )
+            return request, ()
+        ttl_s = expires_at_ms = None
+        match random.randrange(10):
+            case 0 | 1 | 2 | 3:
+                ttl_s = random.choice([1, 5, 30, 30, 100, 100])
+            case 4:
+                expires_at_ms = now_ms + random.choice([-1000, 500, 5000, 60_000, 60_000])
+        content_type = random.choice(CONTENT_TYPES)
+        body, messages = b"", ()
+        if random.random() < 0.4:
+            body, messages = self.body(media_of(content_type))
+        producer = None
+        if random.random() < 0.15:
+            producer = Producer(
+                random.choice(PRODUCERS), random.randrange(3), random.choice((0, 0, 1))
+            )
+        seq = b"%04d" % random.randrange(30) if random.random() < 0.1 else None
+        close = random.random() < 0.04
+        request = CreateRequest(content_type, ttl_s, expires_at_ms, close, body, producer, seq)
+        return request, messages
+
+    def append(self, name, now_ms):
+        """(request, messages)"""
+        random = self._random
+        stream = self._model.writable(name, now_ms)
+        media = random.choice(MEDIA)
+        if stream is not None and random.random() < 0.95:
+            media = stream.media
+        close = random.random() < 0.02
+        body, messages = b"", ()
+        if not close or random.random() < 0.5:
+            body, messages = self.body(media)
+        producer = self._producer(stream) if random.random() < 0.4 else None
+        seq = self._seq(stream) if random.random() < 0.15 else None
+        request = AppendRequest(body, media if body else None, close, producer, seq)
+        return request, messages
+
+    def _producer(self, stream):
+        random = self._random
+        producer_id = random.choice(PRODUCERS)
+        known = None if stream is None else stream.producers.get(producer_id)
+        if known is None:
+            return Producer(producer_id, random.randrange(3), random.choice((0, 0, 0, 2)))
+        epoch, seq = known
+        chance = random.random()
+        if chance < 0.6:
+            return Producer(producer_id, epoch, seq + 1)
+        if chance < 0.8:
+            return Producer(producer_id, epoch, random.randint(0, seq))
+        if chance < 0.86:
+            return Producer(producer_id, epoch, seq + random.randint(2, 5))
+        if chance < 0.92:
+            return Producer(producer_id, max(0, epoch - 1), random.randint(0, seq + 1))
+        return Producer(producer_id, epoch + 1, random.choice((0, 0, 1)))
+
+    def _seq(self, stream):
+        last = 0 if stream is None or stream.seq is None else int(stream.seq)
+        return b"%04d" % max(0, last + self._random.choice((1, 1, 2, 5, 0, -1)))
+
+    def body(self, media):
+        """A body, and the messages it is stored as; None instead of them if it is refused."""
+        random = self._random
+        if media == JSON:
+            return self._json()
+        size = random.choice((1, 5, 30, 30, 100, 400, 1200))
+        if media == BYTES:
+            body = random.randbytes(size)
+        else:
+            body = "".join(random.choices(LETTERS, k=size)).encode()
+        return body, (body,)
+
+    def _json(self):
+        random = self._random
+        match random.randrange(20):
+            case 0:
+                return b"[]", ()
+            case 1:
+                return random.choice((b"{", b"[1,", b"\xff", b"[1]2")), None
+        count = random.choice((1, 1, 1, 2, 3, 12))
+        values = [self._value() for _ in range(count)]
+        if count == 1 and random.random() < 0.7 and values[0][:1] != b"[":
+            body = values[0]
+        else:
+            body = b"[" + random.choice((b",", b" , ")).join(values) + b"]"
+        return body, tuple(value + SEPARATOR for value in values)
+
+    def _value(self):
+        random = self._random
+        number = random.randrange(10**6)
+        text = "".join(random.choices(LETTERS, k=random.choice((2, 20, 200))))
+        value = random.choice((number, text, [number, [text]], {"a": text, "b": [number]}, None))
+        return json.dumps(value, ensure_ascii=random.random() < 0.5).encode()

@@ -1,0 +1,13 @@
+"""The other half, in a file of its own so that another processor takes it."""
+
+import pytest
+
+from tests.simulation.run import run_seed
+
+CHUNK = 10
+
+
+@pytest.mark.parametrize("first", range(100, 200, CHUNK))
+def test_what_clients_were_told_is_true(first):
+    for seed in range(first, first + CHUNK):
+        run_seed(seed)

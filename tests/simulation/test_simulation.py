@@ -1,0 +1,142 @@
+"""The simulation itself: it repeats, it has everything in it, and it can fail."""
+
+import os
+import subprocess
+import sys
+from collections import Counter
+from contextlib import suppress
+
+import pytest
+
+from holdfast import failpoints
+from holdfast.engine.state import Stream
+from holdfast.engine.tier import Tier
+from holdfast.log.segment_writer import SegmentWriter
+from holdfast.storage import garbage
+from holdfast.testing.sim_files import SimFile
+from tests.simulation.run import Failure, run_seed
+
+PATIENCE_SEEDS = 60
+SEEN = {
+    "catalog full",
+    "cold read",
+    "cold read failed",
+    "commit failed",
+    "commit unknown",
+    "confirmed append",
+    "confirmed create",
+    "confirmed delete",
+    "corrupt pack read",
+    "duplicates",
+    "evictions",
+    "expirations",
+    "flush retries",
+    "followed",
+    "kill",
+    "killed at start",
+    "late put",
+    "loads",
+    "merge failures",
+    "merges",
+    "object removed",
+    "pending write kept",
+    "pending writes lost",
+    "power failure",
+    "read cut short after many extents",
+    "rebuild",
+    "refused: hot limit",
+    "refused: pending bytes",
+    "refused: stalled",
+    "restarts of the storage process",
+    "start refused",
+    "stopped",
+    "store outage",
+    "swaps",
+    "unknown write found",
+}
+
+
+def run_seeds(count):
+    """What was seen in the first so many seeds."""
+    seen = Counter()
+    for seed in range(count):
+        seen.update(run_seed(seed)[0])
+    return seen
+
+
+def digests(seeds, hash_seed):
+    """What runs in another process amount to, with another order of sets."""
+    command = [sys.executable, "-m", "tests.simulation", "--digests", "--seeds", str(seeds)]
+    environment = {**os.environ, "PYTHONHASHSEED": str(hash_seed)}
+    result = subprocess.run(command, env=environment, check=True, capture_output=True, text=True)
+    return result.stdout.split()
+
+
+def test_same_seed_gives_the_same_run():
+    seeds = 6
+    here = [run_seed(seed)[1] for seed in range(seeds)]
+    assert len(set(here)) == seeds
+    assert here == [run_seed(seed)[1] for seed in range(seeds)]
+    assert here == digests(seeds, 1) == digests(seeds, 2)
+
+
+def test_runs_have_everything_in_them():
+    seen = run_seeds(PATIENCE_SEEDS)
+    work = {name for name in failpoints.NAMES if name.startswith(("flush.", "merge.", "garbage."))}
+    killed = {f"storage process killed at {name}" for name in work}
+    killed |= {f"node killed at {name}" for name in work}
+    assert {each for each in SEEN | work | killed if not seen[each]} == set()
+
+
+def lose_producers(monkeypatch):
+    """A stream that comes back from the catalog has forgotten its producers."""
+    from_row = Stream.from_row
+
+    def changed(row):
+        stream = from_row(row)
+        stream.producers = None
+        return stream
+
+    monkeypatch.setattr(Stream, "from_row", changed)
+
+
+def trim_too_early(monkeypatch):
+    """The log is trimmed at the cut, before anything of it is in packs."""
+    was_cut = Tier._was_cut
+
+    def changed(self, cut):
+        self._log.trim(cut.through)
+        was_cut(self, cut)
+
+    monkeypatch.setattr(Tier, "_was_cut", changed)
+
+
+def sync_never(monkeypatch):
+    """Syncs of a segment's batches do nothing."""
+    commit = SegmentWriter.commit
+
+    def changed(self, position, body):
+        with monkeypatch.context() as during:
+            during.setattr(SimFile, "sync", lambda _: None)
+            return commit(self, position, body)
+
+    monkeypatch.setattr(SegmentWriter, "commit", changed)
+
+
+def ignore_pins(monkeypatch):
+    """Garbage is collected as if nothing were pinned."""
+    monkeypatch.setattr(garbage, "_oldest_pin_ms", lambda _catalog, now_ms: now_ms + 1)
+
+
+@pytest.mark.parametrize("sabotage", [lose_producers, trim_too_early, sync_never, ignore_pins])
+def test_sabotage_is_found(sabotage, monkeypatch):
+    sabotage(monkeypatch)
+    with pytest.raises(Failure, match=r"make sim SEED=\d+"):
+        run_seeds(PATIENCE_SEEDS)
+
+
+def test_everything_is_as_it_was_after_a_run():
+    before = Stream.from_row, failpoints.hook
+    with suppress(Failure):
+        run_seed(0)
+    assert (Stream.from_row, failpoints.hook) == before

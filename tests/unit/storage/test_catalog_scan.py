@@ -1,0 +1,144 @@
+"""Scanning: the streams of a prefix between two positions, against a model that looks at all."""
+
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from holdfast.storage.catalog import _after_prefix
+from tests.unit.storage.histories import History, steps
+from tests.unit.storage.rig import Rig
+
+# Neighbours in code points, in UTF-8 and in UTF-16 are not the same everywhere.
+CHARACTERS = [
+    "\x01",
+    "/",
+    "0",
+    "a",
+    "b",
+    "\x7f",
+    "\x80",
+    "\u07ff",
+    "\u0800",
+    "\ud7fe",
+    "\ud7ff",
+    "\ue000",
+    "\uffff",
+    "\U00010000",
+    "\U0010fffe",
+    "\U0010ffff",
+]
+texts = st.text(st.sampled_from(CHARACTERS), max_size=4)
+
+
+def model(rig, prefix, after, until):
+    """Every extent in use, looked at one by one."""
+    rows = rig.writer.read(
+        "SELECT extents.stream, streams.name, packs.name, start, length, first_position, "
+        "last_position FROM extents JOIN streams ON number = stream JOIN packs ON id = pack"
+    )
+    return sorted(
+        (row for row in rows if row[1].startswith(prefix) and row[6] > after and row[5] <= until),
+        key=lambda row: (row[1], row[3]),
+    )
+
+
+class TestPrefixes:
+    @pytest.fixture(scope="class")
+    @classmethod
+    def named(cls):
+        """A stream for every name of up to two characters, and some longer ones."""
+        with TemporaryDirectory() as path:
+            rig = Rig(Path(path))
+            names = {one + two for one in CHARACTERS for two in ["", *CHARACTERS]}
+            names |= {3 * each for each in CHARACTERS}
+            for name in sorted(names):
+                rig.log.create(name, b"x")
+            rig.flush()
+            yield rig
+            rig.close()
+
+    @given(texts)
+    def test_exactly_the_names_that_start_with_it(self, named, prefix):
+        assert list(named.catalog.scan(prefix, 0, 99)) == model(named, prefix, 0, 99)
+
+    @pytest.mark.parametrize("prefix", ["", *CHARACTERS])
+    def test_every_character(self, named, prefix):
+        found = list(named.catalog.scan(prefix, 0, 99))
+        assert found == model(named, prefix, 0, 99)
+        assert len(found) >= len(CHARACTERS) + 2
+
+    def test_names_come_in_order(self, named):
+        names = [each.name for each in named.catalog.scan("", 0, 99)]
+        assert names == sorted(names)
+
+    @given(texts, texts)
+    def test_bound_is_behind_all_with_the_prefix_and_before_all_others(self, prefix, name):
+        bound = _after_prefix(prefix)
+        if isinstance(bound, bytes):
+            assert not prefix.strip("\U0010ffff")
+        else:
+            bound.encode()
+            assert (prefix <= name < bound) == name.startswith(prefix)
+
+
+class TestPositions:
+    @settings(max_examples=30)
+    @given(steps)
+    def test_every_range_of_positions(self, script):
+        history = History(script)
+        with TemporaryDirectory() as path:
+            rig = Rig(Path(path))
+            rig.log = history.log
+            rig.start()
+            for count in range(1, len(history.cuts) + 1):
+                rig.worker._flush.run(history.log.segments[:count])
+            last = history.log.position
+            for prefix in ("", "b/", "b/t", "c/ü", "d"):
+                for after in range(0, last, 3):
+                    for until in range(after, last + 1, 2):
+                        found = list(rig.catalog.scan(prefix, after, until))
+                        assert found == model(rig, prefix, after, until)
+            rig.close()
+
+    def test_ranges_miss_no_record(self, rig):
+        number = rig.log.create("b/s")
+        for at in range(9):
+            rig.log.append(number, b"%d" % at)
+            rig.log.commit()
+            if at % 3 == 2:
+                rig.flush()
+        messages = rig.messages(number)
+        for after in range(10):
+            for until in range(after, 10):
+                covered = [
+                    (each.first_position, each.last_position)
+                    for each in rig.catalog.scan("b/", after, until)
+                ]
+                for _, _, position in messages:
+                    if after < position <= until:
+                        assert any(first <= position <= last for first, last in covered)
+
+
+class TestUnderWay:
+    def test_it_does_not_hold_back_what_other_calls_see(self, rig):
+        for at in range(300):
+            rig.log.create(f"b/{at}", b"x")
+        rig.flush()
+        scan = rig.catalog.scan("b/", 0, 99)
+        next(scan)
+        rig.log.create("b/new", b"y")
+        rig.flush()
+        assert rig.catalog.flushed == 2
+        assert rig.catalog.find_name("b/new") is not None
+        assert len(list(scan)) == 299
+
+    def test_it_can_be_given_up(self, rig):
+        rig.log.create("b/s", b"x")
+        rig.flush()
+        scan = rig.catalog.scan("", 0, 99)
+        next(scan)
+        scan.close()
+        assert [each.name for each in rig.catalog.scan("", 0, 99)] == ["b/s"]
