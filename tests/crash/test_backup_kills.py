@@ -16,6 +16,7 @@ from contextlib import asynccontextmanager, closing, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+import httpx
 import pytest
 
 from holdfast import failpoints
@@ -263,6 +264,12 @@ async def check_restored(
                 await writer.check(wire, first, last)
 
 
+async def flushed(server: ServerProcess) -> None:
+    """Have packs to copy, however late the storage process was."""
+    answer = await asyncio.to_thread(httpx.post, f"{server.url}/cluster/flush", timeout=30)
+    answer.raise_for_status()
+
+
 def pins(data_dir: Path) -> int:
     with closing(sqlite3.connect(data_dir / "catalog.sqlite")) as catalog:
         return catalog.execute("SELECT count(*) FROM pins").fetchone()[0]
@@ -313,6 +320,7 @@ def test_a_killed_backup_is_no_backup_and_the_next_one_works(
         backup = ("backup", place, "--data-dir", server.data_dir)
         async with writing(server, writers):
             await until(writers, 10)
+            await flushed(server)
             for name in names("backup."):
                 await run(*backup, killed_at=name)
                 listed = json.loads(await run("backup", "--list", place, "--json"))
@@ -338,6 +346,7 @@ def test_a_killed_restore_is_no_data_directory_and_can_be_run_again(
     async def scenario() -> None:
         async with writing(server, writers):
             await until(writers, 20)
+            await flushed(server)
             before = [writer.moment() for writer in writers]
             await run("backup", place, "--data-dir", server.data_dir)
             after = [writer.moment() for writer in writers]

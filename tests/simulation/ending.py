@@ -9,6 +9,7 @@ from tests.simulation.node import LOG
 from tests.simulation.trouble import PINS
 
 PATIENCE_S = 60.0
+MERGE_PATIENCE_S = 600.0
 QUIET_S = 5.0
 
 
@@ -41,9 +42,9 @@ class Ending:
         self._read_everything()
         self._check_files()
 
-    def _wait(self, what, is_done):
+    def _wait(self, what, is_done, patience_s=PATIENCE_S):
         run = self._run
-        until_s = run.clock.monotonic_s() + PATIENCE_S
+        until_s = run.clock.monotonic_s() + patience_s
         while not is_done():
             if run.clock.monotonic_s() > until_s:
                 raise Violation(f"{what} does not happen, though all is well")
@@ -138,9 +139,9 @@ class Ending:
         for pin in PINS:
             run.trouble.unpin(pin)
         for _ in range(10):
-            self._wait("an end of merging", self._is_merged)
+            self._wait("an end of merging", self._is_merged, MERGE_PATIENCE_S)
             run.advance(run.plan.grace_s + 1)
-            self._wait("an end of merging", self._is_merged)
+            self._wait("an end of merging", self._is_merged, MERGE_PATIENCE_S)
             merges = run.node.worker.counters.merges
             self._collected_ms = run.now_ms
             done = []

@@ -158,6 +158,8 @@ class Child:
             _log.exception("a command of the server failed")
             send(Failed(number, HoldfastError.code, f"{type(error).__name__}: {error}"))
         else:
+            # First what was done: this process may end before it can say so.
+            send(Report(self._worker.counters))
             send(Done(number, self._worker.flushed))
 
     def _check_owner(self) -> None:

@@ -42,8 +42,9 @@ _RESTART_S_MAX: Final = 5.0
 _MERGE_RETRY_S: Final = 10.0
 # What is asked for comes first, most of the time.
 _COMMAND_SHARE: Final = 3
-# One in so many merges takes longer than garbage is left alone.
+# One in so many merges, or verifications of a swap, takes long enough for garbage to be collected.
 _SLOW_MERGES: Final = 15
+_SLOW_SWAPS: Final = 3
 
 
 class WorkerKilledError(BaseException):
@@ -270,7 +271,13 @@ class SimWorker:
         job = self._verifying.popleft()
         assert isinstance(job.command, SwapPacks)
         job.packs = worker.verify_swap(job.command)
-        self._inbox.append(job)
+        is_slow = self._clock.random_int(1, _SLOW_SWAPS) == 1
+        self._clock.call_later(self._collect_s if is_slow else 0, self._verified, worker, job)
+
+    def _verified(self, worker: StorageWorker, job: _Job) -> None:
+        if self._worker is worker:
+            self._inbox.append(job)
+            self._schedule()
 
     def _deliver(self, worker: StorageWorker) -> None:
         """The oldest answer arrives, unless its process is dead: answers keep their order."""
