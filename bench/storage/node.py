@@ -119,6 +119,10 @@ class Node:
         self.send(Request("POST", "/cluster/flush"))
         return time.perf_counter() - started_s
 
+    def settle(self) -> None:
+        """Wait until the storage process is up and has nothing to do."""
+        self.send(Request("POST", "/cluster/collect-garbage"))
+
     def status(self) -> dict[str, Any]:
         """The shard's part of `/cluster/status`."""
         status: dict[str, Any] = json.loads(self.send(Request("GET", "/cluster/status")))

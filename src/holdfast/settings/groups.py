@@ -259,7 +259,7 @@ class StorageSettings:
         600.0, "Age of what is not yet in a pack at which it is flushed."
     )
     block_cache_bytes: Annotated[int, Meta(ge=0)] = setting(
-        67_108_864, "Memory for bytes read from packs. 0 for no cache."
+        33_554_432, "Memory for bytes read from packs. 0 for no cache."
     )
     streams_cached_max: Count = setting(20_000, "Idle streams kept in memory.")
     garbage_grace_s: Annotated[float, Meta(ge=0, le=31_536_000)] = setting(

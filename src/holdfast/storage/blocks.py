@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 # Neighbouring blocks are fetched together, up to this many bytes a request.
-_REQUEST_BYTES_MAX: Final = 1024 * 1024
+_REQUEST_BYTES_MAX: Final = 4 * 1024 * 1024
 _REQUEST_BLOCKS_MAX: Final = _REQUEST_BYTES_MAX // BLOCK_BYTES
 # Requests to the store at one time; others wait for their turn.
 REQUESTS_MAX: Final = 64

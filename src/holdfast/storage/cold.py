@@ -35,7 +35,7 @@ EXTENTS_MAX: Final = 64
 _EXTENTS_AT_FIRST: Final = 3
 _RECENT_MAX: Final = 256
 # What a client that catches up will ask for next is fetched while it takes in what it got.
-READ_AHEAD_BYTES: Final = 4 * 1024 * 1024
+READ_AHEAD_BYTES: Final = 8 * 1024 * 1024
 _ATTEMPTS: Final = 2
 _NOTHING: Final = memoryview(b"")
 
@@ -70,8 +70,9 @@ class ColdReader:
         # Extents that were looked up last. Merging may have replaced them since; their packs are
         # still there, or they are looked up again.
         self._recent: OrderedDict[int, list[Located]] = OrderedDict()
-        # Where the last read of a stream ended: the next one may go on from there.
-        self._ended: OrderedDict[int, int] = OrderedDict()
+        # Where the last read of a stream ended, and up to where was read ahead: the next one may
+        # go on from there.
+        self._ended: OrderedDict[int, tuple[int, int]] = OrderedDict()
 
     def read(self, request: ColdRequest, done: Reply) -> None:
         """Read; `done` is called once, perhaps before this returns."""
@@ -91,16 +92,24 @@ class ColdReader:
             self._recent.popitem(last=False)
         return extents
 
-    def read_ahead_bytes(self, request: ColdRequest, end: int) -> int:
-        """How much to fetch for a client that catches up: it began at 0, or where one ended."""
-        last = self._ended.pop(request.stream, 0)
-        self._ended[request.stream] = end
+    def read_ahead(self, request: ColdRequest, end: int) -> tuple[int, int]:
+        """What to fetch for a client that catches up: it began at 0, or where one ended.
+
+        Nothing while half of what was fetched ahead is still to be read, so that requests are few
+        and large.
+        """
+        last, ahead = self._ended.pop(request.stream, (0, 0))
+        goes_on = request.start in {0, last} and end - request.start >= BLOCK_BYTES
+        window = min(READ_AHEAD_BYTES, self.blocks.cache.bytes_max // 4)
+        start, until = max(end, ahead), min(end + window, request.limit)
+        if not goes_on or not end <= ahead <= end + window:
+            start = end
+        if not goes_on or start - end > window // 2:
+            until = start
+        self._ended[request.stream] = end, max(start, until)
         if len(self._ended) > _RECENT_MAX:
             self._ended.popitem(last=False)
-        goes_on = request.start in {0, last} and end - request.start >= BLOCK_BYTES
-        if not goes_on or end >= request.limit:
-            return 0
-        return min(READ_AHEAD_BYTES, self.blocks.cache.bytes_max // 8)
+        return start, until
 
     def _look_up(self, request: ColdRequest, needed: int) -> list[Located]:
         extents = self._catalog.extents(request.stream, request.start, _EXTENTS_AT_FIRST)
@@ -240,14 +249,13 @@ class _Read:
         size = len(data)
         self._reader.blocks.counters.read_bytes += size
         end = request.start + size
-        ahead_bytes = self._reader.read_ahead_bytes(request, end)
+        start, until = self._reader.read_ahead(request, end)
         self._done(ColdBytes(end, data))
-        if ahead_bytes:
-            self._read_ahead(end, ahead_bytes)
+        if start < until:
+            self._fetch_ahead(start, until)
 
-    def _read_ahead(self, at: int, ahead_bytes: int) -> None:
+    def _fetch_ahead(self, at: int, end: int) -> None:
         """The client will ask for more: fetch it meanwhile."""
-        end = min(at + ahead_bytes, self._request.limit)
         for extent in self._extents:
             if at < extent.end and extent.start < end:
                 first = (max(at, extent.start) - extent.start) // BLOCK_BYTES
