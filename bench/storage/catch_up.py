@@ -82,7 +82,7 @@ STEP = Step(
     f"One stream in appends of {APPEND_BYTES:,} B, read from -1 to its tail by one client over one "
     f"connection in the server's own pages. Medians of {PASSES} passes. Hot: all of it is in "
     "memory, with the hot limits raised. Cold: after a flush and a restart with default settings, "
-    "a restart before every pass, once the storage process is up. Again: the pass after that one; the stream is larger than the "
-    "block cache. The page cache is warm throughout.",
+    "a restart before every pass, once the storage process is up. Again: the pass after that one; "
+    "the stream is larger than the block cache. The page cache is warm throughout.",
     _run,
 )

@@ -39,7 +39,7 @@ class Trouble:
 
     def trouble_log(self):
         random, machine = self._random, self._run.machine
-        kind = random.randrange(6)
+        kind = random.randrange(7)
         self._run.trace("trouble with the log", kind)
         match kind:
             case 0 | 1:
@@ -57,6 +57,17 @@ class Trouble:
                 machine.disk_stalled_until_s = machine.clock.monotonic_s() + stall_s
             case 5:
                 machine.segments_unreadable_until_s = machine.clock.monotonic_s() + 1.0
+            case 6:
+                self._have_a_bad_night()
+
+    def _have_a_bad_night(self):
+        """Nobody asks for anything, the disk fails for a while, and then it is quiet."""
+        run = self._run
+        run.machine.files.fault_rate = self._random.choice((0.3, 1.0))
+        run.advance(self._random.choice((1.1, 2.2)))
+        self._mend_disk()
+        run.advance(self._random.choice((0.2, 3.0)))
+        run.advance(3.0)
 
     def _mend_disk(self):
         self._run.machine.files.heal()
