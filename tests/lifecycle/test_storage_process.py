@@ -45,7 +45,8 @@ def test_signal_to_the_whole_group_ends_both(tmp_path: Path, number: signal.Sign
     with server, httpx.Client(base_url=server.url) as client:
         child = child_started(server)
         assert os.getpgid(child) == os.getpgid(server.pid) == server.pid
-        flush(client)
+        # Only once it has begun its work does it leave such decisions to the server.
+        client.post("/cluster/collect-garbage").raise_for_status()
         os.killpg(server.pid, number)
         assert server.wait() == 0
         assert not is_running(child)
