@@ -72,6 +72,18 @@ class InvalidRequestError(HoldfastError):
     status = 400
 
 
+class InvalidBucketError(InvalidRequestError):
+    """The bucket's id breaks the rules, or is reserved."""
+
+    code = "invalid_bucket_id"
+
+
+class InvalidStreamIdError(InvalidRequestError):
+    """The stream's id breaks the rules of the bucketed surface, or is reserved."""
+
+    code = "invalid_stream_id"
+
+
 class InvalidOffsetError(InvalidRequestError):
     """The offset is malformed, past the tail, or inside a JSON message."""
 
@@ -82,6 +94,26 @@ class InvalidJsonError(InvalidRequestError):
     """The body of an append to a JSON stream is not JSON."""
 
     code = "invalid_json"
+
+
+class UnauthorizedError(HoldfastError):
+    """No token, or one that is unknown, malformed or expired."""
+
+    code = "unauthorized"
+    status = 401
+
+
+class ForbiddenError(HoldfastError):
+    """The token is good, but not for this."""
+
+    code = "forbidden"
+    status = 403
+
+
+class QuotaExceededError(ForbiddenError):
+    """The bucket holds as many bytes or streams as it may."""
+
+    code = "quota_exceeded"
 
 
 class ProducerFencedError(HoldfastError):
@@ -115,6 +147,21 @@ class StreamNotFoundError(NotFoundError):
         super().__init__(f"There is no stream {path!r}. Create it with PUT first.")
 
 
+class BucketNotFoundError(NotFoundError):
+    """The bucket does not exist."""
+
+    code = "bucket_not_found"
+
+    def __init__(self, bucket: str) -> None:
+        super().__init__(f"There is no bucket {bucket!r}. Create it with PUT /{bucket} first.")
+
+
+class SnapshotNotFoundError(NotFoundError):
+    """The stream has no snapshot, or none at this offset."""
+
+    code = "snapshot_not_found"
+
+
 class MethodNotAllowedError(HoldfastError):
     """The resource does not take this method."""
 
@@ -137,6 +184,30 @@ class StreamExistsError(ConflictError):
     """The stream exists with another configuration."""
 
     code = "stream_exists"
+
+
+class BucketExistsError(ConflictError):
+    """The bucket was created before."""
+
+    code = "bucket_exists"
+
+
+class BucketNotEmptyError(ConflictError):
+    """The bucket still holds streams."""
+
+    code = "bucket_not_empty"
+
+
+class SnapshotConflictError(ConflictError):
+    """The snapshot lies past the tail, or is the one that readers need."""
+
+    code = "snapshot_conflict"
+
+
+class ForkSourceDeletedError(ConflictError):
+    """The stream to fork was deleted, and lives on in its forks only."""
+
+    code = "fork_source_deleted"
 
 
 class StreamClosedError(ConflictError):
@@ -178,6 +249,56 @@ class SwapRefusedError(ConflictError):
     code = "swap_refused"
 
 
+class GoneError(HoldfastError):
+    """What was here is gone for good."""
+
+    code = "gone"
+    status = 410
+
+
+class StreamDeletedError(GoneError):
+    """The stream was deleted, but forks of it live on: its name is not free yet."""
+
+    code = "stream_deleted"
+
+    def __init__(self, name: str) -> None:
+        path = name.removeprefix("_default/")
+        super().__init__(f"The stream {path!r} was deleted; its name is free once its forks are.")
+
+
+class OffsetGoneError(GoneError):
+    """The offset lies before the earliest one that is retained."""
+
+    code = "offset_gone"
+
+    def __init__(self, earliest: int) -> None:
+        super().__init__(
+            f"Everything before offset {earliest:020d} is in a snapshot: start with /bootstrap, "
+            "or read from that offset on."
+        )
+        self.earliest = earliest
+
+
+class CursorGoneError(GoneError):
+    """The changes since this cursor are not in the log any more."""
+
+    code = "cursor_gone"
+
+    def __init__(self, earliest: int) -> None:
+        super().__init__(
+            f"The changes before cursor {earliest:020d} are not kept any longer: "
+            "scan the bucket, and follow its changes from where the scan ends."
+        )
+        self.earliest = earliest
+
+
+class PreconditionFailedError(HoldfastError):
+    """`If-Match` names another state of the stream than the present one."""
+
+    code = "precondition_failed"
+    status = 412
+
+
 class PayloadTooLargeError(HoldfastError):
     """The request's body is larger than the server takes."""
 
@@ -197,6 +318,33 @@ class RequestTimeoutError(HoldfastError):
 
     code = "request_timeout"
     status = 408
+    retryable = True
+
+
+class RateLimitedError(HoldfastError):
+    """Too many requests from this client, or for this bucket."""
+
+    code = "rate_limited"
+    status = 429
+    retryable = True
+
+    def __init__(self, message: str, retry_after_s: int = 1) -> None:
+        super().__init__(message)
+        self.retry_after_s = retry_after_s
+
+
+class OutboundRefusedError(HoldfastError):
+    """A URL that this server must not call: its scheme, its host or its address."""
+
+    code = "target_refused"
+    status = 400
+
+
+class OutboundError(HoldfastError):
+    """A server that was called did not answer as it should; the message says what happened."""
+
+    code = "outbound_failed"
+    status = 502
     retryable = True
 
 

@@ -13,6 +13,7 @@ LAYERS = [
     {"cli"},
     {"proxy", "spark"},
     {"http"},
+    {"subscriptions"},
     {"cluster"},
     {"engine"},
     {"log", "storage", "client"},

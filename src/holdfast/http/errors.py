@@ -7,11 +7,15 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from holdfast.errors import (
+    CursorGoneError,
     HoldfastError,
     MethodNotAllowedError,
+    OffsetGoneError,
     ProducerFencedError,
     ProducerGapError,
+    RateLimitedError,
     StreamClosedError,
+    UnauthorizedError,
     UnavailableError,
 )
 
@@ -49,7 +53,13 @@ def error_fields(error: HoldfastError) -> bytes:
             )
         case MethodNotAllowedError():
             return b"Allow: %b\r\n" % error.allowed.encode()
-        case UnavailableError():
+        case OffsetGoneError():
+            return b"Stream-Earliest-Offset: %020d\r\n" % error.earliest
+        case CursorGoneError():
+            return b"Changes-Earliest-Cursor: %020d\r\n" % error.earliest
+        case UnauthorizedError():
+            return b'WWW-Authenticate: Bearer realm="holdfast"\r\n'
+        case UnavailableError() | RateLimitedError():
             return b"Retry-After: %d\r\n" % error.retry_after_s
         case _:
             return b""
