@@ -44,6 +44,9 @@ class Clock(Protocol):
     def random_u64(self) -> int:
         """64 unpredictable bits."""
 
+    def random_bytes(self, count: int) -> bytes:
+        """So many unpredictable bytes: for tokens, keys and secrets."""
+
 
 class SystemClock:
     """The machine's clock, the running event loop's timers, the system's randomness."""
@@ -73,3 +76,7 @@ class SystemClock:
     def random_u64(self) -> int:
         """64 bits from the operating system."""
         return secrets.randbits(64)
+
+    def random_bytes(self, count: int) -> bytes:
+        """So many bytes from the operating system."""
+        return secrets.token_bytes(count)

@@ -39,6 +39,8 @@ NAMES: Final = (
     "restore.catalog_copied",
     "restore.log_copied",
     "repair.rebuilt",
+    "snapshot.uploaded",
+    "snapshot.published",
 )
 
 

@@ -14,6 +14,7 @@ Nothing of the engine's own code is used here but the types of requests and answ
 from collections.abc import Mapping
 from types import MappingProxyType
 from typing import NamedTuple
+from unittest.mock import ANY
 
 from holdfast.engine.requests import Appended, Created, Deleted
 from holdfast.errors import (
@@ -178,7 +179,7 @@ class Model:
             expires_at_ms,
         )
         version = _written(version, request, messages, now_ms)
-        answer = Created(True, request.content_type, version.tail, version.closed)
+        answer = Created(True, request.content_type, version.tail, version.closed, ANY)
         return answer, Effect(request, name, version)
 
     @staticmethod
@@ -192,7 +193,7 @@ class Model:
             or request.close != existing.closed
         ):
             return Refusal(StreamExistsError)
-        return Created(False, existing.content_type, existing.tail, existing.closed)
+        return Created(False, existing.content_type, existing.tail, existing.closed, ANY)
 
     def append(self, name, request, messages, now_ms):
         stream = self.writable(name, now_ms)
@@ -213,7 +214,7 @@ class Model:
             return Refusal(InvalidJsonError), None
         version = _written(stream, request, messages, now_ms)
         state = None if producer is None else ProducerState(producer.epoch, producer.seq)
-        answer = Appended(version.tail, version.closed, state, bool(messages))
+        answer = Appended(version.tail, version.closed, state, bool(messages), ANY)
         return answer, Effect(request, name, version)
 
     @staticmethod
@@ -221,9 +222,9 @@ class Model:
         producer = request.producer
         if producer is not None and producer == stream.closer:
             state = ProducerState(producer.epoch, producer.seq)
-            return Appended(stream.tail, True, state, False)
+            return Appended(stream.tail, True, state, False, ANY)
         if request.close and not request.body:
-            return Appended(stream.tail, True, None, False)
+            return Appended(stream.tail, True, None, False, ANY)
         return Refusal(StreamClosedError, {"tail": stream.tail})
 
     @staticmethod
@@ -235,7 +236,7 @@ class Model:
         if producer.epoch > epoch:
             return None if producer.seq == 0 else Refusal(InvalidRequestError)
         if producer.seq <= last:
-            return Appended(stream.tail, False, ProducerState(epoch, last), False)
+            return Appended(stream.tail, False, ProducerState(epoch, last), False, ANY)
         if producer.seq > last + 1:
             expected = {"expected": last + 1, "received": producer.seq}
             return Refusal(ProducerGapError, expected)

@@ -1,6 +1,5 @@
 """Reads: from memory at once, from packs after a while, and by readers who wait for more."""
 
-from holdfast.engine.cold_read import read_through
 from holdfast.engine.reading import check_offset, end_of_read, read
 from holdfast.errors import (
     HoldfastError,
@@ -214,7 +213,7 @@ class Reads:
             asked.check(result)
             done(asked, result)
 
-        read_through(run.node.cold, stream, start, bytes_max, finished)
+        run.node.shard.reader.read(stream, start, bytes_max, finished)
 
     def _finished(self, version, end, done):
         self._offsets.setdefault(version.birth, [0]).append(end)

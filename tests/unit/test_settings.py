@@ -84,7 +84,10 @@ def test_every_default_passes_its_own_check():
 
 
 def test_every_setting_can_be_given_as_text():
-    env = {item.env: str(item.default) for item in all_settings()}
+    env = {
+        item.env: ",".join(item.default) if isinstance(item.default, tuple) else str(item.default)
+        for item in all_settings()
+    }
     assert load(env=env) == Settings()
 
 

@@ -28,6 +28,7 @@ app.command("holdfast.cli.check:check", name="check", help="Check a data directo
 app.command("holdfast.cli.config:config", name="config", help="Print the settings in effect.")
 app.command("holdfast.cli.backup:backup", name="backup", help="Copy a data directory to a place.")
 app.command("holdfast.cli.restore:restore", name="restore", help="Turn a backup into data again.")
+app.command("holdfast.cli.token:commands", name="token", help="Make bearer tokens.")
 
 
 def main(arguments: Sequence[str]) -> int:

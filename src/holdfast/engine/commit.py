@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from holdfast.clock import Clock, Timer
     from holdfast.engine.counters import Counters
     from holdfast.engine.overlay import Staged
+    from holdfast.engine.staged_buckets import StagedBucket
     from holdfast.format.records import Record
     from holdfast.log.interface import Log, Result
 
@@ -43,7 +44,7 @@ _log = logging.getLogger(__name__)
 class Batch:
     """Records that become durable together, and the answers that wait for them."""
 
-    __slots__ = ("answers", "parts", "position", "records", "size_bytes", "touched")
+    __slots__ = ("answers", "buckets", "parts", "position", "records", "size_bytes", "touched")
 
     def __init__(self, position: int) -> None:
         self.position = position
@@ -51,6 +52,7 @@ class Batch:
         self.parts: list[bytes] = []
         self.size_bytes = 0
         self.touched: list[Staged] = []
+        self.buckets: list[StagedBucket] = []
         # (reply, context, outcome): `reply(context, outcome)` once the batch is published.
         self.answers: list[tuple[Reply, Any, object]] = []
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from holdfast.engine.staged_buckets import StagedBuckets
 from holdfast.format.records import encode
 from holdfast.format.rows import renewed_deadline_ms, take_over
 
@@ -36,6 +37,11 @@ class Staged(msgspec.Struct):
     producers: dict[bytes, ProducerState] | None = None
     gone: bool = False
     batch: Batch | None = None
+    # Deleted, but there for its forks; `gone` is for everybody else.
+    deleted: bool = False
+    # Known once they matter: less than 0 is whatever is published.
+    forks: int = -1
+    earliest: int = -1
 
     @classmethod
     def over(cls, stream: Stream) -> Staged:
@@ -62,6 +68,18 @@ class Staged(msgspec.Struct):
             return self.base.producers.get(producer_id)
         return None
 
+    def fork_count(self) -> int:
+        """How many forks it has, pending ones included."""
+        if self.forks < 0:
+            self.forks = 0 if self.base is None else self.base.forks
+        return self.forks
+
+    def first_offset(self) -> int:
+        """The earliest offset that readers may ask for, pending snapshots included."""
+        if self.earliest < 0:
+            return 0 if self.base is None else self.base.earliest
+        return self.earliest
+
     def expired(self, now_ms: int) -> bool:
         """Whether the deadline has passed, renewals by reads included."""
         deadline_ms = self.deadline_ms
@@ -78,14 +96,41 @@ class Staging:
         self._state = state
         self._commits = commits
         self.overlay: dict[str, Staged] = {}
+        self.buckets = StagedBuckets(state, commits)
 
     def view(self, name: str) -> Staged | None:
         """The stream of this name as it will be, or None if there is none."""
         staged = self.overlay.get(name)
         if staged is None:
             stream = self._state.find(name)
-            return None if stream is None else Staged.over(stream)
+            if stream is None:
+                return None
+            staged = Staged.over(stream)
+            staged.gone = staged.deleted = stream.gone
         return staged
+
+    def create(self, staged: Staged, record: Record) -> None:
+        """Put a creation into the open batch: a name is taken, and a fork counts."""
+        origin = staged.meta.fork
+        if origin is not None:
+            source = self.view(origin.name)
+            assert source is not None, "a fork's source was looked at before"
+            source.forks = source.fork_count() + 1
+            self._touch(source, self._commits.batch())
+            staged.earliest = source.first_offset()
+            staged.tail = origin.offset
+        self.buckets.count(staged.meta.name, 1)
+        self.add(staged, record)
+
+    def publish_snapshot(self, staged: Staged, offset: int, record: Record) -> None:
+        """Put a snapshot into the open batch: the stream starts there from now on."""
+        self._touch(staged, self._commits.add(record, encode(record)))
+        staged.earliest = offset
+
+    def _touch(self, staged: Staged, batch: Batch) -> None:
+        staged.batch = batch
+        batch.touched.append(staged)
+        self.overlay[staged.meta.name] = staged
 
     def add(self, staged: Staged, record: Record) -> None:
         """Put a record into the open batch and its effect into the overlay."""
@@ -104,9 +149,18 @@ class Staging:
         """Put a deletion or expiry into the open batch: the stream is as good as gone."""
         batch = self._commits.add(record, encode(record))
         staged.gone = True
-        staged.batch = batch
-        batch.touched.append(staged)
-        self.overlay[staged.meta.name] = staged
+        staged.deleted = staged.fork_count() > 0
+        self._touch(staged, batch)
+        self.buckets.count(staged.meta.name, -1)
+        while not staged.deleted and staged.meta.fork is not None:
+            source = self.view(staged.meta.fork.name)
+            assert source is not None, "a source stays as long as its forks"
+            source.forks = source.fork_count() - 1
+            self._touch(source, batch)
+            if source.forks or not source.deleted:
+                break
+            source.deleted = False
+            staged = source
 
     def is_gone(self, stream: Stream) -> bool:
         """Whether the removal of a published stream is pending."""
@@ -128,3 +182,10 @@ class Staging:
                 name = staged.meta.name
                 if overlay.get(name) is staged:
                     del overlay[name]
+        if batch.buckets:
+            self.buckets.settle(batch)
+
+    def drop(self) -> None:
+        """A batch failed: nothing of what was pending will be."""
+        self.overlay.clear()
+        self.buckets.overlay.clear()

@@ -10,7 +10,7 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from typing import TYPE_CHECKING
 
-from holdfast.errors import InvalidOffsetError
+from holdfast.errors import InvalidOffsetError, OffsetGoneError
 from holdfast.protocol.content import JSON, cut_text, is_text
 from holdfast.protocol.json_mode import SEPARATOR, SEPARATOR_BYTE
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def check_offset(stream: Stream, offset: int) -> None:
-    """Raise unless a read may start here: up to the tail, and between JSON messages.
+    """Raise unless a read may start here: what is retained, and between JSON messages.
 
     Whether a cold offset is between messages shows when the bytes are read.
     """
@@ -27,6 +27,8 @@ def check_offset(stream: Stream, offset: int) -> None:
         raise InvalidOffsetError(
             f"Offset {offset:020d} is past the tail of the stream, {stream.tail:020d}."
         )
+    if offset < stream.earliest:
+        raise OffsetGoneError(stream.earliest)
     if stream.media == JSON and stream.base < offset < stream.tail:
         index = bisect_right(stream.ends, offset)
         chunk = stream.chunks[index]
@@ -35,14 +37,24 @@ def check_offset(stream: Stream, offset: int) -> None:
             raise InvalidOffsetError(f"Offset {offset:020d} is inside a JSON message.")
 
 
-def end_of_read(stream: Stream, offset: int, bytes_max: int, *, must_give: bool = True) -> int:
+def end_of_read(
+    stream: Stream,
+    offset: int,
+    bytes_max: int,
+    *,
+    must_give: bool = True,
+    limit: int | None = None,
+) -> int:
     """Where a read from `offset`, which is in memory, ends.
 
-    `must_give` is whether a first message that does not fit is given all the same.
+    `must_give` is whether a first message that does not fit is given all the same; `limit` is
+    where a fork leaves this stream.
     """
     target = offset + bytes_max
-    if target >= stream.tail:
-        return stream.tail
+    if limit is None:
+        limit = stream.tail
+    if target >= limit:
+        return limit
     ends = stream.ends
     first = bisect_right(ends, offset)
     last = bisect_right(ends, target, first)

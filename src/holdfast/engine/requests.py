@@ -7,16 +7,32 @@ import msgspec
 from holdfast.protocol.producer import Producer, ProducerState
 
 
-class CreateRequest(msgspec.Struct, frozen=True):
-    """A PUT: what the stream shall be, and its first content if any."""
+class ForkRequest(msgspec.Struct, frozen=True):
+    """Which stream to fork, and where; the offset is resolved, `asked_offset` is as asked for."""
 
-    content_type: str
+    name: str
+    offset: int | None = None
+    asked_offset: int | None = None
+    sub_offset: int = 0
+
+
+class CreateRequest(msgspec.Struct, frozen=True):
+    """A PUT: what the stream shall be, and its first content if any.
+
+    The content type may be None for a fork, which takes over that of its source.
+    """
+
+    content_type: str | None
     ttl_s: int | None = None
     expires_at_ms: int | None = None
     close: bool = False
     body: bytes = b""
     producer: Producer | None = None
     seq: bytes | None = None
+    fork: ForkRequest | None = None
+    if_match: bytes | None = None
+    # Whether the bucket has to exist beforehand.
+    needs_bucket: bool = False
 
 
 class AppendRequest(msgspec.Struct, gc=False):
@@ -27,6 +43,7 @@ class AppendRequest(msgspec.Struct, gc=False):
     close: bool = False
     producer: Producer | None = None
     seq: bytes | None = None
+    if_match: bytes | None = None
 
 
 class Created(msgspec.Struct, gc=False):
@@ -36,6 +53,7 @@ class Created(msgspec.Struct, gc=False):
     content_type: str
     tail: int
     closed: bool
+    number: int = 0
 
 
 class Appended(msgspec.Struct, gc=False):
@@ -48,7 +66,19 @@ class Appended(msgspec.Struct, gc=False):
     closed: bool = False
     producer: ProducerState | None = None
     added: bool = True
+    number: int = 0
 
 
 class Deleted(msgspec.Struct, gc=False):
-    """The stream is gone."""
+    """The stream or bucket is gone."""
+
+
+class BucketCreated(msgspec.Struct, gc=False):
+    """The bucket is there."""
+
+
+class SnapshotPublished(msgspec.Struct, gc=False):
+    """The snapshot is visible, and the stream starts there."""
+
+    offset: int
+    tail: int

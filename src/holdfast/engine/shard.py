@@ -4,7 +4,7 @@ Rules:
 
 - Everything runs on one event loop and validation never awaits, so there are no locks.
 - A write is validated against the staged state: the overlay where there is an entry, the published
-  state otherwise. Order: exists, closed, content type, producer, `Stream-Seq`, body.
+  state otherwise. Order: exists, closed, content type, producer, `If-Match`, `Stream-Seq`, body.
 - Every answer that rests on an overlay entry, refusals too, waits for the batch that entry rests
   on. Otherwise a duplicate could be acknowledged before its original is durable.
 - Reads see published state only: no reader sees a byte that is not durable.
@@ -14,13 +14,20 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from holdfast.engine.bucket_writes import BucketWrites
 from holdfast.engine.commit import Batch, CommitLoop
 from holdfast.engine.counters import Counters
-from holdfast.engine.existing import answer_closed, confirm
+from holdfast.engine.creating import Creating
+from holdfast.engine.documents import Documents
+from holdfast.engine.existing import answer_closed, confirm, matches
+from holdfast.engine.journal import JournalBatch
 from holdfast.engine.lifetimes import Lifetimes
+from holdfast.engine.listing import Listing
 from holdfast.engine.live import LiveReaders
 from holdfast.engine.overlay import Staged, Staging
+from holdfast.engine.read_through import Reader
 from holdfast.engine.requests import Appended, AppendRequest, Created, CreateRequest, Deleted
+from holdfast.engine.snapshot_writes import SnapshotWrites
 from holdfast.engine.state import State, Stream
 from holdfast.engine.tier import Tier
 from holdfast.errors import (
@@ -28,15 +35,21 @@ from holdfast.errors import (
     HoldfastError,
     InvalidJsonError,
     LogCorruptError,
+    PreconditionFailedError,
+    QuotaExceededError,
+    StreamDeletedError,
+    StreamExistsError,
     StreamNotFoundError,
     StreamSeqError,
     UnavailableError,
 )
-from holdfast.format.records import Kind, Record, StreamMeta, decode, stream_number
+from holdfast.format.records import Kind, Record, decode
 from holdfast.protocol import content, json_mode
 from holdfast.protocol.producer import ProducerState, is_duplicate
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
     from holdfast.clock import Clock
     from holdfast.engine.commit import Reply
     from holdfast.log.interface import Log
@@ -58,6 +71,8 @@ class Shard:
         commit_timeout_s: float,
         ttl_is_fixed: bool = False,
         catalog: Catalog | None = None,
+        bucket_bytes_max: int = 0,
+        bucket_streams_max: int = 0,
     ) -> None:
         self.state = State(catalog)
         self.catalog = catalog
@@ -68,7 +83,9 @@ class Shard:
         self.live = LiveReaders(clock)
         self.log = log
         self._clock = clock
-        self._ttl_is_fixed = ttl_is_fixed
+        self._bucket_bytes_max = bucket_bytes_max
+        # Called with each batch once it is published.
+        self.watchers: list[Callable[[Batch, JournalBatch], None]] = []
         self._abandoned = False
         self._flushed = 0
         self._commits = CommitLoop(
@@ -85,6 +102,18 @@ class Shard:
         self._staging = Staging(self.state, self._commits)
         self._overlay = self._staging.overlay
         self.lifetimes = Lifetimes(self.state, self._staging, self._commits, clock, catalog)
+        self._creating = Creating(
+            self._staging,
+            self._commits,
+            self.lifetimes,
+            ttl_is_fixed=ttl_is_fixed,
+            streams_max=bucket_streams_max,
+        )
+        self.buckets = BucketWrites(self._staging.buckets, self._commits, clock)
+        self.documents = Documents(self.state, self._commits, clock)
+        self.snapshots = SnapshotWrites(self._staging, self._commits, self.lifetimes, clock)
+        self.listing = Listing(self.state, catalog)
+        self.reader = Reader(self.state)
 
     # Life.
 
@@ -99,7 +128,7 @@ class Shard:
         streams_cached_max: int,
     ) -> None:
         """Flush to storage, and read from it what is not in memory; before `recover`."""
-        self.cold = cold
+        self.cold = self.reader.cold = cold
         self.tier = Tier(
             self.state,
             self._staging,
@@ -122,18 +151,15 @@ class Shard:
         batches = 0
         if self.catalog is not None:
             totals = self.catalog.totals()
-            self.state.begin(totals.streams, totals.stored_bytes)
+            self.state.begin(totals.flushed, totals.streams, self.catalog.documents())
             self._flushed = totals.flushed
         position = self._flushed
         for position, body in self.log.replay(self._flushed):
             if self._abandoned:
                 raise UnavailableError("The server is shutting down.")
             batches += 1
-            index = -1
             try:
-                for index, record in enumerate(decode(body)):
-                    self.state.apply(record, position, index)
-                self.state.generation.records += index + 1
+                self.state.replay(position, decode(body))
             except (AssertionError, KeyError, ValueError) as error:
                 raise LogCorruptError(
                     f"The log's batch {position} is sound but cannot be applied: {error!r}. "
@@ -182,11 +208,31 @@ class Shard:
 
     # Reading.
 
+    def has_bucket(self, name: str) -> bool:
+        """Whether the bucket of this name, `bucket/` or `bucket/id`, is there or about to be."""
+        bucket = name[: name.index("/")]
+        if bucket in self.state.buckets:
+            return True
+        staged = self._staging.buckets.overlay.get(bucket)
+        return staged is not None and staged.exists
+
+    def names(self, prefix: str) -> Iterator[str]:
+        """The names of all published streams that start so, in order within each bucket."""
+        bucket, slash, _ = prefix.partition("/")
+        buckets = (
+            [bucket] if slash else [each for each in self.state.buckets if each.startswith(bucket)]
+        )
+        for each in sorted(buckets):
+            for listed in self.listing.streams(prefix if slash else f"{each}/"):
+                yield listed.name
+
     def find(self, name: str) -> Stream:
         """The published stream of this name; raises if there is none or it has expired."""
         stream = self.state.by_name.get(name) or self.state.find(name)
         if stream is None:
             raise StreamNotFoundError(name)
+        if stream.deleted:
+            raise StreamDeletedError(name)
         if stream.deadline_ms is not None and self.lifetimes.has_ended(stream):
             raise StreamNotFoundError(name)
         if stream.generation is None:
@@ -207,11 +253,13 @@ class Shard:
             stream = self.state.by_name.get(name) or self.state.find(name)
             if stream is None:
                 raise StreamNotFoundError(name)
+            if stream.deleted:
+                raise StreamDeletedError(name)
             staged = Staged.over(stream)
         if staged.gone or (
             staged.deadline_ms is not None and self.lifetimes.lapsed(staged, now_ms)
         ):
-            self._answer(staged, reply, context, StreamNotFoundError(name))
+            self._answer(staged, reply, context, _ended(name, staged))
             return
         outcome: Appended | HoldfastError
         try:
@@ -236,21 +284,47 @@ class Shard:
         ):
             self._answer(existing, reply, context, confirm(existing, request))
             return
-        try:
-            staged = self._stage_create(name, request, now_ms)
-        except HoldfastError as error:
+        if existing is not None and existing.deleted:
+            error: HoldfastError = StreamExistsError(StreamDeletedError(name).message)
             self._answer(existing, reply, context, error)
             return
-        outcome = Created(True, request.content_type, staged.tail, staged.closed)
+        try:
+            staged = self._creating.stage(name, request, now_ms)
+        except HoldfastError as refusal:
+            self._answer_refusal(name, existing, request, reply, context, refusal)
+            return
+        outcome = Created(True, staged.meta.content_type, staged.tail, staged.closed, staged.number)
         self._answer(staged, reply, context, outcome)
+
+    def _answer_refusal(
+        self,
+        name: str,
+        existing: Staged | None,
+        request: CreateRequest,
+        reply: Reply,
+        context: Any,
+        error: HoldfastError,
+    ) -> None:
+        """A creation is refused: that may rest on the name, its source or its bucket."""
+        source = None if request.fork is None else self._overlay.get(request.fork.name)
+        bucket = self._staging.buckets.overlay.get(name.partition("/")[0])
+        batches = [each.batch for each in (existing, source, bucket) if each is not None]
+        last = max(filter(None, batches), key=lambda batch: batch.position, default=None)
+        if last is None:
+            reply(context, error)
+        else:
+            last.answers.append((reply, context, error))
 
     def delete(self, name: str, reply: Reply, context: Any) -> None:
         """Delete a stream and all its data; that is taken even where memory is full."""
         self._commits.check_log()
         now_ms = self._clock.now_ms()
         staged = self._staging.view(name)
-        if staged is None or staged.gone or self.lifetimes.lapsed(staged, now_ms):
-            self._answer(staged, reply, context, StreamNotFoundError(name))
+        if staged is None:
+            reply(context, StreamNotFoundError(name))
+            return
+        if staged.gone or self.lifetimes.lapsed(staged, now_ms):
+            self._answer(staged, reply, context, _ended(name, staged))
             return
         self._staging.remove(staged, Record(Kind.DELETE, staged.number, now_ms))
         self._answer(staged, reply, context, Deleted())
@@ -269,7 +343,9 @@ class Shard:
             state = staged.producer_state(producer.id)
             if is_duplicate(state, producer):
                 self.counters.duplicates += 1
-                return Appended(staged.tail, staged.closed, state, added=False)
+                return Appended(staged.tail, staged.closed, state, False, staged.number)
+        if request.if_match is not None and not matches(request.if_match, staged):
+            raise PreconditionFailedError("If-Match names another state of the stream.")
         if seq is not None and staged.seq is not None and seq <= staged.seq:
             raise StreamSeqError(
                 f"Stream-Seq {seq.decode('latin-1')!r} is not greater than the last one, "
@@ -279,6 +355,8 @@ class Shard:
             body = json_mode.store_form(body)
             if not body:
                 raise InvalidJsonError("An empty array appends nothing; send at least one message.")
+        if self._bucket_bytes_max and body:
+            self._check_quota(staged, len(body))
         record = Record(Kind.APPEND, staged.number, now_ms, body, request.close, producer, seq)
         self._staging.add(staged, record)
         return Appended(
@@ -286,27 +364,18 @@ class Shard:
             staged.closed,
             None if producer is None else ProducerState(producer.epoch, producer.seq),
             bool(body),
+            staged.number,
         )
 
-    def _stage_create(self, name: str, request: CreateRequest, now_ms: int) -> Staged:
-        body = request.body
-        media = content.media_type(request.content_type)
-        if request.producer is not None:
-            is_duplicate(None, request.producer)
-        if body and media == content.JSON:
-            body = json_mode.store_form(body)
-        expires_at_ms = request.expires_at_ms
-        if request.ttl_s is not None and self._ttl_is_fixed:
-            expires_at_ms = now_ms + request.ttl_s * 1000
-        meta = StreamMeta(name, request.content_type, request.ttl_s, expires_at_ms)
-        batch = self._commits.batch()
-        number = stream_number(batch.position, len(batch.records))
-        staged = Staged(number, meta, media, meta.expires_at_ms)
-        record = Record(
-            Kind.CREATE, number, now_ms, body, request.close, request.producer, request.seq, meta
-        )
-        self._staging.add(staged, record)
-        return staged
+    def _check_quota(self, staged: Staged, size_bytes: int) -> None:
+        """Raise if the bucket has no room; what is pending may exceed the quota for a moment."""
+        name = staged.meta.name.partition("/")[0]
+        bucket = self.state.buckets.get(name)
+        if bucket is not None and bucket.size_bytes + size_bytes > self._bucket_bytes_max:
+            raise QuotaExceededError(
+                f"The bucket {name!r} holds {bucket.size_bytes} bytes of the "
+                f"{self._bucket_bytes_max} that are its quota."
+            )
 
     def _answer(self, staged: Staged | None, reply: Reply, context: Any, outcome: object) -> None:
         if staged is None or staged.batch is None:
@@ -321,16 +390,21 @@ class Shard:
         state, position = self.state, batch.position
         append, bytes_before = state.append, state.appended_bytes
         woken: dict[Stream, None] = {}
+        entries = JournalBatch(position)
         rare = 0
+        stream: Stream | None
         for index, record in enumerate(batch.records):
             if record.kind == Kind.APPEND:
-                stream = append(record)
+                stream = append(record, entries)
             else:
-                stream = state.apply(record, position, index)
-                self._published_rare(record, stream)
+                stream = state.apply(record, position, index, entries)
                 rare += 1
+                if stream is None:
+                    continue
+                self._published_rare(record, stream)
             if stream.readers is not None:
                 woken[stream] = None
+        state.journal.add(entries)
         self._staging.settle(batch)
         counters = self.counters
         state.generation.records += len(batch.records)
@@ -340,6 +414,8 @@ class Shard:
         for stream in woken:
             if stream.readers is not None:
                 stream.readers.wake()
+        for watcher in self.watchers:
+            watcher(batch, entries)
         if self.tier is not None:
             self.tier.published()
 
@@ -357,5 +433,12 @@ class Shard:
 
     def _drop(self) -> None:
         """A batch failed: nothing of what was pending will be."""
-        self._overlay.clear()
+        self._staging.drop()
         self.lifetimes.dropped()
+        for call in self.documents.on_drop:
+            call()
+
+
+def _ended(name: str, staged: Staged) -> HoldfastError:
+    """What a stream that is gone answers: its name may still be taken."""
+    return StreamDeletedError(name) if staged.deleted else StreamNotFoundError(name)

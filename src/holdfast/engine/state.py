@@ -16,12 +16,30 @@ from collections import OrderedDict
 from sys import intern
 from typing import TYPE_CHECKING, Final, Protocol
 
-from holdfast.format.records import Kind, Record, StreamMeta, stream_number
-from holdfast.format.rows import StreamRow, renewed_deadline_ms, take_over
+from holdfast.engine.journal import Journal, JournalBatch
+from holdfast.engine.names import Names
+from holdfast.format.lineage import begin_fork, publish_snapshot, remove
+from holdfast.format.records import (
+    Kind,
+    Record,
+    Snapshot,
+    StreamMeta,
+    decode_documents,
+    decode_snapshot,
+    stream_number,
+)
+from holdfast.format.rows import (
+    BUCKET_PREFIX,
+    BucketRow,
+    StreamRow,
+    decode_bucket,
+    renewed_deadline_ms,
+    take_over,
+)
 from holdfast.protocol.content import media_type
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
     from holdfast.engine.live import Readers
     from holdfast.protocol.producer import Producer, ProducerState
@@ -29,6 +47,7 @@ if TYPE_CHECKING:
 # What a record and a stream take up in memory besides the bytes, as measured.
 RECORD_COST_BYTES: Final = 128
 STREAM_COST_BYTES: Final = 700
+_WITHOUT_STREAM: Final = (Kind.DOCUMENTS, Kind.CREATE_BUCKET, Kind.DELETE_BUCKET)
 
 
 class Generation:
@@ -56,13 +75,17 @@ class Stream:
 
     __slots__ = (
         "base",
+        "bucket",
         "chunks",
         "closed",
         "closer",
         "created_ms",
         "cut_tail",
         "deadline_ms",
+        "deleted",
+        "earliest",
         "ends",
+        "forks",
         "generation",
         "gone",
         "last_write_ms",
@@ -73,12 +96,17 @@ class Stream:
         "readers",
         "recorded_deadline_ms",
         "seq",
+        "snapshot",
+        "start",
         "tail",
     )
 
-    def __init__(self, number: int, meta: StreamMeta, created_ms: int) -> None:
+    def __init__(
+        self, number: int, meta: StreamMeta, created_ms: int, bucket: BucketRow | None = None
+    ) -> None:
         self.number = number
         self.meta = meta
+        self.bucket = BucketRow(created_ms) if bucket is None else bucket
         self.media = media_type(meta.content_type)
         self.created_ms = created_ms
         self.last_write_ms = created_ms
@@ -99,34 +127,48 @@ class Stream:
         self.deadline_ms: int | None = None
         self.recorded_deadline_ms: int | None = None
         self.readers: Readers | None = None
+        # Where its own bytes and where readers may start; see `format.lineage`.
+        self.start = 0
+        self.earliest = 0
+        self.snapshot: Snapshot | None = None
+        self.forks = 0
+        # Deleted, but there for its forks; `gone` is for everybody else.
+        self.deleted = False
         self.gone = False
 
     @classmethod
-    def from_row(cls, row: StreamRow) -> Stream:
+    def from_row(cls, row: StreamRow, bucket: BucketRow | None = None) -> Stream:
         """A stream as it came back from the catalog: all its bytes are in packs."""
         meta = row.meta
         # All streams of a content type share one text.
-        meta = StreamMeta(meta.name, intern(meta.content_type), meta.ttl_s, meta.expires_at_ms)
-        stream = cls(row.number, meta, row.created_ms)
+        meta = StreamMeta(
+            meta.name, intern(meta.content_type), meta.ttl_s, meta.expires_at_ms, meta.fork
+        )
+        stream = cls(row.number, meta, row.created_ms, bucket)
         stream.last_write_ms = row.last_write_ms
         stream.tail = stream.base = row.tail
         stream.closed, stream.closer = row.closed, row.closer
         stream.producers, stream.seq = row.producers, row.seq
         stream.deadline_ms = stream.recorded_deadline_ms = row.deadline_ms
+        stream.start, stream.earliest = row.start, row.earliest
+        stream.snapshot, stream.forks = row.snapshot, row.forks
+        stream.deleted = stream.gone = row.deleted
         return stream
 
     def forget_before(self, offset: int) -> None:
-        """Let go of the bytes before this offset, which is where an append ended."""
+        """Let go of the appends that end at this offset or before."""
         if offset <= self.base:
             return
         if offset == self.tail:
             self.chunks.clear()
             self.ends.clear()
-        else:
-            count = bisect_right(self.ends, offset)
+            self.base = offset
+            return
+        count = bisect_right(self.ends, offset)
+        if count:
+            self.base = self.ends[count - 1]
             del self.chunks[:count]
             del self.ends[:count]
-        self.base = offset
 
 
 class StreamSource(Protocol):
@@ -145,12 +187,16 @@ class State:
     __slots__ = (
         "_source",
         "appended_bytes",
+        "buckets",
         "by_name",
         "by_number",
         "clean",
+        "documents",
         "generation",
         "gone_bytes",
+        "journal",
         "loads",
+        "names",
         "on_load",
         "removed",
         "removed_numbers",
@@ -167,6 +213,12 @@ class State:
         self.removed: dict[str, int] = {}
         self.removed_numbers: set[int] = set()
         self.generation = Generation(0)
+        self.buckets: dict[str, BucketRow] = {}
+        # Documents other than buckets' rows, by key.
+        self.documents: dict[str, bytes] = {}
+        # Names that the catalog may not have, and what happened lately.
+        self.names = Names()
+        self.journal = Journal(bounded=source is not None)
         self.streams = 0
         self.appended_bytes = 0
         self.gone_bytes = 0
@@ -178,10 +230,17 @@ class State:
         """Message bytes of all streams."""
         return self.appended_bytes - self.gone_bytes
 
-    def begin(self, streams: int, stored_bytes: int) -> None:
+    def begin(self, flushed: int, streams: int, documents: Iterable[tuple[str, bytes]]) -> None:
         """Start from what the catalog adds up to, before anything is applied."""
-        self.streams, self.appended_bytes = streams, stored_bytes
-        self.generation = Generation(stored_bytes)
+        for key, value in documents:
+            if key.startswith(BUCKET_PREFIX):
+                self.buckets[key.removeprefix(BUCKET_PREFIX)] = decode_bucket(value)
+            else:
+                self.documents[key] = value
+        self.streams = streams
+        self.appended_bytes = sum(bucket.size_bytes for bucket in self.buckets.values())
+        self.generation = Generation(self.appended_bytes)
+        self.journal.start_after(flushed)
 
     def next_generation(self) -> Generation:
         """The log was cut: what is written from now on is another generation."""
@@ -207,7 +266,9 @@ class State:
         return None if row is None else self._load(row)
 
     def _load(self, row: StreamRow) -> Stream:
-        stream = Stream.from_row(row)
+        # A deleted stream can be there for its forks when its bucket is gone.
+        bucket = self.buckets.get(row.meta.name.partition("/")[0])
+        stream = Stream.from_row(row, bucket)
         self.by_name[row.meta.name] = self.by_number[row.number] = stream
         self.clean[row.number] = stream
         self.loads += 1
@@ -223,40 +284,101 @@ class State:
 
     # What records do.
 
-    def apply(self, record: Record, position: int, index: int) -> Stream:
-        """Do what the record says; the stream it changed is returned."""
+    def replay(self, position: int, records: Iterable[Record]) -> None:
+        """Apply a batch from the log."""
+        batch = JournalBatch(position)
+        index = -1
+        for index, record in enumerate(records):
+            if record.kind == Kind.APPEND:
+                self.append(record, batch)
+            else:
+                self.apply(record, position, index, batch)
+        self.generation.records += index + 1
+        self.journal.add(batch)
+
+    def apply(
+        self, record: Record, position: int, index: int, batch: JournalBatch | None = None
+    ) -> Stream | None:
+        """Do what a record says; the stream it changed, if any, is returned."""
         kind = record.kind
+        batch = batch or JournalBatch(position)
         if kind == Kind.APPEND:
-            return self.append(record)
+            return self.append(record, batch)
         if kind == Kind.CREATE:
-            return self._create(record, position, index)
-        stream = self.find_number(record.stream)
-        if stream is None:
-            raise KeyError(record.stream)
-        if stream.generation is not self.generation:
-            self._touch(stream)
+            return self._create(record, position, index, batch)
+        if kind in _WITHOUT_STREAM:
+            self._apply_to_all(record)
+            return None
+        stream = self._known(record.stream)
         if kind == Kind.TOUCH:
             stream.recorded_deadline_ms = record.at_ms
             stream.deadline_ms = max(record.at_ms, stream.deadline_ms or 0)
+        elif kind == Kind.SNAPSHOT:
+            self._freed(stream, publish_snapshot(stream, decode_snapshot(record.payload)))
         elif kind in (Kind.DELETE, Kind.EXPIRE):
-            self._remove(stream)
+            batch.add_rare(record, stream.tail, stream.meta.name)
+            self._end(stream)
         else:
             raise ValueError(f"unknown kind of record: {kind}")
         return stream
 
-    def _create(self, record: Record, position: int, index: int) -> Stream:
+    def _known(self, number: int) -> Stream:
+        """The stream with this number, which is about to change."""
+        stream = self.find_number(number)
+        if stream is None:
+            raise KeyError(number)
+        if stream.generation is not self.generation:
+            self._touch(stream)
+        return stream
+
+    def _apply_to_all(self, record: Record) -> None:
+        if record.kind == Kind.DOCUMENTS:
+            for key, value in decode_documents(record.payload).items():
+                if value is None:
+                    self.documents.pop(key, None)
+                else:
+                    self.documents[key] = value
+        elif record.kind == Kind.CREATE_BUCKET:
+            self.bucket_of(record.payload.decode() + "/", record.at_ms).explicit = True
+        else:
+            name = record.payload.decode()
+            self.buckets[name].explicit = False
+            self._forget_if_unused(name)
+
+    def bucket_of(self, name: str, at_ms: int) -> BucketRow:
+        """The bucket of a stream of this name; a new one if there is none."""
+        bucket_id = name[: name.index("/")]
+        bucket = self.buckets.get(bucket_id)
+        if bucket is None:
+            bucket = self.buckets[bucket_id] = BucketRow(at_ms)
+        return bucket
+
+    def _forget_if_unused(self, bucket_id: str) -> None:
+        """A bucket that nobody created is there as long as it holds streams."""
+        bucket = self.buckets[bucket_id]
+        if not bucket.explicit and not bucket.streams:
+            del self.buckets[bucket_id]
+
+    def _create(self, record: Record, position: int, index: int, batch: JournalBatch) -> Stream:
         meta = record.meta
         assert meta is not None, "a creation carries its metadata"
         assert record.stream == stream_number(position, index), "a stream's number is its birth"
-        stream = Stream(record.stream, meta, record.at_ms)
+        bucket = self.bucket_of(meta.name, record.at_ms)
+        stream = Stream(record.stream, meta, record.at_ms, bucket)
         stream.deadline_ms = stream.recorded_deadline_ms = meta.expires_at_ms
         assert meta.name not in self.by_name, "a name is free before it is created"
         self.by_name[meta.name] = stream
         self.by_number[stream.number] = stream
+        self.names.add(meta.name)
         self.streams += 1
-        return self.append(record)
+        bucket.streams += 1
+        if meta.fork is not None:
+            begin_fork(stream, self._known(meta.fork.source))
+            stream.base = stream.start
+        batch.add_rare(record, stream.tail + len(record.payload), meta.name)
+        return self.append(record, None)
 
-    def append(self, record: Record) -> Stream:
+    def append(self, record: Record, batch: JournalBatch | None) -> Stream:
         """Add the record's bytes, and take over the producer, sequence and closure it carries."""
         stream = self.by_number.get(record.stream)
         if stream is None:
@@ -266,12 +388,20 @@ class State:
         if stream.generation is not self.generation:
             self._touch(stream)
         payload = record.payload
-        if payload:
-            stream.tail = tail = stream.tail + len(payload)
+        bucket = stream.bucket
+        size = len(payload)
+        if size:
+            stream.tail += size
             stream.chunks.append(payload)
-            stream.ends.append(tail)
-            self.appended_bytes += len(payload)
-        stream.last_write_ms = record.at_ms
+            stream.ends.append(stream.tail)
+            self.appended_bytes += size
+            bucket.size_bytes += size
+        stream.last_write_ms = bucket.last_write_ms = record.at_ms
+        if batch is not None:
+            batch.streams.append(stream.number)
+            batch.ends.append(stream.tail)
+            batch.lengths.append(size)
+            batch.times_ms.append(record.at_ms)
         if record.producer is not None or record.seq is not None or record.closes:
             take_over(stream, record)
         if stream.meta.ttl_s is not None:
@@ -288,14 +418,37 @@ class State:
         self.generation.streams.append(stream)
         self.clean.pop(stream.number, None)
 
+    def _end(self, stream: Stream) -> None:
+        """A stream was deleted or has expired: it goes, or stays for its forks only."""
+        stream.bucket.streams -= 1
+        self._shrink(stream, stream.tail - stream.start)
+        stream.gone = True
+        if stream.forks:
+            stream.deleted = True
+            stream.deadline_ms = stream.recorded_deadline_ms = None
+        else:
+            remove(stream, self._known, self._remove, self._freed)
+        self._forget_if_unused(stream.meta.name.partition("/")[0])
+
     def _remove(self, stream: Stream) -> None:
+        """Forget a stream for good."""
         name, number = stream.meta.name, stream.number
         del self.by_name[name]
         del self.by_number[number]
+        self.names.discard(name)
         self.removed[name] = number
         self.removed_numbers.add(number)
         self.streams -= 1
-        self.gone_bytes += stream.tail
-        stream.gone = True
+        stream.deleted = False
         stream.chunks.clear()
         stream.ends.clear()
+
+    def _freed(self, stream: Stream, size_bytes: int) -> None:
+        """Bytes at the start of a stream are not needed any more."""
+        if not stream.deleted:
+            self._shrink(stream, size_bytes)
+        stream.forget_before(stream.start)
+
+    def _shrink(self, stream: Stream, size_bytes: int) -> None:
+        self.gone_bytes += size_bytes
+        stream.bucket.size_bytes -= size_bytes

@@ -150,7 +150,7 @@ class Tier:
         if self._flushing is not None:
             # What is under way may have been cut before the caller's last write.
             self._waiting_for_cut.append(done)
-        elif not self._state.generation.streams:
+        elif not self._state.generation.records:
             done(None)
         else:
             self._waiting.append(done)
@@ -162,7 +162,7 @@ class Tier:
             return
         self._clock.call_later(_TICK_S, self._tick)
         now_s = self._clock.monotonic_s()
-        if self._flushing is not None or not self._state.generation.streams:
+        if self._flushing is not None or not self._state.generation.records:
             self._dirty_since_s = None
         elif self._dirty_since_s is None:
             self._dirty_since_s = now_s
@@ -208,6 +208,7 @@ class Tier:
             _log.info("packs can be written again")
         self.trouble, self._retry_s = "", _RETRY_S_MIN
         self.flushed = answer
+        self._state.journal.flushed(answer)
         self._log.trim(cut.through)
         self._let_go(flushing, 0)
 
@@ -236,11 +237,12 @@ class Tier:
         state = self._state
         for stream in flushed.streams[at : at + _STREAMS_PER_ROUND]:
             unchanged = stream.generation is flushed
-            if stream.gone:
+            if stream.gone and not stream.deleted:
                 if unchanged:
                     self._forget_removed(stream)
                     stream.generation = None
                 continue
+            state.names.discard(stream.meta.name)
             stream.forget_before(stream.tail if unchanged else stream.cut_tail)
             if unchanged:
                 stream.generation = None
@@ -262,7 +264,7 @@ class Tier:
         self._waiting_for_cut = []
         for done in waiting:
             done(None)
-        if self._waiting and not self._state.generation.streams:
+        if self._waiting and not self._state.generation.records:
             self._finish()
             return
         self.published()

@@ -76,6 +76,8 @@ class PackMeta(msgspec.Struct):
     companions: list[str] = []
     # Streams that ended in this range.
     removed: list[int] = []
+    # Documents that changed in this range, as of its end; None for those that are gone.
+    documents: dict[str, bytes | None] = {}
 
 
 class Footer(NamedTuple):

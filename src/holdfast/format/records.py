@@ -53,6 +53,34 @@ class Kind(IntEnum):
     DELETE = 3
     EXPIRE = 4
     TOUCH = 5
+    # The payload is the bucket's name.
+    CREATE_BUCKET = 6
+    DELETE_BUCKET = 7
+    # The payload is a `Snapshot`: it is visible from now on, and the stream starts there.
+    SNAPSHOT = 8
+    # The payload is a MessagePack map of keys to values, or to nil for those that go.
+    DOCUMENTS = 9
+
+
+class Fork(msgspec.Struct, frozen=True, array_like=True):
+    """Where a fork starts: everything before `offset` is the source's."""
+
+    source: int
+    name: str
+    offset: int
+    # As the client asked for it, so that a repeated request can be told from another one.
+    asked_offset: int | None = None
+    sub_offset: int = 0
+
+
+class Snapshot(msgspec.Struct, frozen=True, array_like=True):
+    """A snapshot of everything before `offset`, and the object that holds it."""
+
+    offset: int
+    object: str
+    content_type: str
+    size_bytes: int
+    checksum: int
 
 
 class StreamMeta(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -62,6 +90,7 @@ class StreamMeta(msgspec.Struct, frozen=True, omit_defaults=True):
     content_type: str
     ttl_s: int | None = None
     expires_at_ms: int | None = None
+    fork: Fork | None = None
 
 
 class Record(msgspec.Struct, gc=False):
@@ -77,6 +106,10 @@ class Record(msgspec.Struct, gc=False):
     meta: StreamMeta | None = None
 
 
+encode_snapshot = msgspec.msgpack.Encoder().encode
+decode_snapshot = msgspec.msgpack.Decoder(Snapshot).decode
+encode_documents = msgspec.msgpack.Encoder().encode
+decode_documents = msgspec.msgpack.Decoder(dict[str, bytes | None]).decode
 _encode_meta = msgspec.msgpack.Encoder().encode
 _decode_meta = msgspec.msgpack.Decoder(StreamMeta).decode
 

@@ -7,11 +7,11 @@ order of `StreamRow`'s fields; fields that later versions add come last and have
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import Final, Protocol
 
 import msgspec
 
-from holdfast.format.records import Record, StreamMeta
+from holdfast.format.records import Record, Snapshot, StreamMeta
 from holdfast.protocol.producer import Producer, ProducerState
 
 
@@ -29,6 +29,24 @@ class StreamRow(msgspec.Struct, array_like=True):
     producers: dict[bytes, ProducerState] | None = None
     # When it expires as far as the log knows.
     deadline_ms: int | None = None
+    # Its own bytes are kept from here on, and readers may ask for those from `earliest` on. A fork
+    # has no bytes of its own before the place where it starts.
+    start: int = 0
+    earliest: int = 0
+    snapshot: Snapshot | None = None
+    # How many forks of it there are, and whether it is there for them only.
+    forks: int = 0
+    deleted: bool = False
+
+
+class BucketRow(msgspec.Struct, array_like=True):
+    """A bucket as of a position in the log; `explicit` if it was created, not just used."""
+
+    created_ms: int
+    explicit: bool = False
+    streams: int = 0
+    size_bytes: int = 0
+    last_write_ms: int | None = None
 
 
 class Writable(Protocol):
@@ -63,3 +81,8 @@ def renewed_deadline_ms(meta: StreamMeta, at_ms: int) -> int | None:
 
 encode_row = msgspec.msgpack.Encoder().encode
 decode_row = msgspec.msgpack.Decoder(StreamRow).decode
+encode_bucket = msgspec.msgpack.Encoder().encode
+decode_bucket = msgspec.msgpack.Decoder(BucketRow).decode
+
+# Documents with this prefix are the buckets' rows.
+BUCKET_PREFIX: Final = "bucket/"

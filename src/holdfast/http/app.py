@@ -2,51 +2,63 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from email.utils import formatdate
-from typing import TYPE_CHECKING, Final
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
 
-from holdfast.errors import HoldfastError, OverloadedError, UnavailableError
-from holdfast.http import health, storage_routes
-from holdfast.http.append import append
-from holdfast.http.create import create
+from holdfast.errors import (
+    BucketNotFoundError,
+    HoldfastError,
+    OverloadedError,
+    UnavailableError,
+)
+from holdfast.http.changes import Feed
 from holdfast.http.errors import answer_error
 from holdfast.http.metrics import HttpCounters, MetricsPage
-from holdfast.http.read import read
-from holdfast.http.routes import Resource, Route, Router
+from holdfast.http.query import parse_query
+from holdfast.http.routes import Router
 from holdfast.http.sse import EventEncoder
-from holdfast.http.stream_info import delete, head, options
+from holdfast.http.tree import TREE
 
 if TYPE_CHECKING:
+    from collections.abc import Coroutine
+
     from holdfast.clock import Clock
     from holdfast.engine.shard import Shard
+    from holdfast.http.access.gate import Gate
     from holdfast.http.exchange import Request, Slot
+    from holdfast.http.routes import Place, Route
     from holdfast.settings import Settings
+    from holdfast.storage.snapshot_store import SnapshotStore
 
 _log = logging.getLogger(__name__)
 _EXPOSED: Final = (
     "ETag, Location, Retry-After, Stream-Next-Offset, Stream-Cursor, Stream-Up-To-Date, "
     "Stream-Closed, Stream-TTL, Stream-Expires-At, Stream-SSE-Data-Encoding, "
+    "Stream-Snapshot-Offset, Stream-Earliest-Offset, Changes-Earliest-Cursor, "
     "Producer-Epoch, Producer-Seq, Producer-Expected-Seq, Producer-Received-Seq"
-)
-
-_STREAM: Final = Resource(
-    {
-        b"POST": Route(append, "append"),
-        b"GET": Route(read, "read"),
-        b"PUT": Route(create, "create"),
-        b"HEAD": Route(head, "head"),
-        b"DELETE": Route(delete, "delete"),
-        b"OPTIONS": Route(options, "options", needs_engine=False),
-    }
 )
 
 
 class App:
     """Handlers, and what they share: shard, settings, clock, counters."""
 
-    def __init__(self, shard: Shard, settings: Settings, clock: Clock) -> None:
+    def __init__(
+        self,
+        shard: Shard,
+        settings: Settings,
+        clock: Clock,
+        snapshots: SnapshotStore,
+        gate: Gate | None = None,
+    ) -> None:
         self.shard = shard
+        self.snapshots = snapshots
+        self.gate = gate
+        self.feed = Feed(self)
+        # Work that answers later, so that it is not collected before it is done.
+        self._tasks: set[asyncio.Task[None]] = set()
         self.settings = settings
         self.clock = clock
         self.events = EventEncoder()
@@ -56,7 +68,7 @@ class App:
         self.not_ready = "The server is recovering its log."
         self.draining = False
         self.started_ms = clock.now_ms()
-        self._router = Router(_STREAM, health.RESOURCES | storage_routes.RESOURCES)
+        self._router = Router(TREE)
         self.security_fields = (
             "X-Content-Type-Options: nosniff\r\n"
             "Cross-Origin-Resource-Policy: cross-origin\r\n"
@@ -75,23 +87,71 @@ class App:
     def handle(self, request: Request, slot: Slot) -> None:
         """Answer a request, now or later; never raises."""
         try:
-            route, name = self._router.find(request.method, request.path)
+            route, place = self._router.find(request.method, request.path)
             slot.route = route.label
+            if self.gate is not None:
+                self._admit(self.gate, request, route, place)
             if self.not_ready and route.needs_engine:
-                answer_error(slot, UnavailableError(self.not_ready))
-            else:
-                route.handler(self, request, slot, name)
+                raise UnavailableError(self.not_ready)  # noqa: TRY301 (one way out)
+            if place.bucketed or place.parameter:
+                self._prepare(request, place)
+            route.handler(self, request, slot, place.name)
         except HoldfastError as error:
+            if request.stream is not None:
+                request.abandon_body(slot)
             answer_error(slot, error)
         except Exception:  # noqa: BLE001 (a defect in one handler must not end the server)
             _log.exception("%r %r failed", request.method, request.path)
             answer_error(slot, HoldfastError("The server has a defect here; its log says more."))
 
+    def _admit(self, gate: Gate, request: Request, route: Route, place: Place) -> None:
+        """Raise unless the request may do this."""
+        bucket, _, stream_id = place.name.partition("/")
+        if route.lists:
+            stream_id = parse_query(request.query).get("prefix", "")
+        request.identity = gate.admit(request, route.need, bucket, stream_id, is_prefix=route.lists)
+
+    def _prepare(self, request: Request, place: Place) -> None:
+        """Note what the path says besides the name; a bucket that it names has to exist."""
+        request.parameter = place.parameter
+        request.bucketed = place.bucketed
+        if place.bucketed and not self.shard.has_bucket(place.name):
+            raise BucketNotFoundError(place.name.partition("/")[0])
+
+    def spawn(self, work: Coroutine[Any, Any, None], slot: Slot) -> None:
+        """Do work that answers later; it ends if its client goes away."""
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        slot.on_gone = partial(_cancel, task)
+        task.add_done_callback(partial(self._worked, slot))
+
+    def _worked(self, slot: Slot, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if task.cancelled():
+            return
+        error = task.exception()
+        if error is not None:
+            _log.error("a request failed", exc_info=error)
+            slot.abort()
+
+    def lifetime_s(self, request: Request, seconds: float) -> float:
+        """How long a live read may last: not longer than the token it came with."""
+        identity = request.identity
+        if identity is None or identity.expires_at_s is None:
+            return seconds
+        return max(0.0, min(seconds, identity.expires_at_s - self.clock.now_ms() / 1000))
+
+    def end_live_readers(self) -> None:
+        """Take no more live readers, and have the present ones say goodbye."""
+        self.draining = True
+        self.shard.live.finish_all()
+        self.feed.finish_all()
+
     def check_live_readers(self) -> None:
         """Raise if no more live readers can be taken."""
         if self.draining:
             raise UnavailableError("The server is shutting down.")
-        if len(self.shard.live) >= self.settings.read.live_readers_max:
+        if len(self.shard.live) + len(self.feed) >= self.settings.read.live_readers_max:
             raise OverloadedError("Too many live readers are connected.")
 
     def location(self, request: Request) -> bytes:
@@ -101,3 +161,7 @@ class App:
             return public_url.encode() + request.prefix + request.path
         host = request.fields.get(b"host", b"localhost")
         return b"%b://%b%b%b" % (request.scheme, host, request.prefix, request.path)
+
+
+def _cancel(task: asyncio.Task[None]) -> None:
+    task.cancel()

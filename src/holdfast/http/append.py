@@ -43,7 +43,8 @@ def append(app: App, request: Request, slot: Slot, name: str) -> None:
     seq = fields.get(b"stream-seq")
     if seq is not None:
         check_stream_seq(seq)
-    app.shard.append(name, AppendRequest(body, media, close, producer, seq), _answer, slot)
+    asked = AppendRequest(body, media, close, producer, seq, fields.get(b"if-match"))
+    app.shard.append(name, asked, _answer, slot)
 
 
 def _remember_media(raw: bytes) -> str:
@@ -59,9 +60,18 @@ def _answer(slot: Slot, outcome: object) -> None:
         assert isinstance(outcome, HoldfastError)
         answer_error(slot, outcome)
         return
-    fields = b"Stream-Next-Offset: %020d\r\n" % outcome.tail
     if outcome.closed:
-        fields += b"Stream-Closed: true\r\n"
+        fields = b'Stream-Next-Offset: %020d\r\nETag: "%x:%d:c"\r\nStream-Closed: true\r\n' % (
+            outcome.tail,
+            outcome.number,
+            outcome.tail,
+        )
+    else:
+        fields = b'Stream-Next-Offset: %020d\r\nETag: "%x:%d"\r\n' % (
+            outcome.tail,
+            outcome.number,
+            outcome.tail,
+        )
     producer = outcome.producer
     if producer is None:
         slot.answer(204, fields)

@@ -135,7 +135,7 @@ class AsgiApp:
             return
         app = self._node.app
         # The body first: some hosts break off if they are answered before they gave it.
-        body = await _body(receive, self._settings.http.body_bytes_max)
+        body = await _body(receive, _bytes_max(self._settings, scope))
         if body is None:
             return
         slot = AsgiSlot(app, is_head=scope["method"] == "HEAD")
@@ -162,6 +162,12 @@ class AsgiApp:
                 slot.abandon()
 
 
+def _bytes_max(settings: Settings, scope: Scope) -> int:
+    """How large the body may be; a snapshot's may be larger, and is held in memory here."""
+    is_snapshot = scope["method"] == "PUT" and "/snapshot/" in scope["path"]
+    return settings.http.snapshot_bytes_max if is_snapshot else settings.http.body_bytes_max
+
+
 def _request(scope: Scope) -> Request:
     root = scope.get("root_path", "").rstrip("/")
     prefix = quote(root).encode()
@@ -182,7 +188,8 @@ def _request(scope: Scope) -> Request:
             raise InvalidRequestError(f"The header {key.decode()} is given more than once.")
     scheme = scope.get("scheme", "http").encode()
     query = scope.get("query_string", b"")
-    request = Request(scope["method"].encode(), path, query, fields, scheme)
+    peer = str((scope.get("client") or ("",))[0])
+    request = Request(scope["method"].encode(), path, query, fields, scheme, peer)
     request.prefix = prefix
     return request
 

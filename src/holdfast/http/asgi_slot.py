@@ -74,6 +74,14 @@ class AsgiSlot:
             self.done = True
             self._put({"type": "http.response.body", "body": b"", "more_body": False})
 
+    def abort(self) -> None:
+        """Break off: the host sees an answer without an end, and closes the connection."""
+        self.done = True
+        self._news.set()
+
+    def refuse_rest(self) -> None:
+        """Nothing: the host gets rid of what is not read."""
+
     def abandon(self) -> None:
         """The client is gone: nothing more is sent, whoever waits is told."""
         self.done = True

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from holdfast.engine.cold_read import read_through
 from holdfast.engine.reading import end_of_read, read
 from holdfast.errors import HoldfastError
 from holdfast.http.errors import answer_error
@@ -36,7 +35,7 @@ def answer_bytes(app: App, slot: Slot, asked: ReadRequest, extra_fields: bytes =
     """Answer with what is stored from the start, or 304 if the client has it already."""
     stream, start = asked.stream, asked.start
     if start < stream.base:
-        _answer_cold(app, slot, asked, extra_fields)
+        _answer_elsewhere(app, slot, asked, extra_fields)
         return
     end = end_of_read(stream, start, asked.bytes_max)
     if _is_known(app, slot, asked, end, extra_fields):
@@ -44,8 +43,8 @@ def answer_bytes(app: App, slot: Slot, asked: ReadRequest, extra_fields: bytes =
     _answer(app, slot, asked, ColdBytes(end, read(stream, start, end)), extra_fields)
 
 
-def _answer_cold(app: App, slot: Slot, asked: ReadRequest, extra_fields: bytes) -> None:
-    """The start is in packs only: answer once it was read from there."""
+def _answer_elsewhere(app: App, slot: Slot, asked: ReadRequest, extra_fields: bytes) -> None:
+    """The start is in packs, or another stream's: answer once it was read from there."""
     gone = False
 
     def leave() -> None:
@@ -62,8 +61,7 @@ def _answer_cold(app: App, slot: Slot, asked: ReadRequest, extra_fields: bytes) 
             _answer(app, slot, asked, result, extra_fields)
 
     slot.on_gone = leave
-    assert app.shard.cold is not None, "only storage makes bytes cold"
-    read_through(app.shard.cold, asked.stream, asked.start, asked.bytes_max, done)
+    app.shard.reader.read(asked.stream, asked.start, asked.bytes_max, done)
 
 
 def _is_known(app: App, slot: Slot, asked: ReadRequest, end: int, extra_fields: bytes) -> bool:

@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Final, cast
 
 from holdfast.errors import HoldfastError, RequestTimeoutError
 from holdfast.http.errors import answer_error
-from holdfast.http.exchange import Request
-from holdfast.http.request_reader import RequestReader
+from holdfast.http.exchange import Request, peer_address
+from holdfast.http.request_reader import CONTINUE, RequestReader
 from holdfast.http.unread import unread_bytes
 
 if TYPE_CHECKING:
@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from holdfast.http.listener import Listener
     from holdfast.http.native_slot import NativeSlot
 
-_CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
 WRITE_BUFFER_BYTES: Final = 65_536
 LINGER_S: Final = 2
 
@@ -57,6 +56,7 @@ class Connection(RequestReader):
         # uvloop's transports have the interface of this class without being of it.
         transport = cast("asyncio.Transport", transport)
         self.transport = transport
+        self._peer = peer_address(transport)
         transport.set_write_buffer_limits(high=WRITE_BUFFER_BYTES)
         self.deadline = self._listener.tick + self._listener.header_ticks
         self._listener.joined(self)
@@ -66,6 +66,7 @@ class Connection(RequestReader):
         del exc
         self._listener.left(self)
         self._discarding = self._closing = True
+        self._fail_stream()
         # The parser holds our methods: without this only a full collection would free the two.
         del self._parser
         slots = list(self._slots)
@@ -82,6 +83,7 @@ class Connection(RequestReader):
             # Who reads events does not half-close: the client is gone.
             return False
         self._discarding = self._at_eof = True
+        self._fail_stream()
         last = self._backlog[-1][1] if self._backlog else self._slots[-1]
         last.closes = True
         return True
@@ -201,7 +203,7 @@ class Connection(RequestReader):
     def _send_continue(self) -> None:
         if self._continue_due and not self._slots and not self._backlog:
             self._continue_due = False
-            self.transport.write(_CONTINUE)
+            self.transport.write(CONTINUE)
 
     def _update_reading(self) -> None:
         """Read from the client only while what it sends can be worked on."""
@@ -210,6 +212,7 @@ class Connection(RequestReader):
             self.paused
             or waiting >= self._listener.pipeline_max
             or self._backlog_bytes > self._listener.body_bytes_max
+            or (self._stream is not None and self._stream.full)
         )
         if stop != self._reading_paused and not self.transport.is_closing():
             self._reading_paused = stop
@@ -243,7 +246,10 @@ class Connection(RequestReader):
 
     def expire(self) -> None:
         """The client has kept us waiting too long."""
-        if self._closing or self.paused:
+        if self._stream is not None and self._stream.full:
+            # It is not the client that keeps us waiting.
+            self.deadline = 0
+        elif self._closing or self.paused:
             if self._is_being_read():
                 self.deadline = self._listener.tick + self._listener.idle_ticks
             else:

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from holdfast.engine.requests import Created, CreateRequest
 from holdfast.errors import HoldfastError, InvalidRequestError
 from holdfast.http.errors import answer_error
+from holdfast.http.forks import parse_fork, resolve_fork
 from holdfast.protocol.content import DEFAULT, parse_content_type
+from holdfast.protocol.etag import state_etag
 from holdfast.protocol.fields import check_stream_seq, is_true, parse_expires_at_ms, parse_ttl_s
 from holdfast.protocol.producer import parse_producer
 
@@ -23,8 +27,10 @@ def create(app: App, request: Request, slot: Slot, name: str) -> None:
     ttl, expires_at = fields.get(b"stream-ttl"), fields.get(b"stream-expires-at")
     if ttl is not None and expires_at is not None:
         raise InvalidRequestError("Send Stream-TTL or Stream-Expires-At, not both.")
+    fork = parse_fork(request)
+    default = DEFAULT if fork is None else None
     asked = CreateRequest(
-        content_type=parse_content_type(raw_type) if raw_type else DEFAULT,
+        content_type=parse_content_type(raw_type) if raw_type else default,
         ttl_s=None if ttl is None else parse_ttl_s(ttl),
         expires_at_ms=None if expires_at is None else parse_expires_at_ms(expires_at),
         close=is_true(fields.get(b"stream-closed")),
@@ -33,9 +39,28 @@ def create(app: App, request: Request, slot: Slot, name: str) -> None:
             fields.get(b"producer-id"), fields.get(b"producer-epoch"), fields.get(b"producer-seq")
         ),
         seq=check_stream_seq(fields.get(b"stream-seq")),
+        fork=fork,
+        if_match=fields.get(b"if-match"),
+        needs_bucket=request.bucketed,
     )
     location = app.location(request)
-    app.shard.create(name, asked, _answer, (slot, location, asked))
+    if fork is None or fork.offset is None or app.shard.state.find(name) is not None:
+        app.shard.create(name, asked, _answer, (slot, location, asked))
+    else:
+        app.spawn(_create_fork(app, slot, name, asked, location), slot)
+
+
+async def _create_fork(
+    app: App, slot: Slot, name: str, asked: CreateRequest, location: bytes
+) -> None:
+    """Find out where the fork starts first, which may have to be read from packs."""
+    assert asked.fork is not None, "a fork is asked for"
+    try:
+        fork = await resolve_fork(app, asked.fork)
+        asked = msgspec.structs.replace(asked, fork=fork)
+        app.shard.create(name, asked, _answer, (slot, location, asked))
+    except HoldfastError as error:
+        answer_error(slot, error)
 
 
 def _answer(context: tuple[Slot, bytes, CreateRequest], outcome: object) -> None:
@@ -44,9 +69,10 @@ def _answer(context: tuple[Slot, bytes, CreateRequest], outcome: object) -> None
         assert isinstance(outcome, HoldfastError)
         answer_error(slot, outcome)
         return
-    fields = b"Content-Type: %b\r\nStream-Next-Offset: %020d\r\n" % (
+    fields = b"Content-Type: %b\r\nStream-Next-Offset: %020d\r\nETag: %b\r\n" % (
         outcome.content_type.encode(),
         outcome.tail,
+        state_etag(outcome.number, outcome.tail, closed=outcome.closed),
     )
     if outcome.closed:
         fields += b"Stream-Closed: true\r\n"

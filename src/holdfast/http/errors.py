@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from holdfast.errors import (
+    AlreadyClaimedError,
     CursorGoneError,
     HoldfastError,
     MethodNotAllowedError,
@@ -36,7 +37,10 @@ def answer_error(slot: Slot, error: HoldfastError) -> None:
 
 def error_body(error: HoldfastError) -> bytes:
     """`{"error": {"code": …, "message": …}}`."""
-    return _encode({"error": {"code": error.code, "message": error.message}})
+    said: dict[str, object] = {"code": error.code, "message": error.message}
+    if isinstance(error, AlreadyClaimedError):
+        said |= {"current_holder": error.holder, "generation": error.generation}
+    return _encode({"error": said})
 
 
 def error_fields(error: HoldfastError) -> bytes:

@@ -12,20 +12,29 @@ from typing import TYPE_CHECKING, Protocol
 import msgspec
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    import asyncio
+    from collections.abc import AsyncIterator, Callable
+
+    from holdfast.http.access.scopes import Identity
+    from holdfast.http.body_stream import BodyStream
 
 # The only request fields that are kept; everything else is dropped while parsing.
 _KEPT = (
+    b"authorization",
     b"content-length",
     b"content-type",
     b"expect",
     b"host",
+    b"if-match",
     b"if-none-match",
     b"producer-epoch",
     b"producer-id",
     b"producer-seq",
     b"stream-closed",
     b"stream-expires-at",
+    b"stream-fork-offset",
+    b"stream-fork-sub-offset",
+    b"stream-forked-from",
     b"stream-seq",
     b"stream-ttl",
     b"transfer-encoding",
@@ -34,7 +43,7 @@ _KEPT = (
 # As sent by most clients, so that the common case needs no lower-casing.
 KEPT_FIELDS = {spelling: name for name in _KEPT for spelling in (name, name.title())}
 # Fields whose value is a list: repeating them is the same as a comma.
-_LIST_FIELDS = frozenset({b"if-none-match", b"upgrade"})
+_LIST_FIELDS = frozenset({b"if-match", b"if-none-match", b"upgrade"})
 # Answers that have no body, and no length either.
 BODILESS = frozenset({204, 304})
 
@@ -47,6 +56,12 @@ def join_repeated(fields: dict[bytes, bytes], name: bytes, value: bytes) -> bool
     return True
 
 
+def peer_address(transport: asyncio.BaseTransport) -> str:
+    """The address at the other end of a connection; empty where there is none."""
+    peer = transport.get_extra_info("peername")
+    return str(peer[0]) if isinstance(peer, tuple) and peer else ""
+
+
 class Request(msgspec.Struct, gc=False):
     """A complete request; `fields` has lower-cased names and only those the protocol knows."""
 
@@ -55,9 +70,32 @@ class Request(msgspec.Struct, gc=False):
     query: bytes
     fields: dict[bytes, bytes]
     scheme: bytes
+    # The address of whoever is connected; a proxy's, if there is one in between.
+    peer: str = ""
     body: bytes = b""
     # Where the app is mounted; the path does not include it.
     prefix: bytes = b""
+    # What the path says beyond the name, and whether it is one of the bucketed surface.
+    parameter: str = ""
+    bucketed: bool = False
+    # Instead of `body` where it is worked on while it arrives.
+    stream: BodyStream | None = None
+    # Who asks, once the gate has let the request in.
+    identity: Identity | None = None
+
+    async def pieces(self) -> AsyncIterator[bytes]:
+        """The body, piece by piece."""
+        if self.stream is None:
+            yield self.body
+            return
+        async for piece in self.stream:
+            yield piece
+
+    def abandon_body(self, slot: Slot) -> None:
+        """What is still to come of the body is not wanted: the connection ends with the answer."""
+        if self.stream is not None and not self.stream.complete:
+            self.stream.fail()
+            slot.refuse_rest()
 
 
 class Slot(Protocol):
@@ -80,6 +118,12 @@ class Slot(Protocol):
 
     def end(self) -> None:
         """Finish the body."""
+
+    def abort(self) -> None:
+        """Break off an answer that cannot be completed, so that nobody takes it for whole."""
+
+    def refuse_rest(self) -> None:
+        """Take no more of the request: its body is not wanted."""
 
     @property
     def paused(self) -> bool:

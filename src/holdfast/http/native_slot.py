@@ -127,6 +127,17 @@ class NativeSlot(msgspec.Struct):
         self.output = b"0\r\n\r\n" if self.chunked else b""
         connection.completed(self)
 
+    def abort(self) -> None:
+        """Break off: the connection ends here, and the client can tell."""
+        if self.connection is not None:
+            self.connection.transport.abort()
+
+    def refuse_rest(self) -> None:
+        """Take no more of the request; the connection closes after the answer."""
+        self.closes = True
+        if self.connection is not None:
+            self.connection.refuse_rest()
+
     def resume(self) -> None:
         """The client reads again."""
         if self.on_resume is not None:

@@ -16,6 +16,8 @@ from holdfast.http.tiered import TieredStorage
 from holdfast.log.directory import DataDirectory
 from holdfast.log.file import FileLog
 from holdfast.log.memory import MemoryLog
+from holdfast.storage.memory_objects import MemoryObjects, PostedRanges
+from holdfast.storage.snapshot_store import SnapshotStore
 
 if TYPE_CHECKING:
     from holdfast.clock import Clock
@@ -47,7 +49,7 @@ class Node:
         except BaseException:
             self._release()
             raise
-        self.app = App(shard, settings, clock)
+        self.app = App(shard, settings, clock, self._open_snapshots())
         self._started = False
 
     def _open_shard(self) -> Shard:
@@ -62,10 +64,19 @@ class Node:
             commit_timeout_s=settings.wal.commit_timeout_s,
             ttl_is_fixed=settings.server.stream_ttl == "fixed",
             catalog=None if self._storage is None else self._storage.catalog,
+            bucket_bytes_max=settings.limits.bucket_bytes_max,
+            bucket_streams_max=settings.limits.bucket_streams_max,
         )
         if self._storage is not None:
             self._storage.attach(shard)
         return shard
+
+    def _open_snapshots(self) -> SnapshotStore:
+        if self._storage is not None:
+            return self._storage.snapshots
+        store = MemoryObjects(self._clock)
+        ranges = PostedRanges(store, self._clock.call_soon)
+        return SnapshotStore(store, ranges, self._clock, 0)
 
     def _open_log(self) -> Log:
         if self._directory is None:
@@ -107,8 +118,7 @@ class Node:
 
     def end_live_readers(self) -> None:
         """Take no more live readers, and have the present ones say goodbye."""
-        self.app.draining = True
-        self.app.shard.live.finish_all()
+        self.app.end_live_readers()
 
     async def finish_writes(self, timeout_s: float) -> None:
         """Wait until nothing is pending, as long as that is reasonable."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from holdfast.engine.reading import check_offset
-from holdfast.errors import InvalidOffsetError, InvalidRequestError
+from holdfast.errors import InvalidOffsetError, InvalidRequestError, OffsetGoneError
 from holdfast.http.bytes_answer import ReadRequest, answer_bytes, read_fields
 from holdfast.http.long_poll import long_poll
 from holdfast.http.query import parse_query
@@ -49,6 +49,8 @@ def read(app: App, request: Request, slot: Slot, name: str) -> None:
 
 def _start(stream: Stream, offset: str | None) -> int:
     if offset is None or offset == START:
+        if stream.earliest:
+            raise OffsetGoneError(stream.earliest)
         return 0
     if offset == NOW:
         return stream.tail

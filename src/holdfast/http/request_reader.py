@@ -20,8 +20,10 @@ from holdfast.errors import (
     InvalidRequestError,
     PayloadTooLargeError,
 )
+from holdfast.http.body_stream import BodyStream
 from holdfast.http.exchange import KEPT_FIELDS, Request, join_repeated
 from holdfast.http.native_slot import NativeSlot
+from holdfast.http.routes import STREAM_PREFIX
 
 if TYPE_CHECKING:
     from holdfast.http.app import App
@@ -30,9 +32,17 @@ if TYPE_CHECKING:
 # A Content-Length of this many digits or more may exceed the limit and is looked at closely.
 _LONG_LENGTH: Final = 7
 _PIECES_MAX: Final = 1024
+CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
+SNAPSHOT_PATH: Final = b"/snapshot/"
 # No value of the field is this, so that a request without it is always looked at closely.
 _NO_HOST: Final = b"\0"
 _HOST: Final = re.compile(rb"(?:[A-Za-z0-9._~!$&'()*+,;=%-]+|\[[0-9A-Fa-f:.]+\])(?::[0-9]*)?")
+
+
+def takes_stream(path: bytes) -> bool:
+    """Whether the body of a PUT goes to the object store while it arrives."""
+    # On the flat surface this is a stream's id like any other.
+    return path.count(b"/") == 4 and not path.startswith(STREAM_PREFIX)
 
 
 class RequestReader(ABC, asyncio.Protocol):
@@ -45,6 +55,8 @@ class RequestReader(ABC, asyncio.Protocol):
 
     def __init__(self, listener: Listener) -> None:
         self._listener = listener
+        # The client's address, once it is connected.
+        self._peer = ""
         # The listener's tick at which patience ends; 0 while nothing is expected of the client.
         self.deadline = 0
         self._parser = httptools.HttpRequestParser(self)
@@ -67,6 +79,7 @@ class RequestReader(ABC, asyncio.Protocol):
         self._folded: list[bytes] = []
         self._body_bytes = 0
         self._continue_due = False
+        self._stream: BodyStream | None = None
 
     @abstractmethod
     def completed(self, slot: NativeSlot) -> None:
@@ -75,6 +88,10 @@ class RequestReader(ABC, asyncio.Protocol):
     @abstractmethod
     def _take(self, request: Request | HoldfastError, slot: NativeSlot) -> None:
         """A request is complete, or refused."""
+
+    @abstractmethod
+    def _update_reading(self) -> None:
+        """Read from the client only while what it sends can be worked on."""
 
     @abstractmethod
     def _send_continue(self) -> None:
@@ -152,8 +169,10 @@ class RequestReader(ABC, asyncio.Protocol):
         http11 = parser.get_http_version() == "1.1"
         path, _, query = self._url.partition(b"?")
         self._slot = NativeSlot(self, method, not parser.should_keep_alive(), http11)
-        self._request = request = Request(method, path, query, fields, listener.scheme)
+        self._request = request = Request(method, path, query, fields, listener.scheme, self._peer)
         self._body_bytes = 0
+        if method == b"PUT" and SNAPSHOT_PATH in path and takes_stream(path):
+            self._begin_stream(request)
         self.deadline = listener.tick + listener.body_ticks
         if (
             self._head_bytes > listener.header_bytes_max
@@ -167,6 +186,8 @@ class RequestReader(ABC, asyncio.Protocol):
             or method == b"CONNECT"
         ):
             self._check_head(request, http11=http11)
+        if request.stream is not None:
+            self._take_stream(request)
 
     def on_body(self, body: bytes) -> None:
         """A piece of the body."""
@@ -174,6 +195,11 @@ class RequestReader(ABC, asyncio.Protocol):
             return
         self._body_bytes += len(body)
         self._line_bytes = 0
+        stream = self._stream
+        if stream is not None:
+            stream.feed(body)
+            self._stream_fed()
+            return
         if self._body_bytes > self._listener.body_bytes_max:
             self._refuse_body()
             return
@@ -195,6 +221,10 @@ class RequestReader(ABC, asyncio.Protocol):
         self._request = self._slot = None
         self._continue_due = False
         self.deadline = 0
+        if self._stream is not None:
+            stream, self._stream = self._stream, None
+            stream.finish()
+            return
         body = self._body
         if body or self._folded:
             if self._folded:
@@ -203,6 +233,48 @@ class RequestReader(ABC, asyncio.Protocol):
             request.body = body[0] if len(body) == 1 else b"".join(body)
             self._body = []
         self._take(request, slot)
+
+    # Bodies that are worked on while they arrive.
+
+    def _begin_stream(self, request: Request) -> None:
+        stream = BodyStream(self._listener.snapshot_bytes_max, self._body_wanted)
+        self._stream = request.stream = stream
+
+    def _take_stream(self, request: Request) -> None:
+        """Have a request worked on before its body is here, unless its head was refused."""
+        if not self._discarding and not self._upgrading:
+            assert self._slot is not None, "a request has its slot"
+            self._take(request, self._slot)
+
+    def _body_bytes_max(self) -> int:
+        listener = self._listener
+        return listener.body_bytes_max if self._stream is None else listener.snapshot_bytes_max
+
+    def _body_wanted(self) -> None:
+        """Whoever works on the body asks for more of it."""
+        if self._continue_due:
+            self._continue_due = False
+            self.transport.write(CONTINUE)
+        self._stream_fed()
+
+    def _stream_fed(self) -> None:
+        """Wait for the client only while it is its turn."""
+        stream = self._stream
+        waiting = stream is not None and not stream.full
+        self.deadline = self._listener.tick + self._listener.body_ticks if waiting else 0
+        self._update_reading()
+
+    def _fail_stream(self, error: HoldfastError | None = None) -> None:
+        """The rest of the body will not come."""
+        stream, self._stream = self._stream, None
+        if stream is not None:
+            stream.fail(error)
+
+    def refuse_rest(self) -> None:
+        """Somebody has answered without wanting the rest of the body."""
+        self._discarding = True
+        self._continue_due = False
+        self._request = self._slot = self._stream = None
 
     def _check_head_bytes(self) -> None:
         # An unfinished line may be the request line, of which the target is counted already.
@@ -233,7 +305,7 @@ class RequestReader(ABC, asyncio.Protocol):
             self._refuse(InvalidRequestError(f"The header {name} is given more than once."))
         elif http11 and not _HOST.fullmatch(fields.get(b"host", b"")):
             self._refuse(InvalidRequestError("An HTTP/1.1 request needs a valid Host header."))
-        elif length is not None and int(length) > self._listener.body_bytes_max:
+        elif length is not None and int(length) > self._body_bytes_max():
             self._refuse_body()
         elif request.method == b"CONNECT":
             self._refuse(InvalidRequestError("CONNECT is for proxies, and this is none."))
@@ -241,7 +313,10 @@ class RequestReader(ABC, asyncio.Protocol):
             self._normalise_target(request)
         if self._discarding or self._upgrading:
             return
-        if fields.get(b"expect", b"").lower() == b"100-continue":
+        if self._stream is not None:
+            # Leave is given once somebody wants the body.
+            self._continue_due = fields.get(b"expect", b"").lower() == b"100-continue"
+        elif fields.get(b"expect", b"").lower() == b"100-continue":
             self._continue_due = True
             self._send_continue()
 
@@ -273,7 +348,7 @@ class RequestReader(ABC, asyncio.Protocol):
         return b"\r\n".join([*lines, b"", b""])
 
     def _refuse_body(self) -> None:
-        limit = self._listener.body_bytes_max
+        limit = self._body_bytes_max()
         self._refuse(PayloadTooLargeError(f"The body exceeds {limit} bytes."))
 
     def _refuse(self, error: HoldfastError) -> None:
@@ -282,6 +357,7 @@ class RequestReader(ABC, asyncio.Protocol):
             return
         self._discarding = True
         self._body, self._folded = [], []
+        self._fail_stream(error)
         slot = self._slot or NativeSlot(self, b"", closes=True, chunked=False)
         slot.closes = True
         self._request = self._slot = None

@@ -1,11 +1,25 @@
-"""Routes: which handler a method and a path lead to."""
+"""Routes: which handler a method and a path lead to.
+
+Three kinds of paths: fixed ones such as `/metrics`; the flat surface `/v1/stream/{path}`, below
+which `__ds` is for subscriptions; and the bucketed surface `/{bucket}/{stream}/…`. Every path comes
+down to a resource and the name of what it is about: `bucket/id` of a stream, `bucket/` of a bucket,
+nothing for fixed paths. What a path says beyond that is its parameter.
+"""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from holdfast.errors import InvalidRequestError, MethodNotAllowedError, NotFoundError
-from holdfast.protocol.names import parse_flat_path
+from holdfast.errors import InvalidBucketError, MethodNotAllowedError, NotFoundError
+from holdfast.http.access.scopes import Need
+from holdfast.protocol.names import (
+    SUBSCRIPTIONS,
+    check_bucket_id,
+    check_stream_id,
+    decode_path,
+    decode_segment,
+    parse_flat_path,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -16,16 +30,22 @@ if TYPE_CHECKING:
     Handler = Callable[[App, Request, Slot, str], None]
 
 STREAM_PREFIX: Final = b"/v1/stream/"
+CONTROL_PREFIX: Final = STREAM_PREFIX + SUBSCRIPTIONS.encode()
 _CACHE_ENTRIES_MAX: Final = 65_536
 _CACHED_PATH_BYTES_MAX: Final = 256
 
 
 class Route(NamedTuple):
-    """A handler, what it counts as in the metrics, and whether it works before recovery."""
+    """A handler, what it counts as in the metrics, and what it takes to be let in.
+
+    `lists` is for what goes over many streams: the prefix it asks for has to be allowed.
+    """
 
     handler: Handler
     label: str
     needs_engine: bool = True
+    need: Need = Need.ADMIN
+    lists: bool = False
 
 
 class Resource(NamedTuple):
@@ -39,36 +59,104 @@ class Resource(NamedTuple):
         return ", ".join(sorted(method.decode() for method in self.routes))
 
 
+class Place(NamedTuple):
+    """Where a path leads."""
+
+    resource: Resource
+    name: str = ""
+    parameter: str = ""
+    # Whether the bucket has to exist: not on the flat surface.
+    bucketed: bool = False
+
+
+class Tree(NamedTuple):
+    """The resources of the server."""
+
+    fixed: Mapping[bytes, Resource]
+    stream: Resource
+    bucket: Resource
+    # Below `/{bucket}/streams` and `/{bucket}/{stream}`, by the rest of the path.
+    of_bucket: Mapping[bytes, Resource]
+    of_stream: Mapping[bytes, Resource]
+    snapshot: Resource
+    # Below `/v1/stream/__ds`: the resource and its parameter, or None.
+    control: Callable[[bytes], tuple[Resource, str] | None]
+
+
 class Router:
-    """Finds routes; the names behind stream paths are remembered, since most come again."""
+    """Finds routes; where stream paths lead is remembered, since most come again."""
 
-    def __init__(self, streams: Resource, fixed: Mapping[bytes, Resource]) -> None:
-        self._streams = streams
-        self._fixed = fixed
-        self._names: dict[bytes, str] = {}
+    def __init__(self, tree: Tree) -> None:
+        self._tree = tree
+        self._known: dict[bytes, Place] = {}
 
-    def find(self, method: bytes, path: bytes) -> tuple[Route, str]:
-        """The route for a request, and the stream's name (empty for fixed paths)."""
-        name = self._names.get(path)
-        resource = self._streams
-        if name is None:
-            resource, name = self._resolve(path)
-        route = resource.routes.get(method)
+    def find(self, method: bytes, path: bytes) -> tuple[Route, Place]:
+        """The route for a request, and what it is about."""
+        place = self._known.get(path)
+        if place is None:
+            place = self._resolve(path)
+        route = place.resource.routes.get(method)
         if route is None:
-            raise MethodNotAllowedError(method.decode("latin-1"), resource.allowed)
-        return route, name
+            if method == b"PUT" and path.count(b"/") == 1 and not place.name:
+                raise InvalidBucketError(f"The bucket id {path[1:].decode()!r} is reserved.")
+            raise MethodNotAllowedError(method.decode("latin-1"), place.resource.allowed)
+        return route, place
 
-    def _resolve(self, path: bytes) -> tuple[Resource, str]:
+    def _resolve(self, path: bytes) -> Place:
+        tree = self._tree
         if path.startswith(STREAM_PREFIX):
-            name = parse_flat_path(path[len(STREAM_PREFIX) :])
-            if len(path) <= _CACHED_PATH_BYTES_MAX:
-                if len(self._names) >= _CACHE_ENTRIES_MAX:
-                    self._names.clear()
-                self._names[path] = name
-            return self._streams, name
-        resource = self._fixed.get(path)
+            if path.startswith(CONTROL_PREFIX) and path[len(CONTROL_PREFIX) :][:1] in {b"", b"/"}:
+                return self._control(path)
+            return self._remember(path, Place(tree.stream, parse_flat_path(path[11:])))
+        resource = tree.fixed.get(path)
+        if resource is not None:
+            return Place(resource)
+        return self._bucketed(path)
+
+    def _control(self, path: bytes) -> Place:
+        found = self._tree.control(path[len(CONTROL_PREFIX) :])
+        if found is None:
+            raise NotFoundError("Nothing lives at this path below /v1/stream/__ds.")
+        return Place(found[0], parameter=found[1])
+
+    def _bucketed(self, path: bytes) -> Place:
+        """`/{bucket}`, `/{bucket}/{stream}` and what is below them."""
+        tree = self._tree
+        decode_path(path)
+        bucket, slash, rest = path[1:].partition(b"/")
+        if not bucket or bucket in _NO_BUCKETS:
+            raise NotFoundError("Nothing lives at this path. Streams are at /{bucket}/{stream}.")
+        bucket_id = decode_segment(bucket)
+        if not slash:
+            # Whether the id is a valid one is for the handler: the answer depends on the method.
+            return Place(tree.bucket, f"{bucket_id}/")
+        check_bucket_id(bucket_id)
+        first, _, below = rest.partition(b"/")
+        if first == b"streams":
+            resource = tree.of_bucket.get(below)
+            if resource is None:
+                raise NotFoundError("Nothing lives at this path below /{bucket}/streams.")
+            return Place(resource, f"{bucket_id}/", bucketed=True)
+        stream_id = decode_segment(first)
+        check_stream_id(bucket_id, stream_id)
+        name = f"{bucket_id}/{stream_id}"
+        if not below and not rest.endswith(b"/"):
+            return self._remember(path, Place(tree.stream, name, bucketed=True))
+        kind, slash, parameter = below.partition(b"/")
+        if kind == b"snapshot" and slash:
+            return Place(tree.snapshot, name, decode_segment(parameter), bucketed=True)
+        resource = tree.of_stream.get(below)
         if resource is None:
-            if b"\0" in path or b"%00" in path:
-                raise InvalidRequestError("The path holds a NUL character.")
-            raise NotFoundError("Nothing lives at this path. Streams are at /v1/stream/{path}.")
-        return resource, ""
+            raise NotFoundError("Nothing lives at this path below /{bucket}/{stream}.")
+        return Place(resource, name, bucketed=True)
+
+    def _remember(self, path: bytes, place: Place) -> Place:
+        if len(path) <= _CACHED_PATH_BYTES_MAX:
+            if len(self._known) >= _CACHE_ENTRIES_MAX:
+                self._known.clear()
+            self._known[path] = place
+        return place
+
+
+# First segments that lead nowhere but to fixed paths.
+_NO_BUCKETS: Final = frozenset({b"cluster", b"healthz", b"readyz", b"metrics", b"v1"})

@@ -8,6 +8,7 @@ import gc
 import logging
 from typing import TYPE_CHECKING
 
+from holdfast.http.access.opening import warn_if_open
 from holdfast.http.listener import Listener
 from holdfast.http.node import Node
 
@@ -47,6 +48,7 @@ class Server:
         except BaseException:
             await self._node.close()
             raise
+        warn_if_open(self._settings)
         _log.info("listening on %s, recovering the log", self.url)
         self._recovery = asyncio.create_task(self._recover(self._node))
 

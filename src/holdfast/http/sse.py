@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from holdfast.engine.cold_read import read_through
 from holdfast.engine.reading import end_of_read, read
 from holdfast.errors import HoldfastError, StreamNotFoundError
 from holdfast.http.errors import answer_error
@@ -165,9 +164,7 @@ class SseReader:
         """What comes next is in packs: send it once it was read from there."""
         if not self._fetching:
             self._fetching = True
-            cold = self._app.shard.cold
-            assert cold is not None, "only storage makes bytes cold"
-            read_through(cold, self._stream, self._offset, self._bytes_max, self._fetched)
+            self._app.shard.reader.read(self._stream, self._offset, self._bytes_max, self._fetched)
 
     def _fetched(self, result: ColdBytes | HoldfastError) -> None:
         self._fetching = False

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final
 from holdfast.engine.requests import Deleted
 from holdfast.errors import HoldfastError
 from holdfast.http.errors import answer_error
+from holdfast.protocol.etag import matches, state_etag
 from holdfast.protocol.fields import format_time_ms
 
 if TYPE_CHECKING:
@@ -15,21 +16,27 @@ if TYPE_CHECKING:
 
 _PREFLIGHT: Final = (
     b"Access-Control-Allow-Methods: GET, HEAD, POST, PUT, DELETE, OPTIONS\r\n"
-    b"Access-Control-Allow-Headers: Content-Type, Authorization, If-None-Match, "
+    b"Access-Control-Allow-Headers: Content-Type, Authorization, If-Match, If-None-Match, "
     b"Stream-Closed, Stream-Expires-At, Stream-Seq, Stream-TTL, "
+    b"Stream-Forked-From, Stream-Fork-Offset, Stream-Fork-Sub-Offset, "
     b"Producer-Id, Producer-Epoch, Producer-Seq\r\n"
     b"Access-Control-Max-Age: 86400\r\n"
 )
 
 
-def head(app: App, _request: Request, slot: Slot, name: str) -> None:
+def head(app: App, request: Request, slot: Slot, name: str) -> None:
     """Answer with the stream's metadata; this does not renew a TTL."""
     stream = app.shard.find(name)
     meta = stream.meta
+    etag = state_etag(stream.number, stream.tail, closed=stream.closed)
     fields = [
-        b"Content-Type: %b\r\nStream-Next-Offset: %020d\r\nCache-Control: no-store\r\n"
-        % (meta.content_type.encode(), stream.tail)
+        b"Content-Type: %b\r\nStream-Next-Offset: %020d\r\nETag: %b\r\n"
+        b"Cache-Control: no-store\r\n" % (meta.content_type.encode(), stream.tail, etag)
     ]
+    if stream.snapshot is not None:
+        fields.append(b"Stream-Snapshot-Offset: %020d\r\n" % stream.snapshot.offset)
+    if stream.earliest:
+        fields.append(b"Stream-Earliest-Offset: %020d\r\n" % stream.earliest)
     if stream.closed:
         fields.append(b"Stream-Closed: true\r\n")
     if meta.ttl_s is not None:
@@ -39,7 +46,9 @@ def head(app: App, _request: Request, slot: Slot, name: str) -> None:
         fields.append(b"Stream-TTL: %d\r\n" % ttl_s)
     elif meta.expires_at_ms is not None:
         fields.append(b"Stream-Expires-At: %b\r\n" % format_time_ms(meta.expires_at_ms))
-    slot.answer(200, b"".join(fields))
+    known = request.fields.get(b"if-none-match")
+    unchanged = known is not None and matches(known, etag)
+    slot.answer(304 if unchanged else 200, b"".join(fields))
 
 
 def delete(app: App, _request: Request, slot: Slot, name: str) -> None:

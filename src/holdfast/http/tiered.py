@@ -12,6 +12,7 @@ from holdfast.storage.cold import ColdReader
 from holdfast.storage.commands import Setup
 from holdfast.storage.open_objects import open_objects, open_ranges, probe, take_ownership
 from holdfast.storage.process import StorageProcess
+from holdfast.storage.snapshot_store import SnapshotStore
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -33,6 +34,12 @@ class TieredStorage:
         self.catalog = Catalog(directory.catalog_path)
         self._ranges = open_ranges(settings.storage, directory.objects_path)
         self._cold = ColdReader(self.catalog, self._ranges, settings.storage.block_cache_bytes)
+        self.snapshots = SnapshotStore(
+            open_objects(settings.storage, directory.objects_path),
+            self._ranges,
+            clock,
+            settings.storage.snapshot_cache_bytes,
+        )
         setup = Setup(
             str(directory.catalog_path),
             str(directory.objects_path),
@@ -64,6 +71,7 @@ class TieredStorage:
     def close(self) -> None:
         """Let go of store and catalog."""
         self._ranges.close()
+        self.snapshots.close()
         self.catalog.close()
 
 

@@ -1,5 +1,6 @@
 """The settings of a server: what they are, and how their values are found."""
 
+from holdfast.settings.access_groups import AccessSettings, LimitSettings
 from holdfast.settings.groups import (
     HttpSettings,
     LogSettings,
@@ -13,10 +14,13 @@ from holdfast.settings.groups import (
 )
 from holdfast.settings.load import Effective, load_settings, resolve_settings
 from holdfast.settings.setting import Setting, all_settings
+from holdfast.settings.webhook_groups import WebhookSettings
 
 __all__ = [
+    "AccessSettings",
     "Effective",
     "HttpSettings",
+    "LimitSettings",
     "LogSettings",
     "ReadSettings",
     "ServerSettings",
@@ -25,6 +29,7 @@ __all__ = [
     "StorageSettings",
     "TlsSettings",
     "WalSettings",
+    "WebhookSettings",
     "all_settings",
     "load_settings",
     "parse_listen",

@@ -1,35 +1,24 @@
 """The settings themselves: names, types, defaults and what they mean.
 
-These classes are the only list of settings. The TOML tables, the `HOLDFAST_*` variables, the
-flags of `holdfast serve`, the output of `holdfast config` and `docs/settings.md` are all derived
-from them, so a new field or group needs a line here and nothing elsewhere.
+These classes, and those in `access_groups.py` and `webhook_groups.py`, are the only list of
+settings. The TOML tables, the `HOLDFAST_*` variables, the flags of `holdfast serve`, the output of
+`holdfast config` and `docs/settings.md` are all derived from them, so a new field or group needs a
+line here and nothing elsewhere.
 
 Durations are in seconds; their Python names end in `_s`, which no external name carries.
 """
 
 import re
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 from urllib.parse import urlsplit
 
 from msgspec import Meta
 
-# A year is far beyond any sensible wait, and keeps `inf` and `nan` out of the timers.
-Seconds = Annotated[float, Meta(gt=0, le=31_536_000)]
-Count = Annotated[int, Meta(ge=1)]
-
-
-def setting(
-    default: object,
-    doc: str,
-    *,
-    clean: Callable[[Any], Any] | None = None,
-    secret: bool = False,
-) -> Any:
-    """Declare one setting. `clean` returns the value to use, or raises ValueError."""
-    return field(default=default, metadata={"doc": doc, "clean": clean, "secret": secret})
+from holdfast.settings.access_groups import AccessSettings, LimitSettings
+from holdfast.settings.declare import Count, Seconds, setting
+from holdfast.settings.webhook_groups import WebhookSettings
 
 
 def parse_listen(text: str) -> tuple[str, int]:
@@ -150,6 +139,7 @@ class HttpSettings:
 
     header_bytes_max: Count = setting(32_768, "Bytes of request line and headers; more is 431.")
     body_bytes_max: Count = setting(8_388_608, "Bytes of a request body; more is 413.")
+    snapshot_bytes_max: Count = setting(134_217_728, "Bytes of a snapshot's body; more is 413.")
     header_timeout_s: Seconds = setting(10.0, "Time for a request's headers to arrive.")
     body_timeout_s: Seconds = setting(30.0, "Longest silence within a request body.")
     idle_timeout_s: Seconds = setting(75.0, "How long an idle keep-alive connection stays open.")
@@ -261,6 +251,9 @@ class StorageSettings:
     block_cache_bytes: Annotated[int, Meta(ge=0)] = setting(
         33_554_432, "Memory for bytes read from packs. 0 for no cache."
     )
+    snapshot_cache_bytes: Annotated[int, Meta(ge=0)] = setting(
+        33_554_432, "Memory for small snapshots that were used last."
+    )
     streams_cached_max: Count = setting(20_000, "Idle streams kept in memory.")
     garbage_grace_s: Annotated[float, Meta(ge=0, le=31_536_000)] = setting(
         86_400.0, "Age at which an object that nothing refers to is removed."
@@ -302,4 +295,7 @@ class Settings:
     read: ReadSettings = field(default_factory=ReadSettings)
     wal: WalSettings = field(default_factory=WalSettings)
     storage: StorageSettings = field(default_factory=StorageSettings)
+    access: AccessSettings = field(default_factory=AccessSettings)
+    limits: LimitSettings = field(default_factory=LimitSettings)
+    webhooks: WebhookSettings = field(default_factory=WebhookSettings)
     log: LogSettings = field(default_factory=LogSettings)

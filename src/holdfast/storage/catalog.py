@@ -114,6 +114,19 @@ class Catalog:
         found = self._one("SELECT row FROM streams WHERE number = ?", (number,))
         return None if found is None else decoded_row(self.path, found[0])
 
+    def documents(self) -> Iterator[tuple[str, bytes]]:
+        """Every document by key."""
+        yield from self._all("SELECT key, value FROM documents")
+
+    def page(self, prefix: str, after: str, limit: int) -> list[StreamRow]:
+        """Streams whose names start so, behind `after`, in the order of their names."""
+        rows = self._all(
+            "SELECT row FROM streams WHERE name >= ? AND name > ? AND name < ? "
+            "ORDER BY name LIMIT ?",
+            (prefix, after, _after_prefix(prefix), limit),
+        )
+        return [decoded_row(self.path, row) for (row,) in rows]
+
     def extents(self, stream: int, offset: int, extents_max: int) -> list[Located]:
         """The extent that holds `offset` and those that follow it, in order."""
         rows = self._all(

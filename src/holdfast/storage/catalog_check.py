@@ -11,7 +11,7 @@ import msgspec
 from holdfast.errors import CatalogError
 from holdfast.format.records import INDEX_BITS
 from holdfast.format.rows import StreamRow, decode_row
-from holdfast.storage.catalog_writer import PackRow
+from holdfast.storage.catalog_writer import PackRow, row_change
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -69,22 +69,24 @@ def check_tiling(in_use: Sequence[PackRow], flushed: int, findings: Findings) ->
 
 
 def check_streams(connection: sqlite3.Connection, findings: Findings) -> None:
-    """Every stream's extents lead from 0 to its tail, and nothing else is there.
+    """Every stream's extents lead from its start to its tail, and nothing else is there.
 
     Both tables are read in the order of stream numbers side by side, a stream at a time.
     """
     flushed = int(fact(connection, "flushed"))
-    rows = connection.execute("SELECT number, name, deadline_ms, row FROM streams ORDER BY number")
+    rows = connection.execute(
+        "SELECT number, name, deadline_ms, start, snapshot, row FROM streams ORDER BY number"
+    )
     extents = connection.execute("SELECT stream, start, length FROM extents ORDER BY stream, start")
     streams = stored = 0
     groups = groupby(extents, key=lambda extent: extent[0])
     stream, of_stream = next(groups, (None, iter(())))
-    for number, name, deadline_ms, encoded in rows:
+    for number, *columns, encoded in rows:
         streams += 1
         while stream is not None and stream < number:
             stored += _unknown(stream, of_stream, findings)
             stream, of_stream = next(groups, (None, iter(())))
-        row = _checked_row(number, name, deadline_ms, encoded, flushed, findings)
+        row = _checked_row(number, columns, encoded, flushed, findings)
         ours: Iterable[Any] = ()
         if stream == number:
             ours = list(of_stream)
@@ -110,20 +112,16 @@ def _unknown(stream: int, extents: Iterator[Any], findings: Findings) -> int:
 
 
 def _checked_row(
-    number: int,
-    name: str,
-    deadline_ms: int | None,
-    encoded: bytes,
-    flushed: int,
-    findings: Findings,
+    number: int, columns: Sequence[Any], encoded: bytes, flushed: int, findings: Findings
 ) -> StreamRow | None:
     """The decoded row, if it is one."""
+    name = columns[0]
     try:
         row = decode_row(encoded)
     except msgspec.DecodeError as error:
         findings.damage(CATALOG, f"the row of stream {number:x} cannot be decoded: {error}")
         return None
-    if (row.number, row.meta.name, row.deadline_ms) != (number, name, deadline_ms):
+    if row_change(row, b"")[:-1] != (number, *columns):
         findings.damage(CATALOG, f"the row of stream {number:x} ({name}) is not the one it is for")
     if number >> INDEX_BITS > flushed:
         findings.damage(CATALOG, f"stream {number:x} ({name}) was created after {flushed}")
@@ -131,10 +129,11 @@ def _checked_row(
 
 
 def _check_contiguous(row: StreamRow, extents: Iterable[Any], findings: Findings) -> None:
-    at = 0
+    at = row.start
     who = f"stream {row.number:x} ({row.meta.name})"
-    for _, start, length in extents:
-        if start != at:
+    for number, (_, start, length) in enumerate(extents):
+        # Extents go as a whole: the first may start before what is needed.
+        if start != at and (number or not start <= at < start + length):
             fault = f"misses bytes {at} to {start}" if start > at else f"has byte {start} twice"
             findings.damage(CATALOG, f"{who} {fault}")
         at = max(at, start + length)

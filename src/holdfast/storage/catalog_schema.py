@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-FORMAT_VERSION: Final = 1
+FORMAT_VERSION: Final = 2
 _APPLICATION_ID: Final = 0x48464354
 _WRITER_CACHE_KIB: Final = 32 * 1024
 _READER_CACHE_KIB: Final = 8 * 1024
@@ -35,9 +35,13 @@ CREATE TABLE streams (
     number INTEGER PRIMARY KEY,
     name TEXT NOT NULL UNIQUE,
     deadline_ms INTEGER,
+    start INTEGER NOT NULL,
+    snapshot TEXT,
     row BLOB NOT NULL
 );
 CREATE INDEX streams_due ON streams (deadline_ms, number) WHERE deadline_ms IS NOT NULL;
+CREATE INDEX streams_snapshot ON streams (snapshot) WHERE snapshot IS NOT NULL;
+CREATE TABLE documents (key TEXT PRIMARY KEY, value BLOB NOT NULL) WITHOUT ROWID;
 CREATE TABLE packs (
     id INTEGER PRIMARY KEY,
     name TEXT NOT NULL UNIQUE,

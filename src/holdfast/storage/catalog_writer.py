@@ -3,7 +3,8 @@
 Rules:
 
 - `flushed` only ever moves to the end of a flush that started where the last one ended.
-- Extents of a stream are contiguous from its first retained byte to the end of what is flushed.
+- Extents of a stream are contiguous from its `start`, or from somewhat before it since extents go
+  as a whole, to the end of what is flushed.
 - A swap takes packs out of use and puts others in; it happens only if all that go are still in use
   (compare-and-set), and if every live byte of them is in those that come.
 - A pack out of use keeps its row until its object is removed, so that nothing is ever removed
@@ -19,10 +20,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from holdfast.errors import CatalogError
 from holdfast.format.rows import StreamRow
+from holdfast.protocol.offsets import OFFSET_MAX
 from holdfast.storage.catalog_schema import damaged, decoded_row, open_for_writing
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
     from pathlib import Path
 
     from holdfast.format.packs import Extent
@@ -71,7 +73,15 @@ class RowChange(NamedTuple):
     number: int
     name: str
     deadline_ms: int | None
+    start: int
+    snapshot: str | None
     encoded: bytes
+
+
+def row_change(row: StreamRow, encoded: bytes) -> RowChange:
+    """A row with what the catalog looks for by itself."""
+    snapshot = None if row.snapshot is None else row.snapshot.object
+    return RowChange(row.number, row.meta.name, row.deadline_ms, row.start, snapshot, encoded)
 
 
 class CatalogWriter:
@@ -136,6 +146,11 @@ class CatalogWriter:
         found = self.read("SELECT row FROM streams WHERE number = ?", (number,))
         return decoded_row(self.path, found[0][0]) if found else None
 
+    def find_document(self, key: str) -> bytes | None:
+        """The document with this key."""
+        found = self.read("SELECT value FROM documents WHERE key = ?", (key,))
+        return found[0][0] if found else None
+
     def packs(
         self, where: str = "retired_ms IS NULL", values: Sequence[object] = ()
     ) -> list[PackRow]:
@@ -150,6 +165,7 @@ class CatalogWriter:
         packs: Sequence[NewPack],
         rows: Iterable[RowChange],
         removed: Sequence[int],
+        documents: Mapping[str, bytes | None],
         *,
         created: int,
         added_bytes: int,
@@ -162,8 +178,13 @@ class CatalogWriter:
                 )
             for pack in packs:
                 insert_pack(connection, pack, pack.extents)
+            changed = list(rows)
             gone_bytes = sum(_remove_stream(connection, number) for number in removed)
-            put_rows(connection, rows)
+            put_rows(connection, changed)
+            gone_bytes += sum(
+                _drop_before(connection, row.number, row.start) for row in changed if row.start
+            )
+            put_documents(connection, documents)
             _set_fact(connection, "flushed", through)
             _add_to_fact(connection, "streams", created - len(removed))
             _add_to_fact(connection, "stored_bytes", added_bytes - gone_bytes)
@@ -191,9 +212,23 @@ def _add_to_fact(connection: sqlite3.Connection, name: str, amount: int) -> None
 def put_rows(connection: sqlite3.Connection, rows: Iterable[RowChange]) -> None:
     """Bring streams' rows up to date, and add those of new streams."""
     connection.executemany(
-        "INSERT INTO streams VALUES (?, ?, ?, ?) ON CONFLICT (number) DO UPDATE "
-        "SET deadline_ms = excluded.deadline_ms, row = excluded.row",
+        "INSERT INTO streams VALUES (?, ?, ?, ?, ?, ?) ON CONFLICT (number) DO UPDATE "
+        "SET deadline_ms = excluded.deadline_ms, start = excluded.start, "
+        "snapshot = excluded.snapshot, row = excluded.row",
         rows,
+    )
+
+
+def put_documents(connection: sqlite3.Connection, documents: Mapping[str, bytes | None]) -> None:
+    """Bring documents up to date, and let go of those that are gone."""
+    connection.executemany(
+        "INSERT INTO documents VALUES (?, ?) ON CONFLICT (key) DO UPDATE "
+        "SET value = excluded.value",
+        ((key, value) for key, value in documents.items() if value is not None),
+    )
+    connection.executemany(
+        "DELETE FROM documents WHERE key = ?",
+        ((key,) for key, value in documents.items() if value is None),
     )
 
 
@@ -243,14 +278,25 @@ def insert_pack(
 
 def _remove_stream(connection: sqlite3.Connection, number: int) -> int:
     """Forget a stream; its bytes in packs are dead from now on, and returned."""
+    total = _drop_before(connection, number, OFFSET_MAX)
+    connection.execute("DELETE FROM streams WHERE number = ?", (number,))
+    return total
+
+
+def _drop_before(connection: sqlite3.Connection, number: int, start: int) -> int:
+    """Forget the extents of a stream that end at `start` or before; their bytes."""
     total = 0
     for pack, size in connection.execute(
-        "SELECT pack, sum(length) FROM extents WHERE stream = ? GROUP BY pack", (number,)
+        "SELECT pack, sum(length) FROM extents WHERE stream = ? AND start + length <= ? "
+        "GROUP BY pack",
+        (number, start),
     ).fetchall():
         connection.execute(
             "UPDATE packs SET dead_bytes = dead_bytes + ? WHERE id = ?", (size, pack)
         )
         total += size
-    connection.execute("DELETE FROM extents WHERE stream = ?", (number,))
-    connection.execute("DELETE FROM streams WHERE number = ?", (number,))
+    if total:
+        connection.execute(
+            "DELETE FROM extents WHERE stream = ? AND start + length <= ?", (number, start)
+        )
     return total

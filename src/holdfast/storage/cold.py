@@ -79,6 +79,12 @@ class ColdReader:
         self.blocks.counters.reads += 1
         _Read(self, request, done).start()
 
+    def message_ends(
+        self, stream: int, start: int, end: int, done: Callable[[list[int] | HoldfastError], None]
+    ) -> None:
+        """The offsets in (start, end] where messages end; all of it is cold."""
+        _Ends(self, ColdRequest(stream, "", start, end, end - start), done).start()
+
     def extents(self, request: ColdRequest, *, anew: bool) -> list[Located]:
         """The extents a read may need, which leave no gap; raises if they do."""
         start, needed = request.start, min(request.start + request.bytes_max, request.limit)
@@ -268,3 +274,62 @@ class _Read:
             self.start()
         else:
             self._done(error)
+
+
+class _Ends:
+    """Looks up the message indexes of the extents of a range, one after the other."""
+
+    def __init__(
+        self,
+        reader: ColdReader,
+        request: ColdRequest,
+        done: Callable[[list[int] | HoldfastError], None],
+    ) -> None:
+        self._reader = reader
+        self._request = request
+        self._done = done
+        self._attempts = _ATTEMPTS
+        self._found: list[int] = []
+        self._reached = 0
+
+    def start(self) -> None:
+        """Look the extents up, and go through them."""
+        self._attempts -= 1
+        request = self._request
+        at = max(request.start, self._found[-1] if self._found else 0)
+        try:
+            anew = self._attempts < _ATTEMPTS - 1
+            extents = self._reader.extents(request._replace(start=at), anew=anew)
+        except HoldfastError as error:
+            self._done(error)
+            return
+        self._reached = extents[-1].end
+        self._next([each for each in extents if each.start < request.limit])
+
+    def _next(self, extents: list[Located]) -> None:
+        if not extents:
+            self._finish()
+            return
+        extent, *rest = extents
+        self._reader.blocks.ends(extent, lambda ends: self._got(ends, rest))
+
+    def _got(self, ends: memoryview | array[int] | HoldfastError, rest: list[Located]) -> None:
+        if isinstance(ends, HoldfastError):
+            if isinstance(ends, ObjectMissingError) and self._attempts:
+                self.start()
+            else:
+                self._done(ends)
+            return
+        assert not isinstance(ends, memoryview), "a message index is an array"
+        start = self._found[-1] if self._found else self._request.start
+        first, last = bisect_right(ends, start), bisect_right(ends, self._request.limit)
+        self._found += ends[first:last]
+        self._next(rest)
+
+    def _finish(self) -> None:
+        """So many extents are looked at in one round; what is left comes in another."""
+        if self._reached < self._request.limit:
+            self._attempts = _ATTEMPTS
+            self.start()
+        else:
+            self._done(self._found)

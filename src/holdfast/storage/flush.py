@@ -22,7 +22,7 @@ from holdfast.format.pack_builder import PackBuilder
 from holdfast.format.packs import PackMeta
 from holdfast.format.rows import encode_row
 from holdfast.format.segments import decode_header, iter_batches
-from holdfast.storage.catalog_writer import NewPack, RowChange
+from holdfast.storage.catalog_writer import NewPack, row_change
 from holdfast.storage.gather import Gather, Share
 
 if TYPE_CHECKING:
@@ -95,7 +95,7 @@ class Flush:
         return Flushed(flushed, packs, pack_bytes, data_bytes, streams)
 
     def _gather(self, segments: Sequence[SegmentRef], after: int) -> Gather:
-        gather = Gather(after, self._catalog.find_number)
+        gather = Gather(after, self._catalog.find_number, self._catalog.find_document)
         for segment in segments:
             data = self._read_file(segment.path)
             try:
@@ -128,6 +128,7 @@ class Flush:
             has_delta=True,
             companions=[pack.name for pack in created],
             removed=gather.removed,
+            documents=gather.documents(),
         )
         created.append(self._upload_pack(gather, small, meta))
 
@@ -156,11 +157,9 @@ class Flush:
             gather.after,
             gather.through,
             packs,
-            (
-                RowChange(number, share.row.meta.name, share.row.deadline_ms, encode_row(share.row))
-                for number, share in shares.items()
-            ),
+            (row_change(share.row, encode_row(share.row)) for share in shares.values()),
             gather.removed,
+            gather.documents(),
             created=sum(map(gather.is_new, shares)),
             added_bytes=sum(share.size_bytes for share in shares.values()),
         )

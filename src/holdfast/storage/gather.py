@@ -9,9 +9,25 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from holdfast.errors import LogCorruptError
+from holdfast.format.lineage import begin_fork, publish_snapshot, remove
 from holdfast.format.pack_builder import Messages
-from holdfast.format.records import INDEX_BITS, Kind, Record, decode
-from holdfast.format.rows import StreamRow, renewed_deadline_ms, take_over
+from holdfast.format.records import (
+    INDEX_BITS,
+    Kind,
+    Record,
+    decode,
+    decode_documents,
+    decode_snapshot,
+)
+from holdfast.format.rows import (
+    BUCKET_PREFIX,
+    BucketRow,
+    StreamRow,
+    decode_bucket,
+    encode_bucket,
+    renewed_deadline_ms,
+    take_over,
+)
 from holdfast.protocol.content import JSON, media_type
 from holdfast.protocol.json_mode import SEPARATOR
 
@@ -22,10 +38,11 @@ if TYPE_CHECKING:
 class Share:
     """One stream's share of the range: its row as of now, and the bytes it gained."""
 
-    __slots__ = ("is_json", "messages", "parts", "row", "size_bytes", "start")
+    __slots__ = ("bucket", "is_json", "messages", "parts", "row", "size_bytes", "start")
 
-    def __init__(self, row: StreamRow) -> None:
+    def __init__(self, row: StreamRow, bucket: BucketRow) -> None:
         self.row = row
+        self.bucket = bucket
         self.start = row.tail
         self.is_json = media_type(row.meta.content_type) == JSON
         self.parts: list[bytes] = []
@@ -35,7 +52,9 @@ class Share:
     def write(self, record: Record, position: int) -> None:
         """Take over what an append, or a creation with content, adds."""
         row, payload, at_ms = self.row, record.payload, record.at_ms
+        self.bucket.last_write_ms = at_ms
         if payload:
+            self.bucket.size_bytes += len(payload)
             self.parts.append(payload)
             self.size_bytes += len(payload)
             row.tail += len(payload)
@@ -60,13 +79,22 @@ class Share:
 class Gather:
     """Applies batches in order to rows that start as the catalog has them."""
 
-    def __init__(self, after: int, find_row: Callable[[int], StreamRow | None]) -> None:
+    def __init__(
+        self,
+        after: int,
+        find_row: Callable[[int], StreamRow | None],
+        find_document: Callable[[str], bytes | None],
+    ) -> None:
         self.after = after
         self.through = after
         self.shares: dict[int, Share] = {}
         # Streams that are gone and were there before this range.
         self.removed: list[int] = []
+        # Documents by key as of now, None for those that are gone; buckets' rows come on top.
+        self._documents: dict[str, bytes | None] = {}
+        self._buckets: dict[str, BucketRow] = {}
         self._find_row = find_row
+        self._find_document = find_document
 
     def apply(self, position: int, body: bytes) -> None:
         """Apply the next batch."""
@@ -82,12 +110,46 @@ class Gather:
                 share.write(record, position)
             elif kind == Kind.CREATE:
                 self._create(record, position)
-            elif kind == Kind.TOUCH:
-                self._share(record.stream).row.deadline_ms = record.at_ms
             else:
-                assert kind in {Kind.DELETE, Kind.EXPIRE}, f"unknown kind of record: {kind}"
-                self._remove(record.stream)
+                self._apply_rare(record)
         self.through = position
+
+    def documents(self) -> dict[str, bytes | None]:
+        """The documents that changed, buckets' rows among them, as of the range's end."""
+        changed = dict(self._documents)
+        for name, bucket in self._buckets.items():
+            in_use = bucket.explicit or bucket.streams > 0
+            changed[BUCKET_PREFIX + name] = encode_bucket(bucket) if in_use else None
+        return changed
+
+    def _apply_rare(self, record: Record) -> None:
+        kind = record.kind
+        if kind == Kind.TOUCH:
+            self._share(record.stream).row.deadline_ms = record.at_ms
+        elif kind in {Kind.DELETE, Kind.EXPIRE}:
+            self._end(self._share(record.stream))
+        elif kind == Kind.SNAPSHOT:
+            share = self._share(record.stream)
+            freed = publish_snapshot(share.row, decode_snapshot(record.payload))
+            share.bucket.size_bytes -= freed
+        elif kind == Kind.DOCUMENTS:
+            self._documents.update(decode_documents(record.payload))
+        elif kind == Kind.CREATE_BUCKET:
+            self._bucket(record.payload.decode(), record.at_ms).explicit = True
+        else:
+            assert kind == Kind.DELETE_BUCKET, f"unknown kind of record: {kind}"
+            self._bucket(record.payload.decode(), record.at_ms).explicit = False
+
+    def _bucket(self, name: str, at_ms: int) -> BucketRow:
+        """The bucket's row; a new one where there is none, or none any more."""
+        bucket = self._buckets.get(name)
+        if bucket is None:
+            found = self._find_document(BUCKET_PREFIX + name)
+            bucket = BucketRow(at_ms) if found is None else decode_bucket(found)
+        elif not bucket.explicit and not bucket.streams:
+            bucket = BucketRow(at_ms)
+        self._buckets[name] = bucket
+        return bucket
 
     def _share(self, number: int) -> Share:
         share = self.shares.get(number)
@@ -97,7 +159,8 @@ class Gather:
                 raise LogCorruptError(
                     f"The log writes to stream {number:x}, which the catalog does not know."
                 )
-            share = self.shares[number] = Share(row)
+            bucket = self._bucket(row.meta.name.partition("/")[0], row.created_ms)
+            share = self.shares[number] = Share(row, bucket)
         return share
 
     def _create(self, record: Record, position: int) -> None:
@@ -105,13 +168,31 @@ class Gather:
         assert meta is not None, "a creation carries its metadata"
         row = StreamRow(record.stream, meta, record.at_ms, record.at_ms)
         row.deadline_ms = meta.expires_at_ms
-        share = self.shares[record.stream] = Share(row)
+        if meta.fork is not None:
+            begin_fork(row, self._share(meta.fork.source).row)
+        bucket = self._bucket(meta.name.partition("/")[0], record.at_ms)
+        bucket.streams += 1
+        share = self.shares[record.stream] = Share(row, bucket)
         share.write(record, position)
 
-    def _remove(self, number: int) -> None:
-        self.shares.pop(number, None)
-        if not self.is_new(number):
-            self.removed.append(number)
+    def _end(self, share: Share) -> None:
+        """A stream was deleted or has expired: it goes, or stays for its forks only."""
+        row = share.row
+        share.bucket.streams -= 1
+        share.bucket.size_bytes -= row.tail - row.start
+        if row.forks:
+            row.deleted, row.deadline_ms = True, None
+        else:
+            remove(row, lambda number: self._share(number).row, self._gone, self._freed)
+
+    def _gone(self, row: StreamRow) -> None:
+        self.shares.pop(row.number, None)
+        if not self.is_new(row.number):
+            self.removed.append(row.number)
+
+    def _freed(self, row: StreamRow, freed: int) -> None:
+        if not row.deleted:
+            self._share(row.number).bucket.size_bytes -= freed
 
     def is_new(self, number: int) -> bool:
         """Whether a stream was created in this range."""

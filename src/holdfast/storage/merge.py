@@ -65,13 +65,14 @@ def merge(store: ObjectStore, clock: Clock, plan: Merge) -> NewPack:
     after, through = plan.sources[0].after, plan.sources[-1].through
     builder = PackBuilder(clock.random_u64(), after, through)
     name = pack_name(after, through, builder.salt)
-    rows, removed = _composed(sources, after)
+    rows, removed, documents = _composed(sources, after)
     meta = PackMeta(
         clock.now_ms(),
         has_delta=True,
         supersedes=[*(row.name for row in plan.sources), *plan.superseded],
         companions=sorted(plan.companions),
         removed=removed,
+        documents=documents,
     )
     size = 0
 
@@ -131,16 +132,22 @@ def _gathered(parts: Iterator[bytes]) -> Iterator[bytes]:
     yield b"".join(held)
 
 
-def _composed(sources: list[_Source], after: int) -> tuple[list[tuple[int, bytes]], list[int]]:
+def _composed(
+    sources: list[_Source], after: int
+) -> tuple[list[tuple[int, bytes]], list[int], dict[str, bytes | None]]:
     """The deltas of neighbours as one: the last row of each stream, and who is gone."""
     rows: dict[int, bytes] = {}
     removed: list[int] = []
+    documents: dict[str, bytes | None] = {}
     for source in sources:
         delta = source.pack.delta()
         rows.update(delta.items())
+        documents.update(delta.meta.documents)
         for number in delta.meta.removed:
             rows.pop(number, None)
             # A stream that was born in the merged range is unknown to anything before it.
             if number >> INDEX_BITS <= after:
                 removed.append(number)
-    return sorted(rows.items()), removed
+    # Before the first position there was nothing that could be gone.
+    kept = {key: value for key, value in documents.items() if after or value is not None}
+    return sorted(rows.items()), removed, kept

@@ -21,7 +21,14 @@ from holdfast.failpoints import failpoint
 from holdfast.format.rows import decode_row
 from holdfast.storage.catalog_check import check_streams
 from holdfast.storage.catalog_schema import open_for_reading
-from holdfast.storage.catalog_writer import CatalogWriter, RowChange, insert_pack, put_rows
+from holdfast.storage.catalog_writer import (
+    CatalogWriter,
+    RowChange,
+    insert_pack,
+    put_documents,
+    put_rows,
+    row_change,
+)
 from holdfast.storage.findings import Findings
 from holdfast.storage.open_objects import store_owner
 from holdfast.storage.pack_reader import Pack
@@ -96,6 +103,7 @@ def _insert(catalog: CatalogWriter, pack: Pack, delta: Delta | None) -> None:
                     ((number,) for number in delta.meta.removed),
                 )
                 put_rows(connection, _changes(delta))
+                put_documents(connection, delta.meta.documents)
         except sqlite3.IntegrityError as error:
             raise CatalogError(
                 f"The packs contradict each other: what {pack.name} holds is in another as well "
@@ -104,9 +112,9 @@ def _insert(catalog: CatalogWriter, pack: Pack, delta: Delta | None) -> None:
 
 
 def _changes(delta: Delta) -> Iterator[RowChange]:
-    for number, encoded in delta.items():
+    for encoded in dict(delta.items()).values():
         row = decode_row(encoded)
-        yield RowChange(number, row.meta.name, row.deadline_ms, encoded)
+        yield row_change(row, encoded)
 
 
 def _insert_retired(
@@ -125,8 +133,8 @@ def _settle(catalog: CatalogWriter) -> None:
     """Let go of extents whose streams are gone, and count what is left."""
     with catalog.transaction() as connection:
         connection.execute(
-            "DELETE FROM extents WHERE NOT EXISTS "
-            "(SELECT 1 FROM streams WHERE streams.number = extents.stream)"
+            "DELETE FROM extents WHERE NOT EXISTS (SELECT 1 FROM streams WHERE "
+            "streams.number = extents.stream AND extents.start + extents.length > streams.start)"
         )
         connection.execute(
             "UPDATE packs SET dead_bytes = data_bytes - "

@@ -18,6 +18,7 @@ from holdfast.errors import (
 )
 from holdfast.failpoints import failpoint
 from holdfast.format.packs import Extent
+from holdfast.protocol.offsets import OFFSET_MAX
 from holdfast.storage.catalog_writer import PackRow, insert_pack
 from holdfast.storage.merge import Merge
 from holdfast.storage.pack_reader import Pack
@@ -74,7 +75,7 @@ def swap(
         dead = _check_contents(connection, live, added)
         _retire(connection, going, added[0].name if added else "", now_ms)
         for pack in added:
-            in_use = [extent for extent in pack.extents if extent.stream not in dead]
+            in_use = [extent for extent in pack.extents if extent.end > dead.get(extent.stream, 0)]
             dead_bytes = pack.data_bytes - sum(extent.length for extent in in_use)
             insert_pack(connection, pack, in_use, dead_bytes)
     failpoint("merge.committed")
@@ -142,22 +143,42 @@ def _coalesced(extents: Iterable[tuple[int, int, int]]) -> Ranges:
 
 def _check_contents(
     connection: sqlite3.Connection, live: Ranges, added: Sequence[NewPack]
-) -> set[int]:
-    """The streams of the new packs that are gone by now; raises if any byte is lost or doubled."""
+) -> dict[int, int]:
+    """Streams of the new packs with bytes that nobody needs by now, and where those end.
+
+    Raises if any other byte is lost or doubled.
+    """
     coming = _coalesced(
         (extent.stream, extent.start, extent.end) for pack in added for extent in pack.extents
     )
-    for stream, ranges in live.items():
-        if coming.get(stream) != ranges:
+    dead: dict[int, int] = {}
+    for stream in live.keys() | coming.keys():
+        ranges, new = live.get(stream, []), coming.get(stream, [])
+        if new == ranges:
+            continue
+        start = _start(connection, stream)
+        if [each for each in ranges if each[1] > start] != _from(new, start, ranges):
             raise SwapRefusedError(
                 f"Stream {stream:x} has {ranges} in the packs that are to go, "
-                f"and {coming.get(stream, [])} in those that are to come."
+                f"and {new} in those that are to come."
             )
-    dead = coming.keys() - live.keys()
-    for stream in dead:
-        if connection.execute("SELECT 1 FROM streams WHERE number = ?", (stream,)).fetchone():
-            raise SwapRefusedError(f"Stream {stream:x} has no bytes in the packs that are to go.")
-    return set(dead)
+        dead[stream] = start
+    return dead
+
+
+def _start(connection: sqlite3.Connection, stream: int) -> int:
+    """Where the bytes that are needed start: behind everything if the stream is gone."""
+    found = connection.execute("SELECT start FROM streams WHERE number = ?", (stream,)).fetchone()
+    return OFFSET_MAX if found is None else int(found[0])
+
+
+def _from(
+    new: list[tuple[int, int]], start: int, live: list[tuple[int, int]]
+) -> list[tuple[int, int]]:
+    """What comes, without what lies before the first live byte and is not needed any more."""
+    first = min((each[0] for each in live if each[1] > start), default=start)
+    first = min(first, start)
+    return [(max(each[0], first), each[1]) for each in new if each[1] > first]
 
 
 def _retire(

@@ -132,7 +132,8 @@ class UsedPackCheck:
 
     def _check_dead(self, pack: str, extent: Extent, data: bytes | PackCorruptError) -> None:
         """Nobody reads what the catalog does not know, unless its stream is still there."""
-        if self._row(extent.stream) is not None:
+        row = self._row(extent.stream)
+        if row is not None and decode_row(row).start < extent.end:
             self._findings.damage(
                 CATALOG,
                 f"bytes {extent.start} to {extent.end} of stream {extent.stream:x} are in {pack}, "

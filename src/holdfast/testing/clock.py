@@ -63,6 +63,10 @@ class FakeClock:
         """64 bits from the seed."""
         return self._random.getrandbits(64)
 
+    def random_bytes(self, count: int) -> bytes:
+        """So many bytes from the seed."""
+        return self._random.randbytes(count)
+
     def run(self) -> None:
         """Run everything that is due, without moving the clock."""
         self.advance(0)

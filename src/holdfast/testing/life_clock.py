@@ -20,6 +20,7 @@ class LifeClock:
         self.monotonic_s = clock.monotonic_s
         self.random_int = clock.random_int
         self.random_u64 = clock.random_u64
+        self.random_bytes = clock.random_bytes
 
     def call_soon(self, call: Callable[..., object], *args: Any) -> None:
         """Run `call` after what is running now, unless the life has ended by then."""

@@ -1,6 +1,8 @@
 """A shard driven by hand: the test says when time passes and what the log answers."""
 
-from holdfast.engine.requests import AppendRequest, CreateRequest
+from unittest.mock import ANY
+
+from holdfast.engine.requests import Appended, AppendRequest, Created, CreateRequest
 from holdfast.engine.shard import Shard
 from holdfast.errors import HoldfastError
 from holdfast.log.interface import Outcome
@@ -12,6 +14,16 @@ TEXT = "text/plain"
 JSON = "application/json"
 NAME = "bucket/stream"
 COMMIT_TIMEOUT_S = 5.0
+
+
+def appended(*fields, **named):
+    """What an append is answered, whichever stream it was."""
+    return Appended(*fields, number=ANY, **named)
+
+
+def created(*fields, **named):
+    """What a creation is answered, whichever number the stream has."""
+    return Created(*fields, number=ANY, **named)
 
 
 class Ask:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from holdfast.engine.requests import Appended, AppendRequest, Created, Deleted
+from holdfast.engine.requests import AppendRequest, Created, Deleted
 from holdfast.errors import (
     CommitFailedError,
     ContentTypeMismatchError,
@@ -14,7 +14,7 @@ from holdfast.errors import (
     StreamSeqError,
 )
 from holdfast.protocol.producer import ProducerState
-from tests.unit.engine.driver import COMMITTED, FAILED, JSON, TEXT, Driver
+from tests.unit.engine.driver import COMMITTED, FAILED, JSON, TEXT, Driver, appended, created
 
 
 @pytest.fixture
@@ -35,12 +35,12 @@ def after_commit(driver, ask):
 
 
 def test_append_waits(driver):
-    assert after_commit(driver, driver.append(b"x")) == Appended(1)
+    assert after_commit(driver, driver.append(b"x")) == appended(1)
 
 
 def test_create_waits():
     driver = Driver()
-    assert after_commit(driver, driver.create()) == Created(True, TEXT, 0, closed=False)
+    assert after_commit(driver, driver.create()) == created(True, TEXT, 0, closed=False)
 
 
 def test_delete_waits(driver):
@@ -72,7 +72,7 @@ def test_deleted_stream_is_readable_until_the_commit(driver):
 def test_duplicate_of_a_staged_append_waits_for_it(driver):
     driver.produce(0)
     outcome = after_commit(driver, driver.produce(0))
-    assert outcome == Appended(1, producer=ProducerState(0, 0), added=False)
+    assert outcome == appended(1, producer=ProducerState(0, 0), added=False)
 
 
 def test_duplicate_of_a_failed_append_fails_with_it(driver):
@@ -80,7 +80,7 @@ def test_duplicate_of_a_failed_append_fails_with_it(driver):
     driver.answer(FAILED)
     assert isinstance(first.outcome, CommitFailedError)
     assert isinstance(retry.outcome, CommitFailedError)
-    assert driver.committed(driver.produce(0)) == Appended(1, producer=ProducerState(0, 0))
+    assert driver.committed(driver.produce(0)) == appended(1, producer=ProducerState(0, 0))
 
 
 def test_duplicate_of_a_durable_append_on_a_quiet_stream_does_not_wait(driver):
@@ -142,25 +142,25 @@ class TestRefusals:
 def test_close_of_a_stream_whose_close_is_staged_waits(driver):
     driver.append(b"x", close=True)
     outcome = after_commit(driver, driver.append(close=True))
-    assert outcome == Appended(1, closed=True, added=False)
+    assert outcome == appended(1, closed=True, added=False)
 
 
 def test_repeated_close_of_a_producer_whose_close_is_staged_waits(driver):
     driver.produce(0, b"x", close=True)
     outcome = after_commit(driver, driver.produce(0, b"x", close=True))
-    assert outcome == Appended(1, closed=True, producer=ProducerState(0, 0), added=False)
+    assert outcome == appended(1, closed=True, producer=ProducerState(0, 0), added=False)
 
 
 def test_confirmation_of_a_staged_create_waits():
     driver = Driver()
     driver.create()
-    assert after_commit(driver, driver.create()) == Created(False, TEXT, 0, closed=False)
+    assert after_commit(driver, driver.create()) == created(False, TEXT, 0, closed=False)
 
 
 def test_append_to_a_staged_create_waits_and_lands():
     driver = Driver()
     driver.create(body=b"a")
-    assert after_commit(driver, driver.append(b"b")) == Appended(2)
+    assert after_commit(driver, driver.append(b"b")) == appended(2)
     assert driver.read() == b"ab"
 
 
@@ -170,8 +170,8 @@ def test_create_again_after_a_staged_delete(driver):
     driver.delete()
     again = driver.create(content_type=JSON)
     append = driver.append(b"1", media=JSON)
-    assert after_commit(driver, again) == Created(True, JSON, 0, closed=False)
-    assert append.outcome == Appended(2)
+    assert after_commit(driver, again) == created(True, JSON, 0, closed=False)
+    assert append.outcome == appended(2)
     assert before.gone
     assert driver.read() == b"1\x1e"
 
@@ -196,8 +196,8 @@ def test_stream_whose_creation_is_pending_outlives_the_commit_of_the_deletion(dr
     driver.answer(COMMITTED)
     append, again = driver.append(b"1", media=JSON), driver.create(content_type=JSON)
     assert not append.answered
-    assert driver.committed(append) == Appended(2)
-    assert again.outcome == Created(False, JSON, 2, closed=False)
+    assert driver.committed(append) == appended(2)
+    assert again.outcome == created(False, JSON, 2, closed=False)
 
 
 def test_delete_and_create_again_and_again_in_one_batch(driver):

@@ -14,7 +14,7 @@ from holdfast.errors import (
     StreamSeqError,
 )
 from holdfast.protocol.producer import Producer, ProducerState
-from tests.unit.engine.driver import JSON, Driver
+from tests.unit.engine.driver import JSON, Driver, appended
 
 
 @pytest.fixture
@@ -34,8 +34,8 @@ def json_driver():
 
 
 def test_append_moves_the_tail_by_its_bytes(driver):
-    assert driver.committed(driver.append(b"hello")) == Appended(5)
-    assert driver.committed(driver.append(b", world")) == Appended(12)
+    assert driver.committed(driver.append(b"hello")) == appended(5)
+    assert driver.committed(driver.append(b", world")) == appended(12)
     assert driver.read() == b"hello, world"
 
 
@@ -44,19 +44,19 @@ def test_append_to_nothing_is_not_found_at_once(driver):
 
 
 def test_append_and_close_is_one_step(driver):
-    assert driver.committed(driver.append(b"end", close=True)) == Appended(3, closed=True)
+    assert driver.committed(driver.append(b"end", close=True)) == appended(3, closed=True)
     assert driver.shard.find("bucket/stream").closed
 
 
 def test_close_alone_keeps_the_tail(driver):
     driver.committed(driver.append(b"all"))
-    assert driver.committed(driver.append(close=True)) == Appended(3, closed=True, added=False)
+    assert driver.committed(driver.append(close=True)) == appended(3, closed=True, added=False)
 
 
 def test_close_again_succeeds_and_stores_nothing(driver):
     driver.committed(driver.append(close=True))
     position = driver.shard.position
-    assert driver.append(close=True).outcome == Appended(0, closed=True, added=False)
+    assert driver.append(close=True).outcome == appended(0, closed=True, added=False)
     assert driver.shard.position == position
 
 
@@ -71,7 +71,7 @@ def test_append_to_a_closed_stream_is_refused_with_its_tail(driver, close):
 def test_closing_producer_may_repeat_itself_exactly(driver):
     driver.committed(driver.produce(0, b"end", close=True))
     repeated = driver.produce(0, b"end", close=True).outcome
-    assert repeated == Appended(3, closed=True, producer=ProducerState(0, 0), added=False)
+    assert repeated == appended(3, closed=True, producer=ProducerState(0, 0), added=False)
 
 
 @pytest.mark.parametrize(
@@ -93,21 +93,21 @@ def test_content_type_must_be_the_streams(driver, media):
 
 
 def test_content_type_does_not_matter_without_a_body(driver):
-    assert driver.committed(driver.append(close=True, media=JSON)) == Appended(
+    assert driver.committed(driver.append(close=True, media=JSON)) == appended(
         0, closed=True, added=False
     )
 
 
 def test_producer_is_told_what_was_accepted(driver):
-    assert driver.committed(driver.produce(0)) == Appended(1, producer=ProducerState(0, 0))
-    assert driver.committed(driver.produce(1)) == Appended(2, producer=ProducerState(0, 1))
+    assert driver.committed(driver.produce(0)) == appended(1, producer=ProducerState(0, 0))
+    assert driver.committed(driver.produce(1)) == appended(2, producer=ProducerState(0, 1))
 
 
 def test_duplicate_is_told_the_highest_accepted_sequence(driver):
     for seq in range(3):
         driver.produce(seq)
     driver.commit()
-    assert driver.produce(0).outcome == Appended(3, producer=ProducerState(0, 2), added=False)
+    assert driver.produce(0).outcome == appended(3, producer=ProducerState(0, 2), added=False)
     assert driver.read() == b"xxx"
 
 
@@ -163,7 +163,7 @@ def test_empty_array_is_refused(json_driver):
 
 
 def test_json_tail_counts_stored_bytes(json_driver):
-    assert json_driver.committed(json_driver.append(b"[1, 22]", media=JSON)) == Appended(5)
+    assert json_driver.committed(json_driver.append(b"[1, 22]", media=JSON)) == appended(5)
     assert json_driver.read() == b"1\x1e22\x1e"
 
 

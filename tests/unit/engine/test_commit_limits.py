@@ -4,7 +4,15 @@ import pytest
 
 from holdfast.engine.requests import Appended
 from holdfast.errors import OverloadedError
-from tests.unit.engine.driver import COMMIT_TIMEOUT_S, COMMITTED, FAILED, UNKNOWN, Driver, dump
+from tests.unit.engine.driver import (
+    COMMIT_TIMEOUT_S,
+    COMMITTED,
+    FAILED,
+    UNKNOWN,
+    Driver,
+    appended,
+    dump,
+)
 
 
 @pytest.fixture
@@ -54,7 +62,7 @@ class TestLimits:
         assert [type(ask.outcome) for ask in refused] == [OverloadedError] * 3
         driver.commit()
         assert [ask.outcome.tail for ask in accepted] == [200, 400]
-        assert driver.committed(driver.append(b"x")) == Appended(401)
+        assert driver.committed(driver.append(b"x")) == appended(401)
 
     @pytest.mark.parametrize("outcome", [COMMITTED, FAILED])
     def test_pending_bytes_are_given_back_whatever_the_outcome(self, outcome):

@@ -10,6 +10,7 @@ from tests.unit.engine.driver import (
     FAILED,
     UNKNOWN,
     Driver,
+    appended,
     dump,
 )
 
@@ -89,7 +90,7 @@ class TestFailure:
         second = driver.append(b"y")
         driver.answer(COMMITTED)
         driver.answer(FAILED)
-        assert first.outcome == Appended(6)
+        assert first.outcome == appended(6)
         assert isinstance(second.outcome, CommitFailedError)
         assert driver.restart().read() == driver.read() == b"firstx"
 
@@ -122,8 +123,8 @@ class TestUnknown:
         later = driver.append(b"y")
         driver.answer(UNKNOWN, stored=True)
         driver.commit()
-        assert ask.outcome == Appended(6)
-        assert later.outcome == Appended(7)
+        assert ask.outcome == appended(6)
+        assert later.outcome == appended(7)
         assert not driver.shard.stalled
         assert driver.restart().read() == b"firstxy"
 
@@ -136,7 +137,7 @@ class TestUnknown:
         assert isinstance(ask.outcome, CommitFailedError)
         assert isinstance(later.outcome, CommitFailedError)
         assert not driver.shard.stalled
-        assert driver.committed(driver.append(b"z")) == Appended(6)
+        assert driver.committed(driver.append(b"z")) == appended(6)
         assert driver.restart().read() == b"firstz"
 
     def test_still_unknown_asks_again(self, driver):
@@ -145,7 +146,7 @@ class TestUnknown:
             driver.answer(UNKNOWN, stored=True)
             assert driver.log.settling
         driver.answer(COMMITTED)
-        assert ask.outcome == Appended(6)
+        assert ask.outcome == appended(6)
 
     def test_no_write_is_taken_meanwhile_but_reads_are(self, driver):
         driver.append(b"x")
@@ -198,7 +199,7 @@ class TestHang:
         assert isinstance(ask.outcome, CommitUnknownError)
         assert driver.read() == b"firstxy"
         assert driver.produce(0, b"x").outcome.added is False
-        assert driver.committed(driver.produce(1, b"z")) == Appended(8, producer=(0, 1))
+        assert driver.committed(driver.produce(1, b"z")) == appended(8, producer=(0, 1))
 
     def test_settles_as_failed_later(self, driver):
         driver.produce(0, b"x")
@@ -225,7 +226,7 @@ class TestHang:
         self.hang(driver)
         assert isinstance(ask.outcome, CommitUnknownError)
         driver.answer(FAILED)
-        assert driver.committed(driver.append(b"y")) == Appended(6)
+        assert driver.committed(driver.append(b"y")) == appended(6)
 
     def test_each_batch_has_the_whole_timeout(self, driver):
         driver.append(b"x")
@@ -236,7 +237,7 @@ class TestHang:
         driver.clock.advance(COMMIT_TIMEOUT_S - 0.1)
         assert not second.answered
         driver.answer(COMMITTED)
-        assert second.outcome == Appended(7)
+        assert second.outcome == appended(7)
 
     def test_timer_of_a_finished_batch_does_nothing(self, driver):
         driver.committed(driver.append(b"x"))

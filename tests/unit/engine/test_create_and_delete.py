@@ -2,7 +2,7 @@
 
 import pytest
 
-from holdfast.engine.requests import Appended, Created, Deleted
+from holdfast.engine.requests import Deleted
 from holdfast.errors import (
     InvalidJsonError,
     ProducerGapError,
@@ -12,7 +12,7 @@ from holdfast.errors import (
 )
 from holdfast.format.records import stream_number
 from holdfast.protocol.producer import Producer
-from tests.unit.engine.driver import JSON, NAME, TEXT, Driver
+from tests.unit.engine.driver import JSON, NAME, TEXT, Driver, appended, created
 
 
 @pytest.fixture
@@ -21,13 +21,13 @@ def driver():
 
 
 def test_create_then_confirm(driver):
-    assert driver.committed(driver.create()) == Created(True, TEXT, 0, closed=False)
-    assert driver.create().outcome == Created(False, TEXT, 0, closed=False)
+    assert driver.committed(driver.create()) == created(True, TEXT, 0, closed=False)
+    assert driver.create().outcome == created(False, TEXT, 0, closed=False)
 
 
 def test_create_with_content_and_close(driver):
-    created = driver.committed(driver.create(body=b"all of it", close=True))
-    assert created == Created(True, TEXT, 9, closed=True)
+    answer = driver.committed(driver.create(body=b"all of it", close=True))
+    assert answer == created(True, TEXT, 9, closed=True)
     assert driver.read() == b"all of it"
 
 
@@ -62,7 +62,7 @@ def test_create_with_a_producer_gap_creates_nothing(driver):
 def test_content_type_is_compared_without_case_and_parameters(driver, content_type):
     driver.committed(driver.create(content_type="text/plain;a=b"))
     confirmed = driver.create(content_type=content_type).outcome
-    assert confirmed == Created(False, "text/plain;a=b", 0, closed=False)
+    assert confirmed == created(False, "text/plain;a=b", 0, closed=False)
 
 
 @pytest.mark.spec("base 5.1-1", "base 5.1-2")
@@ -87,7 +87,7 @@ def test_confirming_compares_with_closure_now(driver):
     driver.committed(driver.create())
     driver.committed(driver.append(b"x", close=True))
     assert isinstance(driver.create().outcome, StreamExistsError)
-    assert driver.create(close=True).outcome == Created(False, TEXT, 1, closed=True)
+    assert driver.create(close=True).outcome == created(False, TEXT, 1, closed=True)
 
 
 def test_confirming_compares_expiry_times(driver):
@@ -100,7 +100,7 @@ def test_confirming_compares_expiry_times(driver):
 
 def test_confirming_ignores_the_body(driver):
     driver.committed(driver.create(body=b"first"))
-    assert driver.create(body=b"second").outcome == Created(False, TEXT, 5, closed=False)
+    assert driver.create(body=b"second").outcome == created(False, TEXT, 5, closed=False)
     assert driver.read() == b"first"
 
 
@@ -131,7 +131,7 @@ def test_created_again_it_is_another_stream(driver):
     assert second.number > first.number
     assert (second.tail, second.producers, second.seq) == (0, None, None)
     ask = driver.append(b"1", media=JSON, producer=Producer(b"p", 0, 0), seq=b"1")
-    assert driver.committed(ask) == Appended(2, producer=(0, 0))
+    assert driver.committed(ask) == appended(2, producer=(0, 0))
 
 
 class TestPositionsAndNumbers:

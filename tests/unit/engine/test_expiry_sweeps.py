@@ -2,10 +2,9 @@
 
 import pytest
 
-from holdfast.engine.requests import Appended
 from holdfast.format.records import Kind, Record, decode, encode
 from holdfast.testing import FakeClock
-from tests.unit.engine.driver import FAILED, NAME, Driver
+from tests.unit.engine.driver import FAILED, NAME, Driver, appended
 
 EXPIRE_BYTES = len(encode(Record(Kind.EXPIRE, 1, 1)))
 ROUND_STREAMS_MAX = 500
@@ -104,7 +103,7 @@ class TestFailedRemoval:
         driver.clock.advance(99)
         ask = driver.append(b"y")
         driver.clock.advance(3)
-        assert driver.committed(ask) == Appended(2)
+        assert driver.committed(ask) == appended(2)
         driver.clock.advance(95)
         assert driver.exists()
         driver.clock.advance(3)

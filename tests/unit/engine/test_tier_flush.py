@@ -3,9 +3,9 @@
 import pytest
 
 from holdfast.engine import tier as tier_module
-from holdfast.engine.requests import Appended, Deleted
+from holdfast.engine.requests import Deleted
 from holdfast.errors import OverloadedError, StoreError
-from tests.unit.engine.driver import COMMITTED, NAME, UNKNOWN
+from tests.unit.engine.driver import COMMITTED, NAME, UNKNOWN, appended
 from tests.unit.engine.tiered import HARD, LARGE, SOFT, Tiered, cost
 
 
@@ -187,7 +187,7 @@ class TestHardLimit:
     def test_writes_are_taken_again_once_there_is_room(self, full):
         full.finish_flush()
         assert full.shard.full == ""
-        assert full.committed(full.append(b"x")) == Appended(15_001)
+        assert full.committed(full.append(b"x")) == appended(15_001)
 
     def test_they_are_not_while_flushes_fail_and_the_reason_says_so(self, full):
         full.worker.fail(StoreError("the bucket is gone"))
@@ -195,14 +195,14 @@ class TestHardLimit:
         assert "packs cannot be written: the bucket is gone" in ask.outcome.message
         full.clock.advance(1)
         full.finish_flush()
-        assert full.committed(full.append(b"x")) == Appended(15_001)
+        assert full.committed(full.append(b"x")) == appended(15_001)
 
     def test_restart_with_too_much_refuses_until_it_is_flushed(self, full):
         again = full.restart()
         assert isinstance(again.append(b"x").outcome, OverloadedError)
         again.clock.run()
         again.finish_flush()
-        assert again.committed(again.append(b"x")) == Appended(15_001)
+        assert again.committed(again.append(b"x")) == appended(15_001)
         again.close()
 
 

@@ -4,12 +4,12 @@ import gc
 
 import pytest
 
-from holdfast.engine.requests import Appended, Created, Deleted
+from holdfast.engine.requests import Deleted
 from holdfast.engine.state import Generation
 from holdfast.errors import StreamNotFoundError
 from holdfast.format.records import Kind
 from holdfast.protocol.producer import Producer
-from tests.unit.engine.driver import COMMITTED, FAILED, JSON, NAME, TEXT
+from tests.unit.engine.driver import COMMITTED, FAILED, JSON, NAME, TEXT, appended, created
 from tests.unit.engine.tiered import Tiered
 
 
@@ -117,7 +117,7 @@ class TestEviction:
         ask = driver.append(b"y", name="b/1")
         find(driver, "b/2")
         assert "b/1" in driver.names
-        assert driver.committed(ask) == Appended(2)
+        assert driver.committed(ask) == appended(2)
         assert driver.data("b/1") == b"xy"
 
     def test_streams_whose_removal_is_pending_stay(self, make):
@@ -244,13 +244,13 @@ class TestComingBack:
         driver = make(streams_cached_max=1)
         driver.written("b/1", "b/2")
         again = driver.committed(driver.create("b/1", TEXT))
-        assert again == Created(False, TEXT, 1, False)
+        assert again == created(False, TEXT, 1, False)
         assert driver.state.streams == 2
 
     def test_appends_go_on_from_the_tail(self, make):
         driver = make(streams_cached_max=1)
         driver.written("b/1", "b/2", body=b"123")
-        assert driver.committed(driver.append(b"45", name="b/1")) == Appended(5)
+        assert driver.committed(driver.append(b"45", name="b/1")) == appended(5)
         assert driver.data("b/1") == b"12345"
         again = driver.restart()
         assert again.data("b/1") == b"12345"

@@ -2,12 +2,11 @@
 
 import pytest
 
-from holdfast.engine.requests import Appended
 from holdfast.errors import InvalidRequestError, StreamNotFoundError
 from holdfast.format.records import Kind, decode
 from holdfast.protocol.fields import parse_expires_at_ms
 from holdfast.testing import FakeClock
-from tests.unit.engine.driver import FAILED, JSON, NAME, UNKNOWN, Driver, dump
+from tests.unit.engine.driver import FAILED, JSON, NAME, UNKNOWN, Driver, appended, dump
 
 
 def records(driver):
@@ -190,7 +189,7 @@ class TestExpiryRecord:
         ask = driver.create(content_type=JSON)
         append = driver.append(b"1", media=JSON)
         assert driver.committed(ask).created
-        assert append.outcome == Appended(2)
+        assert append.outcome == appended(2)
         assert before.gone
         assert kinds(driver) == [Kind.CREATE, Kind.EXPIRE, Kind.CREATE, Kind.APPEND]
 
@@ -198,7 +197,7 @@ class TestExpiryRecord:
         driver.clock.advance(99)
         ask = driver.append(b"y")
         driver.clock.advance(2)
-        assert driver.committed(ask) == Appended(2)
+        assert driver.committed(ask) == appended(2)
         assert driver.read() == b"xy"
         assert Kind.EXPIRE not in kinds(driver)
 
@@ -207,7 +206,7 @@ class TestExpiryRecord:
         driver.shard.lifetimes.renew(driver.shard.find(NAME))
         driver.commit()
         driver.clock.advance(90)
-        assert driver.committed(driver.append(b"y")) == Appended(2)
+        assert driver.committed(driver.append(b"y")) == appended(2)
 
 
 class TestReplay:

@@ -2,9 +2,16 @@
 
 import pytest
 
-from holdfast.engine.requests import Appended
 from holdfast.format.records import Kind, decode
-from tests.unit.engine.driver import COMMIT_TIMEOUT_S, COMMITTED, FAILED, NAME, UNKNOWN, Driver
+from tests.unit.engine.driver import (
+    COMMIT_TIMEOUT_S,
+    COMMITTED,
+    FAILED,
+    NAME,
+    UNKNOWN,
+    Driver,
+    appended,
+)
 
 
 def records(driver):
@@ -119,4 +126,4 @@ def test_renewal_counts_while_an_append_to_a_new_stream_is_pending():
     driver.shard.lifetimes.renew(driver.shard.find(NAME))
     driver.clock.advance(2)
     assert driver.exists()
-    assert driver.committed(driver.append(b"z")) == Appended(3)
+    assert driver.committed(driver.append(b"z")) == appended(3)

@@ -1,6 +1,5 @@
 """A shard with storage behind it, driven by hand: the test says when a flush is done, or fails."""
 
-from holdfast.engine.cold_read import read_through
 from holdfast.engine.shard import Shard
 from holdfast.engine.state import RECORD_COST_BYTES, STREAM_COST_BYTES
 from holdfast.errors import StoreError
@@ -188,7 +187,7 @@ class Tiered(Driver):
                 inside = b"".join(stream.chunks)
                 return data + inside[at - stream.base :]
             answers = []
-            read_through(self.cold, stream, at, MIB, answers.append)
+            self.shard.reader.read(stream, at, MIB, answers.append)
             self.clock.run()
             [result] = answers
             assert result.end > at

@@ -160,6 +160,11 @@ def fields_of_stream(stream):
         "seq": stream.seq,
         "producers": stream.producers,
         "deadline_ms": stream.recorded_deadline_ms,
+        "start": stream.start,
+        "earliest": stream.earliest,
+        "snapshot": stream.snapshot,
+        "forks": stream.forks,
+        "deleted": stream.deleted,
     }
 
 

@@ -254,7 +254,7 @@ class TestOpening:
         connection = sqlite3.connect(path)
         connection.execute(f"PRAGMA user_version = {FORMAT_VERSION + 1}")
         connection.close()
-        with pytest.raises(UnknownFormatError, match=r"c\.db has the format 2"):
+        with pytest.raises(UnknownFormatError, match=r"c\.db has the format 3"):
             opener(path)
 
     @pytest.mark.parametrize("opener", [Catalog, CatalogWriter])

@@ -36,7 +36,7 @@ texts = st.text(st.sampled_from(CHARACTERS), max_size=4)
 def model(rig, prefix, after, until):
     """Every extent in use, looked at one by one."""
     rows = rig.writer.read(
-        "SELECT extents.stream, streams.name, packs.name, start, length, first_position, "
+        "SELECT extents.stream, streams.name, packs.name, extents.start, length, first_position, "
         "last_position FROM extents JOIN streams ON number = stream JOIN packs ON id = pack"
     )
     return sorted(

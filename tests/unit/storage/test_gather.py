@@ -29,7 +29,7 @@ class Rows:
 
     def take(self, log, through):
         """Gather up to a cut, and keep the outcome."""
-        gather = Gather(self.flushed, self.find)
+        gather = Gather(self.flushed, self.find, lambda _: None)
         for position in range(self.flushed + 1, through + 1):
             gather.apply(position, log.body(position))
         assert gather.through == through
@@ -125,14 +125,14 @@ class TestMessages:
         log = Log()
         number = log.create("b/s", b"", content_type)
         log.append(number, payload)
-        gather = Gather(0, lambda _: None)
+        gather = Gather(0, lambda _: None, lambda _: None)
         gather.apply(log.commit(), log.body(1))
         assert list(gather.shares[number].messages.lengths) == lengths
 
     def test_stream_without_bytes_has_a_share_without_messages(self):
         log = Log()
         number = log.create("b/s")
-        gather = Gather(0, lambda _: None)
+        gather = Gather(0, lambda _: None, lambda _: None)
         gather.apply(log.commit(), log.body(1))
         assert len(gather.shares[number].messages) == 0
         assert gather.shares[number].take_data() == b""
@@ -141,14 +141,14 @@ class TestMessages:
 class TestRefusals:
     @pytest.mark.parametrize("position", [0, 1, 3])
     def test_only_the_next_batch_is_taken(self, position):
-        gather = Gather(1, lambda _: None)
+        gather = Gather(1, lambda _: None, lambda _: None)
         with pytest.raises(LogCorruptError, match=f"position {position} where 2"):
             gather.apply(position, b"")
         assert gather.through == 1
 
     @pytest.mark.parametrize("kind", [Kind.APPEND, Kind.TOUCH])
     def test_stream_that_the_catalog_does_not_know(self, kind):
-        gather = Gather(0, lambda _: None)
+        gather = Gather(0, lambda _: None, lambda _: None)
         with pytest.raises(LogCorruptError, match="stream 2a"):
             gather.apply(1, encode(Record(kind, 0x2A, 0, b"")))
 
@@ -158,7 +158,7 @@ class TestRefusals:
         log.commit()
         log.delete(number)
         log.commit()
-        gather = Gather(0, lambda _: None)
+        gather = Gather(0, lambda _: None, lambda _: None)
         gather.apply(1, log.body(1))
         gather.apply(2, log.body(2))
         assert gather.shares == {}

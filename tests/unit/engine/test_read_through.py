@@ -7,8 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from holdfast.engine.cold_read import read_through
+from holdfast.engine.read_through import Reader
 from holdfast.engine.reading import end_of_read, read
+from holdfast.engine.state import State
 from holdfast.errors import StoreError, StreamNotFoundError
 from holdfast.storage.cold import ColdBytes, ColdReader
 from tests.unit.storage.cold_streams import MEDIA, appends, boundaries, flushed, in_memory
@@ -34,6 +35,12 @@ def partly_cold(number, media, bodies, count):
     stream.number = number
     stream.forget_before(stream.ends[count - 1])
     return stream
+
+
+def read_through(cold, stream, start, bytes_max, done):
+    reader = Reader(State())
+    reader.cold = cold
+    reader.read(stream, start, bytes_max, done)
 
 
 def answer_of(rig, stream, start, bytes_max):

@@ -1,0 +1,92 @@
+"""`holdfast token`: make bearer tokens for the file that `access.tokens_file` names."""
+
+import os
+import sys
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Annotated
+
+from cyclopts import App, Parameter
+
+from holdfast.clock import SystemClock
+from holdfast.errors import HoldfastError, SettingsError
+from holdfast.http.access.scopes import parse_scopes
+from holdfast.http.access.tokens import check_name, new_token, parse_tokens_file, token_entry
+
+__all__ = ["commands", "create"]
+
+commands = App(name="token", help="Make bearer tokens.", help_format="plaintext")
+
+
+@commands.command
+def create(
+    *,
+    name: Annotated[str, Parameter(help="Whose token it is; shown in logs and errors.")],
+    scope: Annotated[
+        list[str],
+        Parameter(
+            help="What it allows, such as read:demo, write:demo/logs-* or admin:*; "
+            "can be given several times.",
+            negative="",
+        ),
+    ],
+    days: Annotated[
+        float | None, Parameter(help="Days until it expires; never if left out.")
+    ] = None,
+    file: Annotated[
+        Path | None, Parameter(help="Tokens file to add the entry to; made if it is not there.")
+    ] = None,
+) -> int:
+    """Make a token, and print it this one time: only its hash is kept.
+
+    On stdout come the token and the entry for the tokens file; with --file the token alone.
+    """
+    clock = SystemClock()
+    try:
+        check_name(name)
+        scopes = [str(each) for each in parse_scopes(scope)]
+        expires_at = _expiry(clock, days)
+    except ValueError as error:
+        raise SettingsError(f"{error}") from None
+    token = new_token(clock)
+    entry = token_entry(name, token, scopes, expires_at)
+    if file is not None:
+        _add(file, entry)
+    print(token)
+    if file is None:
+        print(f"\n{entry}", end="")
+        _say("Put the entry into your tokens file (access.tokens_file), and keep the token safe:")
+    else:
+        _say(f"The entry is in {file}. Keep the token safe:")
+    _say("it is not stored anywhere and cannot be shown again.")
+    return 0
+
+
+def _expiry(clock: SystemClock, days: float | None) -> datetime | None:
+    if days is None:
+        return None
+    if not 0 < days <= 36_500:
+        raise ValueError("--days must be a number of days from now on, at most 36500")
+    now = datetime.fromtimestamp(clock.now_ms() // 1000, tz=UTC)
+    return (now + timedelta(days=days)).replace(microsecond=0)
+
+
+def _add(file: Path, entry: str) -> None:
+    """Add an entry to a file that is good before and after. Only its owner may read a new one."""
+    try:
+        before = file.read_bytes() if file.exists() else b""
+        added = (b"\n" if before else b"") + entry.encode()
+        if before and not before.endswith(b"\n"):
+            added = b"\n" + added
+        parse_tokens_file(before + added)
+        descriptor = os.open(file, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+        with os.fdopen(descriptor, "wb") as stream:
+            stream.write(added)
+    except OSError as error:
+        raise HoldfastError(f"{file} cannot be written: {error.strerror}.") from None
+    except ValueError as error:
+        raise HoldfastError(f"{file} cannot take this token: {error}.") from None
+
+
+def _say(notice: str) -> None:
+    print(notice, file=sys.stderr)

@@ -1,0 +1,124 @@
+"""The journal: what each batch did to which stream, as far back as the log is kept, and a bit more.
+
+It is what the changes feed and the hot part of a scan are made of. An entry is the stream's number,
+the offset it reached and how many bytes it gained; entries of one batch stand together, in arrays,
+so that a record costs 28 bytes.
+"""
+
+from __future__ import annotations
+
+from array import array
+from bisect import bisect_right
+from collections import deque
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from holdfast.format.records import Kind
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from holdfast.format.records import Record
+
+# Entries that are kept although everything they tell of is in packs.
+KEPT_ENTRIES: Final = 262_144
+# Changes that are given out at once.
+PAGE_ENTRIES_MAX: Final = 10_000
+
+
+class Change(NamedTuple):
+    """What one record did to a stream."""
+
+    position: int
+    stream: int
+    # Where the bytes that it gained start, and how many they are.
+    offset: int
+    length: int
+    kind: int
+    at_ms: int
+    # Only of a stream that was created or is gone: others are known by their number.
+    name: str
+
+
+class JournalBatch:
+    """The entries of one batch."""
+
+    __slots__ = ("ends", "lengths", "position", "rare", "streams", "times_ms")
+
+    def __init__(self, position: int) -> None:
+        self.position = position
+        self.streams = array("Q")
+        self.ends = array("Q")
+        self.lengths = array("I")
+        self.times_ms = array("q")
+        # What is no plain append: kind and name by the entry's index.
+        self.rare: dict[int, tuple[int, str]] | None = None
+
+    def add_rare(self, record: Record, end: int, name: str) -> None:
+        """Enter a record other than an append to a stream."""
+        if self.rare is None:
+            self.rare = {}
+        self.rare[len(self.streams)] = record.kind, name
+        self.streams.append(record.stream)
+        self.ends.append(end)
+        self.lengths.append(len(record.payload) if record.kind == Kind.CREATE else 0)
+        self.times_ms.append(record.at_ms)
+
+    def changes(self) -> Iterator[Change]:
+        """Everything in order."""
+        rare = self.rare or {}
+        for index, (stream, end, length, at_ms) in enumerate(
+            zip(self.streams, self.ends, self.lengths, self.times_ms, strict=True)
+        ):
+            kind, name = rare.get(index, (Kind.APPEND, ""))
+            yield Change(self.position, stream, end - length, length, kind, at_ms, name)
+
+
+class Journal:
+    """Batches in order; the oldest go once they are in packs and there are enough newer ones."""
+
+    __slots__ = ("_batches", "_bounded", "_entries", "_flushed", "earliest", "last")
+
+    def __init__(self, *, bounded: bool) -> None:
+        self._batches: deque[JournalBatch] = deque()
+        self._entries = 0
+        # Without storage nothing is ever in packs, and the number of entries alone decides.
+        self._bounded = bounded
+        self._flushed = 0
+        # Changes after this position are here, up to the last one published.
+        self.earliest = 0
+        self.last = 0
+
+    def start_after(self, position: int) -> None:
+        """Nothing before this position will ever be here."""
+        self.earliest = self.last = self._flushed = position
+
+    def add(self, batch: JournalBatch) -> None:
+        """A batch is published."""
+        self.last = batch.position
+        if batch.streams:
+            self._batches.append(batch)
+            self._entries += len(batch.streams)
+            if self._entries > KEPT_ENTRIES:
+                self._trim()
+
+    def flushed(self, through: int) -> None:
+        """Everything up to here is in packs."""
+        self._flushed = through
+        self._trim()
+
+    def _trim(self) -> None:
+        batches = self._batches
+        while self._entries > KEPT_ENTRIES and batches:
+            oldest = batches[0]
+            if self._bounded and oldest.position > self._flushed:
+                return
+            batches.popleft()
+            self._entries -= len(oldest.streams)
+            self.earliest = oldest.position
+
+    def after(self, position: int) -> Iterator[JournalBatch]:
+        """The batches after a position, which is not before `earliest`."""
+        batches = self._batches
+        at = bisect_right(batches, position, key=lambda batch: batch.position)
+        for index in range(at, len(batches)):
+            yield batches[index]

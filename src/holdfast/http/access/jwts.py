@@ -1,0 +1,147 @@
+"""JSON Web Tokens: signature by PyJWT, claims by us.
+
+PyJWT would read the machine's clock for `exp` and `nbf`; here they are checked against the clock
+that the whole server runs on. The rest is strict as well: the algorithm must be the key's own
+(`jwks.py`), and a token that is meant for somebody else (`aud`) is refused.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+import jwt
+import msgspec
+from jwt.algorithms import HMACAlgorithm
+
+from holdfast.errors import SettingsError, UnauthorizedError
+from holdfast.http.access.scopes import Identity, Scope, known_scopes
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from holdfast.http.access.jwks import Keys
+    from holdfast.settings import AccessSettings
+
+# Keys that a token without a key's id is tried with; more would make bad tokens expensive.
+CANDIDATES_MAX: Final = 8
+SUBJECT_CHARS_MAX: Final = 255
+# Beyond any date; keeps arithmetic on times within what a float holds exactly.
+_TIME_S_MAX: Final = 1e12
+_ALGORITHMS: Final = ("HS256", "RS256", "EdDSA")
+_decode = msgspec.json.Decoder(dict[str, Any]).decode
+
+
+class JwtVerifier:
+    """Turns a JWT into an identity, or says why not."""
+
+    def __init__(self, access: AccessSettings, on_unknown_key: Callable[[], None]) -> None:
+        self._access = access
+        self._on_unknown_key = on_unknown_key
+        self._jws = jwt.PyJWS(algorithms=_ALGORITHMS)
+        self._secret = access.jwt_secret.encode()
+        self.keys: Keys = ()
+        if self._secret:
+            try:
+                HMACAlgorithm(HMACAlgorithm.SHA256).prepare_key(self._secret)
+            except jwt.InvalidKeyError:
+                raise SettingsError(
+                    "access.jwt_secret looks like a public key, which is no secret."
+                ) from None
+
+    def verify(self, token: bytes, now_s: float) -> Identity:
+        """Whose token it is; UnauthorizedError if it is nobody's, or not now."""
+        payload = self._signed_payload(token)
+        try:
+            claims = _decode(payload)
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+            raise UnauthorizedError("The token's claims are not a JSON object.") from None
+        self._check_parties(claims)
+        return Identity(_name(claims), _scopes(claims), self._check_times(claims, now_s))
+
+    def _signed_payload(self, token: bytes) -> bytes:
+        """The payload, once one of the keys that may have signed it has been shown to have."""
+        try:
+            header = self._jws.get_unverified_header(token)
+        except (jwt.PyJWTError, ValueError):
+            raise UnauthorizedError("The token is malformed.") from None
+        algorithm, kid = header.get("alg"), header.get("kid")
+        if algorithm not in _ALGORITHMS:
+            raise UnauthorizedError("The token is signed with none of HS256, RS256 and EdDSA.")
+        for key in self._candidates(algorithm, kid):
+            try:
+                payload = self._jws.decode(token, key, algorithms=[algorithm])
+            except (jwt.PyJWTError, ValueError, TypeError):
+                continue
+            assert isinstance(payload, bytes)
+            return payload
+        raise UnauthorizedError("The token's signature is not valid.")
+
+    def _candidates(self, algorithm: str, kid: str | None) -> list[Any]:
+        """The keys that the token may be signed with: those for its algorithm, and of its id."""
+        if algorithm == "HS256":
+            found: list[Any] = [self._secret] if self._secret else []
+        else:
+            able = [key for key in self.keys if key.algorithm == algorithm]
+            named = able if kid is None else [key for key in able if key.kid == kid]
+            if not named:
+                self._on_unknown_key()
+                # A key without an id may be the one that is meant.
+                named = [key for key in able if key.kid is None]
+            found = [key.public for key in named]
+        if not found:
+            raise UnauthorizedError("The token is signed with a key that is not known here.")
+        if len(found) > CANDIDATES_MAX:
+            raise UnauthorizedError("The token does not say which key it is signed with (kid).")
+        return found
+
+    def _check_times(self, claims: dict[str, Any], now_s: float) -> float | None:
+        """When the token ends, leeway included; UnauthorizedError if that is past."""
+        leeway_s = self._access.leeway_s
+        ends_s, begins_s = _time(claims, "exp"), _time(claims, "nbf")
+        if begins_s is not None and now_s < begins_s - leeway_s:
+            raise UnauthorizedError("The token is not valid yet.")
+        if ends_s is None:
+            if self._access.exp_required:
+                raise UnauthorizedError("The token never expires (no exp), which is not allowed.")
+            return None
+        if now_s >= ends_s + leeway_s:
+            raise UnauthorizedError("The token has expired.")
+        return ends_s + leeway_s
+
+    def _check_parties(self, claims: dict[str, Any]) -> None:
+        audience = claims.get("aud")
+        named = audience if isinstance(audience, list) else [audience]
+        if self._access.audience and self._access.audience not in named:
+            raise UnauthorizedError("The token is for another audience (aud).")
+        if audience is not None and not self._access.audience:
+            # RFC 7519, 4.1.3: who is not named there must not take it.
+            raise UnauthorizedError("The token is for an audience (aud), and this server is none.")
+        if self._access.issuer and claims.get("iss") != self._access.issuer:
+            raise UnauthorizedError("The token is from another issuer (iss).")
+
+
+def _time(claims: dict[str, Any], name: str) -> float | None:
+    value = claims.get(name)
+    if value is None:
+        return None
+    good = isinstance(value, int | float) and not isinstance(value, bool)
+    if not good or not 0 <= value <= _TIME_S_MAX:
+        raise UnauthorizedError(f"The token's {name} is no time.")
+    return float(value)
+
+
+def _name(claims: dict[str, Any]) -> str:
+    """Who the token is about. Names of other tokens hold no colon, so none is mistaken for it."""
+    subject = claims.get("sub", "")
+    if not isinstance(subject, str) or len(subject) > SUBJECT_CHARS_MAX:
+        raise UnauthorizedError("The token's sub is no text, or too long.")
+    if not subject.isprintable():
+        raise UnauthorizedError("The token's sub holds control characters.")
+    return f"jwt:{subject}"
+
+
+def _scopes(claims: dict[str, Any]) -> tuple[Scope, ...]:
+    """From `scope`, separated by spaces, and from the list `scopes`."""
+    text, several = claims.get("scope"), claims.get("scopes")
+    words = text.split(" ") if isinstance(text, str) else []
+    return known_scopes([*words, *(several if isinstance(several, list) else [])])

@@ -1,0 +1,141 @@
+"""Bearer tokens that the operator hands out: how they are made, written down and recognised.
+
+What is kept of a token is its SHA-256. A slow hash, as for passwords, would add nothing: a token is
+256 random bits, which nobody finds by trying, however fast each try is. Tokens are looked up by
+their digest, so that the time a comparison takes says nothing about a token: who does not have it
+cannot steer its digest.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import tomllib
+from base64 import urlsafe_b64encode
+from datetime import datetime
+from typing import TYPE_CHECKING, Annotated, Final
+
+import msgspec
+
+from holdfast.http.access.scopes import Identity, parse_scopes
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from holdfast.clock import Clock
+
+# Digest of the token → whose it is.
+Tokens = dict[bytes, Identity]
+
+# Makes a token that leaked into a repository or a log findable for what it is.
+TOKEN_PREFIX: Final = "holdfast_"  # noqa: S105 (not a secret)
+TOKEN_RANDOM_BYTES: Final = 32
+TOKENS_MAX: Final = 100_000
+_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.@-]{0,63}")
+_DIGEST: Final = re.compile(r"[0-9a-fA-F]{64}")
+
+
+class _Entry(msgspec.Struct, forbid_unknown_fields=True):
+    name: str
+    sha256: str
+    scopes: list[str]
+    # A time without a zone would mean another moment on another machine.
+    expires_at: Annotated[datetime, msgspec.Meta(tz=True)] | None = None
+
+
+class _File(msgspec.Struct, forbid_unknown_fields=True):
+    token: list[_Entry] = []
+
+
+def new_token(clock: Clock) -> str:
+    """A token that nobody has seen yet."""
+    text = urlsafe_b64encode(clock.random_bytes(TOKEN_RANDOM_BYTES)).decode().rstrip("=")
+    return TOKEN_PREFIX + text
+
+
+def digest_of(token: bytes) -> bytes:
+    """What is kept of a token."""
+    return hashlib.sha256(token).digest()
+
+
+def parse_tokens_file(content: bytes) -> Tokens:
+    """The tokens of a file, or ValueError that names the entry and what is wrong with it."""
+    try:
+        document = tomllib.loads(content.decode())
+    except ValueError as error:  # TOMLDecodeError and UnicodeDecodeError
+        raise ValueError(f"it is not valid TOML: {error}") from None
+    # What msgspec says of a wrong document names keys and types, not values.
+    entries = msgspec.convert(document, _File).token
+    return _collect(_from_entry(at, entry) for at, entry in enumerate(entries, 1))
+
+
+def parse_token_settings(texts: Iterable[str]) -> Tokens:
+    """The tokens of the setting: `NAME SHA256 SCOPE …` each, or ValueError."""
+    return _collect(_from_setting(at, text) for at, text in enumerate(texts, 1))
+
+
+def token_entry(name: str, token: str, scopes: Iterable[str], expires_at: datetime | None) -> str:
+    """The table that a tokens file needs for a token."""
+    digest = digest_of(token.encode()).hex()
+    lines = ["[[token]]", f'name = "{name}"', f'sha256 = "{digest}"']
+    lines.append(f"scopes = [{', '.join(_quoted(scope) for scope in scopes)}]")
+    if expires_at is not None:
+        lines.append(f"expires_at = {expires_at.isoformat()}")
+    return "\n".join(lines) + "\n"
+
+
+def check_name(name: str) -> str:
+    """The name, or ValueError if it is none. It is not repeated: perhaps it is a token."""
+    if not _NAME.fullmatch(name) or name.startswith(TOKEN_PREFIX):
+        raise ValueError(
+            "a token's name is up to 64 letters, digits, _ . @ or -, "
+            f"and does not start with {TOKEN_PREFIX}"
+        )
+    return name
+
+
+def _from_entry(at: int, entry: _Entry) -> tuple[bytes, Identity]:
+    expires_at_s = None if entry.expires_at is None else entry.expires_at.timestamp()
+    return _checked(at, entry.sha256, entry.name, entry.scopes, expires_at_s)
+
+
+def _from_setting(at: int, text: str) -> tuple[bytes, Identity]:
+    parts = text.split()
+    if len(parts) < 3:
+        raise ValueError(f"token {at}: expected NAME SHA256 SCOPE …")
+    name, digest, *scopes = parts
+    return _checked(at, digest, name, scopes, None)
+
+
+def _checked(
+    at: int, digest: str, name: str, scopes: list[str], expires_at_s: float | None
+) -> tuple[bytes, Identity]:
+    """Errors give the number of the entry, never its digest or name: one may be a token."""
+    if not _DIGEST.fullmatch(digest):
+        raise ValueError(
+            f"token {at}: sha256 must be 64 hexadecimal digits; see `holdfast token create`"
+        )
+    try:
+        identity = Identity(check_name(name), parse_scopes(scopes), expires_at_s)
+    except ValueError as error:
+        raise ValueError(f"token {at}: {error}") from None
+    return bytes.fromhex(digest), identity
+
+
+def _collect(entries: Iterable[tuple[bytes, Identity]]) -> Tokens:
+    tokens: Tokens = {}
+    names: set[str] = set()
+    for digest, identity in entries:
+        if digest in tokens or identity.name in names:
+            raise ValueError(f"the token {identity.name!r} is there twice")
+        tokens[digest] = identity
+        names.add(identity.name)
+        if len(tokens) > TOKENS_MAX:
+            raise ValueError(f"there are more than {TOKENS_MAX} tokens")
+    return tokens
+
+
+def _quoted(text: str) -> str:
+    """A TOML string; scopes hold no control characters."""
+    escaped = text.replace("\\", "\\\\").replace('"', '\\"')
+    return f'"{escaped}"'

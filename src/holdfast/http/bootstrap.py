@@ -1,0 +1,123 @@
+"""GET {stream}/bootstrap: the snapshot and every message since, as one multipart answer.
+
+What is answered is the stream as it was when the request came: messages that arrive while a large
+answer is on its way are for the read that follows it.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING, Final
+
+from holdfast.engine.boundaries import ends_in_memory, message_ends
+from holdfast.engine.reading import read
+from holdfast.errors import InvalidRequestError
+from holdfast.http.awaiting import answer_of
+from holdfast.http.query import parse_query
+from holdfast.http.streamed import StreamedAnswer
+from holdfast.protocol.content import DEFAULT, JSON
+from holdfast.protocol.multipart import Multipart
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from holdfast.engine.state import Stream
+    from holdfast.http.app import App
+    from holdfast.http.exchange import Request, Slot
+
+# What is in memory and not larger is answered in one piece.
+_AT_ONCE_BYTES_MAX: Final = 1024 * 1024
+
+
+def bootstrap(app: App, request: Request, slot: Slot, name: str) -> None:
+    """Answer with everything that a new reader needs."""
+    if "live" in parse_query(request.query):
+        raise InvalidRequestError(
+            "A bootstrap is not live: follow the stream from its Stream-Next-Offset on."
+        )
+    stream = app.shard.find(name)
+    app.shard.lifetimes.renew(stream)
+    boundary = b"holdfast-%016x%016x" % (app.clock.random_u64(), app.clock.random_u64())
+    multipart = Multipart(boundary, stream.meta.content_type, stream.media)
+    fields = _fields(stream, multipart)
+    body = _at_once(app, stream, multipart)
+    if body is not None:
+        slot.answer(200, fields, body)
+    else:
+        pieces = _pieces(app, stream, multipart, stream.tail)
+        app.spawn(StreamedAnswer(slot, fields).send(pieces), slot)
+
+
+def _fields(stream: Stream, multipart: Multipart) -> bytes:
+    snapshot = stream.snapshot
+    offset = b"-1" if snapshot is None else b"%020d" % snapshot.offset
+    fields = (
+        b"Content-Type: %b\r\nCache-Control: no-store\r\nStream-Snapshot-Offset: %b\r\n"
+        b"Stream-Next-Offset: %020d\r\nStream-Up-To-Date: true\r\n"
+        % (multipart.content_type, offset, stream.tail)
+    )
+    return fields + b"Stream-Closed: true\r\n" if stream.closed else fields
+
+
+def _at_once(app: App, stream: Stream, multipart: Multipart) -> bytes | None:
+    """The whole body, if all of it is in memory and not large."""
+    start, end, snapshot = stream.earliest, stream.tail, stream.snapshot
+    if start < stream.base or end - start > _AT_ONCE_BYTES_MAX:
+        return None
+    first = b"" if snapshot is None else app.snapshots.cached(snapshot)
+    if first is None:
+        return None
+    ends = () if stream.media == JSON else ends_in_memory(stream, start, end)
+    return b"".join(
+        (
+            multipart.first(DEFAULT if snapshot is None else snapshot.content_type),
+            first,
+            multipart.messages(read(stream, start, end), start, ends),
+            multipart.last(),
+        )
+    )
+
+
+async def _pieces(app: App, stream: Stream, multipart: Multipart, end: int) -> AsyncIterator[bytes]:
+    """The body piece by piece."""
+    snapshot, at = stream.snapshot, stream.earliest
+    yield multipart.first(DEFAULT if snapshot is None else snapshot.content_type)
+    if snapshot is not None:
+        async for piece in app.snapshots.pieces(snapshot):
+            yield piece
+    bytes_max = app.settings.read.read_bytes_max
+    while at < end:
+        data, at_end, ends = await _window(app, stream, at, min(bytes_max, end - at))
+        yield multipart.messages(data, at, ends)
+        at = at_end
+    yield multipart.last()
+
+
+async def _window(
+    app: App, stream: Stream, at: int, bytes_max: int
+) -> tuple[bytes, int, list[int]]:
+    """Whole messages from an offset on, and where each ends; at least one."""
+    reader = app.shard.reader
+    end, data = await answer_of(partial(reader.read, stream, at, bytes_max))
+    if stream.media == JSON:
+        return data, end, []
+    ends = await answer_of(partial(message_ends, reader, stream, at, end))
+    if not ends:
+        return await _large_message(app, stream, at)
+    return data[: ends[-1] - at], ends[-1], ends
+
+
+async def _large_message(app: App, stream: Stream, at: int) -> tuple[bytes, int, list[int]]:
+    """One message that is larger than a read."""
+    reader, size = app.shard.reader, _AT_ONCE_BYTES_MAX
+    ends: list[int] = []
+    while not ends:
+        size *= 2
+        until = min(stream.tail, at + size)
+        ends = await answer_of(partial(message_ends, reader, stream, at, until))
+    end = ends[0]
+    parts = []
+    while at < end:
+        at, data = await answer_of(partial(reader.read, stream, at, end - at))
+        parts.append(data)
+    return b"".join(parts), end, [end]

@@ -1,0 +1,114 @@
+"""PUT, GET and DELETE {bucket}, and GET {bucket}/streams."""
+
+from __future__ import annotations
+
+from itertools import islice
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+from holdfast.engine.requests import BucketCreated, Deleted
+from holdfast.errors import BucketNotFoundError, HoldfastError, InvalidRequestError
+from holdfast.http.errors import answer_error
+from holdfast.http.health import JSON_FIELDS
+from holdfast.http.query import parse_query
+from holdfast.protocol.names import check_bucket_id
+
+if TYPE_CHECKING:
+    from holdfast.engine.state import Stream
+    from holdfast.format.rows import BucketRow
+    from holdfast.http.app import App
+    from holdfast.http.exchange import Request, Slot
+
+PAGE_STREAMS_MAX: Final = 1000
+_encode = msgspec.json.Encoder().encode
+
+
+def create_bucket(app: App, request: Request, slot: Slot, name: str) -> None:
+    """Create a bucket."""
+    bucket_id = name[:-1]
+    check_bucket_id(bucket_id, creating=True)
+    app.shard.buckets.create(bucket_id, _answer, (slot, app.location(request)))
+
+
+def delete_bucket(app: App, _request: Request, slot: Slot, name: str) -> None:
+    """Delete a bucket that holds no streams."""
+    bucket_id = name[:-1]
+    check_bucket_id(bucket_id)
+    app.shard.buckets.delete(bucket_id, _answer, (slot, b""))
+
+
+def _answer(context: tuple[Slot, bytes], outcome: object) -> None:
+    slot, location = context
+    if isinstance(outcome, BucketCreated):
+        slot.answer(201, b"Location: %b\r\n" % location)
+    elif isinstance(outcome, Deleted):
+        slot.answer(204, b"")
+    else:
+        assert isinstance(outcome, HoldfastError)
+        answer_error(slot, outcome)
+
+
+def get_bucket(app: App, _request: Request, slot: Slot, name: str) -> None:
+    """What the bucket holds."""
+    bucket_id = name[:-1]
+    check_bucket_id(bucket_id)
+    bucket = find_bucket(app, bucket_id)
+    found = {
+        "bucket_id": bucket_id,
+        "streams": bucket.streams,
+        "bytes": bucket.size_bytes,
+        "created_at_ms": bucket.created_ms,
+        "last_write_at_ms": bucket.last_write_ms,
+    }
+    slot.answer(200, JSON_FIELDS, _encode(found))
+
+
+def list_streams(app: App, request: Request, slot: Slot, name: str) -> None:
+    """A page of the bucket's streams in the order of their ids."""
+    bucket_id = name[:-1]
+    find_bucket(app, bucket_id)
+    query = parse_query(request.query)
+    prefix, limit = query.get("prefix", ""), _limit(query.get("limit"))
+    after = query.get("after")
+    behind = "" if after is None else name + after
+    listed = list(islice(app.shard.listing.streams(name + prefix, behind, limit + 1), limit + 1))
+    page = [_entry(each.name[len(name) :], each.stream) for each in listed[:limit]]
+    found = {
+        "bucket_id": bucket_id,
+        "prefix": prefix,
+        "stream_count": len(page),
+        "streams": page,
+        "next_cursor": page[-1]["stream_id"] if page else None,
+        "has_more": len(listed) > limit,
+    }
+    slot.answer(200, JSON_FIELDS, _encode(found))
+
+
+def find_bucket(app: App, bucket_id: str) -> BucketRow:
+    """The published bucket; raises if there is none."""
+    bucket = app.shard.state.buckets.get(bucket_id)
+    if bucket is None:
+        raise BucketNotFoundError(bucket_id)
+    return bucket
+
+
+def _entry(stream_id: str, stream: Stream) -> dict[str, object]:
+    return {
+        "stream_id": stream_id,
+        "status": "closed" if stream.closed else "open",
+        "content_type": stream.meta.content_type,
+        "tail_offset": stream.tail,
+        "created_at_ms": stream.created_ms,
+        "last_write_at_ms": stream.last_write_ms,
+    }
+
+
+def _limit(text: str | None) -> int:
+    if text is None:
+        return PAGE_STREAMS_MAX
+    if not (text.isascii() and text.isdigit() and len(text) <= 4 and 1 <= int(text) <= 1000):
+        raise InvalidRequestError(
+            f"Malformed limit {text[:40]!r}: expected a whole number from 1 to {PAGE_STREAMS_MAX}."
+        )
+    return int(text)

@@ -1,0 +1,56 @@
+"""What went wrong with a call, in words that hold nothing secret.
+
+The libraries' own messages are not repeated: they may quote headers and URLs.
+"""
+
+from __future__ import annotations
+
+import ssl
+from collections.abc import Iterator
+
+import httpx
+
+from holdfast.errors import OutboundError
+from holdfast.net.targets import Target
+
+
+def failure_of(error: Exception, target: Target) -> OutboundError:
+    """The error to raise instead of a library's."""
+    return OutboundError(f"{target} {_what_happened(error)}.")
+
+
+def _what_happened(error: Exception) -> str:
+    for cause in _causes(error):
+        if isinstance(cause, ssl.SSLCertVerificationError):
+            return f"has a certificate that is not accepted: {cause.verify_message}"
+        if isinstance(cause, ssl.SSLError):
+            return f"does not speak TLS as it should: {cause.reason or 'the handshake failed'}"
+        if isinstance(cause, OSError) and cause.strerror and isinstance(error, httpx.ConnectError):
+            return f"cannot be connected to: {cause.strerror}"
+    match error:
+        case httpx.ConnectTimeout():
+            return "did not take the connection in time"
+        case httpx.PoolTimeout():
+            return "was not called: no connection became free in time"
+        case httpx.TimeoutException():
+            return "did not answer in time"
+        case httpx.ConnectError():
+            return "cannot be connected to"
+        case httpx.RemoteProtocolError():
+            return "did not answer in valid HTTP, or broke off"
+        case httpx.NetworkError():
+            return "broke the connection off"
+        case _:
+            return "was not called: the method, a header or the body cannot be sent"
+
+
+def _causes(error: BaseException | None) -> Iterator[BaseException]:
+    """The error, and what led to it; groups are as good as their first member."""
+    seen: set[int] = set()
+    while error is not None and id(error) not in seen:
+        seen.add(id(error))
+        yield error
+        if isinstance(error, BaseExceptionGroup):
+            error = error.exceptions[0]
+        else:
+            error = error.__cause__ or error.__context__

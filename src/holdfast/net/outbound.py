@@ -1,0 +1,217 @@
+"""Calls to other servers.
+
+Rules:
+
+- Every URL passes the `TargetPolicy`, and every address before it is connected to (`pinned.py`).
+- Redirects are answers like others: whoever follows one checks it as a new URL.
+- Nothing comes from the environment or from earlier answers: no proxies, no cookies, no netrc. So
+  this drives an httpx transport and not an httpx client, which would add them, and would write
+  URLs to the log.
+- Every call has a time limit and a size limit. Calls are not repeated: only the caller knows
+  whether that does harm.
+- Errors name scheme, host and port of a URL. The rest of it may be a secret, and so may headers.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import ssl
+from collections.abc import AsyncIterable, AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Final
+
+import certifi
+import httpcore
+import httpx
+
+from holdfast.errors import OutboundError
+from holdfast.net.failures import failure_of
+from holdfast.net.pinned import PinnedBackend, Resolver, system_resolver
+from holdfast.net.targets import Target, TargetPolicy
+
+CONNECTIONS_MAX: Final = 256
+CONNECTIONS_IDLE_MAX: Final = 64
+KEEP_ALIVE_S: Final = 20.0
+CONNECT_TIMEOUT_S: Final = 10.0
+# Calls under way or waiting for a connection; more are refused at once.
+CALLS_MAX: Final = 2048
+RESPONSE_HEADER_BYTES_MAX: Final = 32_768
+
+
+@dataclass(frozen=True, slots=True)
+class OutboundResponse:
+    """A whole answer. Names of headers are lower-case; repeated ones are joined with a comma."""
+
+    status: int
+    headers: Mapping[str, str]
+    body: bytes
+
+
+class OutboundStream:
+    """An answer whose body is still to come, as it is on the wire: no encoding is undone."""
+
+    def __init__(self, response: httpx.Response, target: Target) -> None:
+        self._response = response
+        self._target = target
+        self.status = response.status_code
+        self.headers = [(name.lower(), value) for name, value in response.headers.multi_items()]
+
+    async def chunks(self) -> AsyncIterator[bytes]:
+        """The body's pieces as they arrive."""
+        try:
+            async for chunk in self._response.aiter_raw():
+                yield chunk
+        except (httpx.HTTPError, OSError) as error:
+            raise failure_of(error, self._target) from None
+
+    async def read(self, bytes_max: int) -> bytes:
+        """The whole body, or OutboundError once it exceeds `bytes_max`."""
+        parts = []
+        size = 0
+        async for chunk in self.chunks():
+            size += len(chunk)
+            if size > bytes_max:
+                raise OutboundError(f"The answer of {self._target} exceeds {bytes_max} bytes.")
+            parts.append(chunk)
+        return b"".join(parts)
+
+
+class Outbound:
+    """A pool of connections to other servers, HTTP/1.1 and HTTP/2."""
+
+    def __init__(
+        self,
+        policy: TargetPolicy,
+        *,
+        resolve: Resolver = system_resolver,
+        tls: ssl.SSLContext | None = None,
+    ) -> None:
+        _keep_headers_out_of_the_log()
+        self._policy = policy
+        self._transport = _PinnedTransport(PinnedBackend(policy, resolve), tls or tls_context())
+        self._calls = 0
+
+    async def request(
+        self,
+        method: str,
+        url: str,
+        headers: Mapping[str, str],
+        body: bytes = b"",
+        *,
+        timeout_s: float,
+        bytes_max: int,
+    ) -> OutboundResponse:
+        """Call `url` and return the whole answer, whatever its status.
+
+        Raises OutboundRefusedError if the URL must not be called, and OutboundError if it does not
+        answer in `timeout_s` seconds with at most `bytes_max` bytes.
+        """
+        target = self._policy.check_url(url)
+        try:
+            async with (
+                asyncio.timeout(timeout_s),
+                self.stream(method, url, headers, body, silence_s=timeout_s) as answer,
+            ):
+                content = await answer.read(bytes_max)
+        except TimeoutError:
+            raise OutboundError(f"{target} did not answer within {timeout_s:g} s.") from None
+        return OutboundResponse(answer.status, _joined(answer.headers), content)
+
+    @asynccontextmanager
+    async def stream(
+        self,
+        method: str,
+        url: str,
+        headers: Mapping[str, str],
+        body: bytes | AsyncIterable[bytes] = b"",
+        *,
+        silence_s: float,
+    ) -> AsyncIterator[OutboundStream]:
+        """Call `url` for an answer in pieces; `silence_s` is the longest wait for each.
+
+        Leaving the block early gives up the rest of the answer, and its connection with it.
+        """
+        target = self._policy.check_url(url)
+        if self._calls >= CALLS_MAX:
+            raise OutboundError(f"{CALLS_MAX} calls to other servers are under way already.")
+        self._calls += 1
+        try:
+            response = await self._send(target, method, url, headers, body, silence_s)
+            try:
+                yield OutboundStream(response, target)
+            finally:
+                await response.aclose()
+        finally:
+            self._calls -= 1
+
+    async def _send(
+        self,
+        target: Target,
+        method: str,
+        url: str,
+        headers: Mapping[str, str],
+        body: bytes | AsyncIterable[bytes],
+        silence_s: float,
+    ) -> httpx.Response:
+        connect_s = min(CONNECT_TIMEOUT_S, silence_s)
+        limits = {"connect": connect_s, "pool": silence_s, "read": silence_s, "write": silence_s}
+        try:
+            request = httpx.Request(
+                method, url, headers=headers, content=body, extensions={"timeout": limits}
+            )
+            response = await self._transport.handle_async_request(request)
+        except (httpx.HTTPError, OSError, ValueError) as error:
+            # ValueError: a header that cannot be encoded. OSError: what httpcore lets through.
+            raise failure_of(error, target) from None
+        size = sum(len(name) + len(value) for name, value in response.headers.raw)
+        if size > RESPONSE_HEADER_BYTES_MAX:
+            await response.aclose()
+            raise OutboundError(
+                f"The headers of {target}'s answer exceed {RESPONSE_HEADER_BYTES_MAX} bytes."
+            )
+        return response
+
+    async def aclose(self) -> None:
+        """Close every connection; calls under way fail."""
+        await self._transport.aclose()
+
+
+class _PinnedTransport(httpx.AsyncHTTPTransport):
+    """httpx's transport over a pool with our network: its own constructor takes none."""
+
+    def __init__(self, backend: PinnedBackend, tls: ssl.SSLContext) -> None:
+        # Not calling the parent's: all it does is to make this pool, and another TLS context.
+        self._pool = httpcore.AsyncConnectionPool(
+            ssl_context=tls,
+            max_connections=CONNECTIONS_MAX,
+            max_keepalive_connections=CONNECTIONS_IDLE_MAX,
+            keepalive_expiry=KEEP_ALIVE_S,
+            http2=True,
+            retries=0,
+            network_backend=backend,
+        )
+
+
+def tls_context() -> ssl.SSLContext:
+    """Trust what the system trusts, or where it has no such list what browsers do."""
+    paths = ssl.get_default_verify_paths()
+    if paths.cafile or paths.capath:
+        return ssl.create_default_context()
+    return ssl.create_default_context(cafile=certifi.where())
+
+
+def _joined(headers: list[tuple[str, str]]) -> dict[str, str]:
+    joined: dict[str, str] = {}
+    for name, value in headers:
+        joined[name] = f"{joined[name]}, {value}" if name in joined else value
+    return joined
+
+
+def _keep_headers_out_of_the_log() -> None:
+    """At debug level these libraries write headers, and so credentials, to the log."""
+    for name in ("httpcore", "h2", "hpack"):
+        logger = logging.getLogger(name)
+        if logger.level == logging.NOTSET:
+            logger.setLevel(logging.WARNING)

@@ -1,0 +1,205 @@
+"""Which URLs this server may call.
+
+Rules:
+
+- `https`, to hosts all of whose addresses are public. Nothing else, unless a pattern names it.
+- A pattern is `SCHEME://HOST[:PORT]`. HOST is a name, `*.` and the end of names, an address, or a
+  range of addresses; PORT is a number or `*`, and the scheme's own if left out.
+- `http` needs a pattern that names the host as the URL spells it: a name, or an address.
+- A pattern with a name admits private and loopback addresses behind that name. Link-local addresses
+  (where clouds keep their metadata) need a pattern that names the address or its range.
+- An `https` pattern with an address or a range holds for names that lead there, too. An `http` one
+  holds for URLs that spell the address.
+- A URL is checked twice: its text by `check_url`, and each address, when it is connected to, by
+  `check_address`. The second check is the one that counts: a name can change its address at will.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from ipaddress import ip_network
+from typing import TYPE_CHECKING, Final, Literal
+
+import httpx
+
+from holdfast.errors import OutboundRefusedError, SettingsError
+from holdfast.net.addresses import INSIDE, Address, Kind, Network, kind_of, parse_address
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+URL_BYTES_MAX: Final = 4096
+_PORTS: Final = {"http": 80, "https": 443}
+_PATTERN: Final = re.compile(r"(https?)://(\[[0-9A-Fa-f:./]+\]|[^\s:\[\]@?#]+)(?::(\d{1,5}|\*))?")
+_NAME: Final = re.compile(r"(?!-)[a-z0-9_-]{1,63}(?:\.[a-z0-9_-]{1,63})*")
+# What resolvers take for an IPv4 address although it is not spelt as one: 127.1, 0x7f000001, 017.
+_NUMERIC: Final = re.compile(r"(?:.*\.)?(?:[0-9]+|0[xX][0-9A-Fa-f]*)")
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """The part of a URL that the policy is about; `host` is lower-case, without brackets."""
+
+    scheme: Literal["http", "https"]
+    host: str
+    port: int
+
+    def __str__(self) -> str:
+        """`scheme://host:port`: all of a URL that may be written down, since paths hold secrets."""
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"{self.scheme}://{host}:{self.port}"
+
+
+@dataclass(frozen=True, slots=True)
+class _Pattern:
+    scheme: str
+    port: int | None
+    name: str = ""
+    network: Network | None = None
+
+    def names_host(self, host: str, port: int) -> bool:
+        """Whether the host is meant by its name."""
+        if not self.name or self.port not in {None, port}:
+            return False
+        if self.name.startswith("*."):
+            return host.endswith(self.name[1:]) and len(host) >= len(self.name)
+        return host == self.name
+
+    def names_address(self, address: Address, port: int) -> bool:
+        """Whether the address is meant, alone or in a range."""
+        return self.network is not None and self.port in {None, port} and address in self.network
+
+
+class TargetPolicy:
+    """What may be called: public hosts over `https`, and what the patterns name."""
+
+    def __init__(self, patterns: Iterable[str] = ()) -> None:
+        self._patterns = [_parse_pattern(text) for text in patterns]
+
+    def check_url(self, url: str) -> Target:
+        """The URL's target, or OutboundRefusedError. Names are not resolved here."""
+        target = parse_target(url)
+        address = parse_address(target.host)
+        if address is not None:
+            self._check_literal(target, address)
+        elif target.scheme == "http" and not self._is_named(target):
+            raise OutboundRefusedError(
+                f"{target} is not https. Use https, or have the operator name it as allowed."
+            )
+        elif _is_localhost(target.host) and not self._is_named(target):
+            raise _not_public(str(target), Kind.LOOPBACK)
+        return target
+
+    def check_address(self, host: str, port: int, address: str) -> None:
+        """Raise OutboundRefusedError if `address` must not be connected to on behalf of `host`."""
+        found = parse_address(address)
+        if found is None:
+            raise OutboundRefusedError(f"{host}:{port} has an address that is none.")
+        kind = kind_of(found)
+        literal = parse_address(host) is not None
+        if kind is Kind.PUBLIC or any(
+            (literal or each.scheme == "https") and each.names_address(found, port)
+            for each in self._patterns
+        ):
+            return
+        host = host.lower().rstrip(".")
+        if kind in INSIDE and any(each.names_host(host, port) for each in self._patterns):
+            return
+        raise _not_public(f"{host}:{port}", kind)
+
+    def _check_literal(self, target: Target, address: Address) -> None:
+        named = any(
+            each.scheme == target.scheme and each.names_address(address, target.port)
+            for each in self._patterns
+        )
+        if named:
+            return
+        kind = kind_of(address)
+        if kind is not Kind.PUBLIC:
+            raise _not_public(str(target), kind)
+        if target.scheme == "http":
+            raise OutboundRefusedError(
+                f"{target} is not https. Use https, or have the operator name it as allowed."
+            )
+
+    def _is_named(self, target: Target) -> bool:
+        return any(
+            each.scheme == target.scheme and each.names_host(target.host, target.port)
+            for each in self._patterns
+        )
+
+
+def parse_target(url: str) -> Target:
+    """Take a URL apart, or raise OutboundRefusedError. Nothing of it is repeated in errors."""
+    if len(url) > URL_BYTES_MAX:
+        raise OutboundRefusedError(f"The URL is longer than {URL_BYTES_MAX} bytes.")
+    if not url.isascii() or not url.isprintable() or " " in url or "\\" in url:
+        raise OutboundRefusedError(
+            "The URL holds white space, control characters, backslashes or non-ASCII characters. "
+            "Percent-encode them; write a host in its xn-- form."
+        )
+    if "#" in url:
+        raise OutboundRefusedError("The URL has a fragment (#…). Leave it out.")
+    try:
+        parsed = httpx.URL(url)
+    except httpx.InvalidURL:
+        raise OutboundRefusedError("The URL cannot be parsed. Use https://HOST/PATH.") from None
+    if parsed.scheme not in _PORTS or not parsed.host:
+        raise OutboundRefusedError("The URL must be absolute: https://HOST/PATH.")
+    if parsed.userinfo:
+        raise OutboundRefusedError("The URL holds a user or password. Leave them out.")
+    port = _PORTS[parsed.scheme] if parsed.port is None else parsed.port
+    if not 0 < port < 65_536:
+        raise OutboundRefusedError("The URL's port is none. Use one from 1 to 65535.")
+    scheme: Literal["http", "https"] = "https" if parsed.scheme == "https" else "http"
+    # The host as it goes to the resolver: `host` would turn xn-- names back into letters.
+    return Target(scheme, _clean_host(parsed.raw_host.decode("ascii")), port)
+
+
+def _clean_host(host: str) -> str:
+    """The host in lower case, without the dot at its end; or an error if it is none."""
+    host = host.lower().removesuffix(".")
+    if parse_address(host) is not None and "%" not in host:
+        return host
+    if _NUMERIC.fullmatch(host):
+        raise OutboundRefusedError("The URL's address is unusual. Write IPv4 addresses as a.b.c.d.")
+    if len(host) > 253 or not _NAME.fullmatch(host):
+        raise OutboundRefusedError("The URL's host is no valid name or address.")
+    return host
+
+
+def _is_localhost(host: str) -> bool:
+    return host == "localhost" or host.endswith(".localhost")
+
+
+def _not_public(what: str, kind: Kind) -> OutboundRefusedError:
+    return OutboundRefusedError(
+        f"{what} is or has a {kind.value} address, which this server does not call. "
+        "Use a public host, or have the operator name it as allowed."
+    )
+
+
+def _parse_pattern(text: str) -> _Pattern:
+    match = _PATTERN.fullmatch(text)
+    if match is None:
+        raise _bad_pattern(text)
+    scheme, host, port_text = match[1], match[2].lower().strip("[]").removesuffix("."), match[3]
+    port = None if port_text == "*" else int(port_text or _PORTS[scheme])
+    if port is not None and not 0 < port < 65_536:
+        raise _bad_pattern(text)
+    if "/" in host or parse_address(host) is not None:
+        try:
+            return _Pattern(scheme, port, network=ip_network(host))
+        except ValueError as error:
+            raise SettingsError(f"The target pattern {text!r} is wrong: {error}.") from None
+    if _NUMERIC.fullmatch(host) or not _NAME.fullmatch(host.removeprefix("*.")):
+        raise _bad_pattern(text)
+    return _Pattern(scheme, port, name=host)
+
+
+def _bad_pattern(text: str) -> SettingsError:
+    return SettingsError(
+        f"The target pattern {text!r} is none: expected SCHEME://HOST[:PORT], such as "
+        "http://127.0.0.1:*, https://*.internal.example:8443 or https://10.0.0.0/8."
+    )

@@ -1,0 +1,103 @@
+"""Which addresses are public: a table of those that are not, and of those dressed as others."""
+
+from ipaddress import IPv4Address, IPv6Address
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from holdfast.net.addresses import Kind, kind_of, parse_address
+
+ADDRESSES = [
+    ("8.8.8.8", Kind.PUBLIC),
+    ("1.1.1.1", Kind.PUBLIC),
+    ("2606:4700:4700::1111", Kind.PUBLIC),
+    ("127.0.0.1", Kind.LOOPBACK),
+    ("127.255.255.255", Kind.LOOPBACK),
+    ("::1", Kind.LOOPBACK),
+    ("10.0.0.1", Kind.PRIVATE),
+    ("172.16.0.1", Kind.PRIVATE),
+    ("172.31.255.255", Kind.PRIVATE),
+    ("172.32.0.1", Kind.PUBLIC),
+    ("192.168.1.1", Kind.PRIVATE),
+    ("fc00::1", Kind.PRIVATE),
+    ("fdff::1", Kind.PRIVATE),
+    ("fec0::1", Kind.PRIVATE),
+    ("100.64.0.1", Kind.CARRIER_NAT),
+    ("100.127.255.255", Kind.CARRIER_NAT),
+    ("100.128.0.1", Kind.PUBLIC),
+    ("169.254.169.254", Kind.LINK_LOCAL),
+    ("169.254.170.2", Kind.LINK_LOCAL),
+    ("fe80::1", Kind.LINK_LOCAL),
+    ("fe80::1%eth0", Kind.LINK_LOCAL),
+    ("fd00:ec2::254", Kind.LINK_LOCAL),
+    ("168.63.129.16", Kind.LINK_LOCAL),
+    ("100.100.100.200", Kind.LINK_LOCAL),
+    ("224.0.0.1", Kind.MULTICAST),
+    ("239.255.255.255", Kind.MULTICAST),
+    ("ff02::1", Kind.MULTICAST),
+    ("0.0.0.0", Kind.UNSPECIFIED),
+    ("0.1.2.3", Kind.UNSPECIFIED),
+    ("::", Kind.UNSPECIFIED),
+    ("240.0.0.1", Kind.RESERVED),
+    ("255.255.255.255", Kind.RESERVED),
+    ("192.0.0.9", Kind.RESERVED),
+    ("192.0.2.1", Kind.RESERVED),
+    ("192.88.99.1", Kind.RESERVED),
+    ("198.18.0.1", Kind.RESERVED),
+    ("198.51.100.1", Kind.RESERVED),
+    ("203.0.113.1", Kind.RESERVED),
+    ("2001:db8::1", Kind.RESERVED),
+    ("2001:0:4136:e378:8000:63bf:3fff:fdd2", Kind.RESERVED),
+    ("3fff::1", Kind.RESERVED),
+    ("100::1", Kind.RESERVED),
+    ("5f00::1", Kind.RESERVED),
+    ("64:ff9b:1::a00:1", Kind.RESERVED),
+    ("::7f00:1", Kind.RESERVED),
+    ("4000::1", Kind.RESERVED),
+    # Those that carry another address are what that one is.
+    ("::ffff:8.8.8.8", Kind.PUBLIC),
+    ("::ffff:127.0.0.1", Kind.LOOPBACK),
+    ("::ffff:169.254.169.254", Kind.LINK_LOCAL),
+    ("64:ff9b::808:808", Kind.PUBLIC),
+    ("64:ff9b::a00:1", Kind.PRIVATE),
+    ("64:ff9b::a9fe:a9fe", Kind.LINK_LOCAL),
+    ("2002:808:808::1", Kind.PUBLIC),
+    ("2002:7f00:1::1", Kind.LOOPBACK),
+    ("2002:c0a8:101::1", Kind.PRIVATE),
+]
+
+
+@pytest.mark.parametrize(("text", "kind"), ADDRESSES)
+def test_every_address_has_its_kind(text, kind):
+    address = parse_address(text)
+    assert address is not None
+    assert kind_of(address) is kind
+
+
+@pytest.mark.parametrize("text", ["", "example.com", "127.1", "2130706433", "0x7f.0.0.1", "[::1]"])
+def test_what_is_not_spelt_as_an_address_is_none(text):
+    assert parse_address(text) is None
+
+
+@given(st.ip_addresses(v=4))
+def test_what_the_library_calls_private_is_never_public(address):
+    if not address.is_global or address.is_multicast or address.is_reserved:
+        assert kind_of(address) is not Kind.PUBLIC
+
+
+@given(st.ip_addresses(v=6))
+def test_only_the_routed_block_is_public(address):
+    inner = address.ipv4_mapped or address.sixtofour
+    if kind_of(address) is Kind.PUBLIC and inner is None:
+        assert str(address).startswith(("2", "3", "64:ff9b::"))
+        assert not address.is_private
+
+
+@given(st.ip_addresses(v=4))
+def test_disguises_change_nothing(address):
+    value = int(address)
+    kind = kind_of(IPv4Address(value))
+    assert kind_of(IPv6Address((0xFFFF << 32) | value)) is kind
+    assert kind_of(IPv6Address((0x64FF9B << 96) | value)) is kind
+    assert kind_of(IPv6Address((0x2002 << 112) | (value << 80))) is kind
