@@ -12,7 +12,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from tests.conformance.suite import DEADLINE_S, check_upstream_suite
+from tests.conformance.suite import DEADLINE_S, SETTINGS, check_upstream_suite
 from tests.moto_server import MotoServer
 from tests.server_process import ServerProcess
 from tests.storage_stats import metrics
@@ -25,6 +25,7 @@ ALL_COLD = {
     "merge_packs": 4,
     "garbage_grace": 0,
     "log_level": "warning",
+    **SETTINGS,
 }
 # Of about 1,200 reads some 900 find bytes; the others are at the tail, or refused.
 COLD_READS_MIN = 600

@@ -15,12 +15,15 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from holdfast.format.records import Kind
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from holdfast.format.records import Record
 
 # Entries that are kept although everything they tell of is in packs.
 KEPT_ENTRIES: Final = 262_144
+_APPENDED: Final = (int(Kind.APPEND), "")
+_WITH_BYTES: Final = frozenset({Kind.APPEND, Kind.CREATE})
+_ENDINGS: Final = frozenset({Kind.DELETE, Kind.EXPIRE})
 # Changes that are given out at once.
 PAGE_ENTRIES_MAX: Final = 10_000
 
@@ -40,37 +43,37 @@ class Change(NamedTuple):
 
 
 class JournalBatch:
-    """The entries of one batch."""
+    """What the records of one batch did, in arrays with an entry for each record."""
 
     __slots__ = ("ends", "lengths", "position", "rare", "streams", "times_ms")
 
-    def __init__(self, position: int) -> None:
+    def __init__(
+        self,
+        position: int,
+        records: Sequence[Record],
+        ends: Sequence[int],
+        rare: dict[int, tuple[int, str]],
+    ) -> None:
         self.position = position
-        self.streams = array("Q")
-        self.ends = array("Q")
-        self.lengths = array("I")
-        self.times_ms = array("q")
+        self.streams = array("Q", [record.stream for record in records])
+        # The tail of the stream after each record.
+        self.ends = array("Q", ends)
+        self.lengths = array("I", [len(record.payload) for record in records])
+        self.times_ms = array("q", [record.at_ms for record in records])
         # What is no plain append: kind and name by the entry's index.
-        self.rare: dict[int, tuple[int, str]] | None = None
-
-    def add_rare(self, record: Record, end: int, name: str) -> None:
-        """Enter a record other than an append to a stream."""
-        if self.rare is None:
-            self.rare = {}
-        self.rare[len(self.streams)] = record.kind, name
-        self.streams.append(record.stream)
-        self.ends.append(end)
-        self.lengths.append(len(record.payload) if record.kind == Kind.CREATE else 0)
-        self.times_ms.append(record.at_ms)
+        self.rare = rare
 
     def changes(self) -> Iterator[Change]:
-        """Everything in order."""
-        rare = self.rare or {}
+        """What happened to streams, in order."""
+        rare = self.rare
         for index, (stream, end, length, at_ms) in enumerate(
             zip(self.streams, self.ends, self.lengths, self.times_ms, strict=True)
         ):
-            kind, name = rare.get(index, (Kind.APPEND, ""))
-            yield Change(self.position, stream, end - length, length, kind, at_ms, name)
+            kind, name = rare.get(index, _APPENDED)
+            if kind in _WITH_BYTES:
+                yield Change(self.position, stream, end - length, length, kind, at_ms, name)
+            elif kind in _ENDINGS:
+                yield Change(self.position, stream, end, 0, kind, at_ms, name)
 
 
 class Journal:

@@ -390,25 +390,27 @@ class Shard:
         state, position = self.state, batch.position
         append, bytes_before = state.append, state.appended_bytes
         woken: dict[Stream, None] = {}
-        entries = JournalBatch(position)
-        rare = 0
+        rare: dict[int, tuple[int, str]] = {}
+        ends: list[int] = []
         stream: Stream | None
         for index, record in enumerate(batch.records):
             if record.kind == Kind.APPEND:
-                stream = append(record, entries)
+                stream = append(record)
             else:
-                stream = state.apply(record, position, index, entries)
-                rare += 1
+                stream = state.apply(record, position, index)
+                rare[index] = record.kind, "" if stream is None else stream.meta.name
                 if stream is None:
+                    ends.append(0)
                     continue
                 self._published_rare(record, stream)
+            ends.append(stream.tail)
             if stream.readers is not None:
                 woken[stream] = None
-        state.journal.add(entries)
+        entries = JournalBatch(position, batch.records, ends, rare)
+        state.published(entries)
         self._staging.settle(batch)
         counters = self.counters
-        state.generation.records += len(batch.records)
-        counters.appends += len(batch.records) - rare
+        counters.appends += len(batch.records) - len(rare)
         counters.append_bytes += state.appended_bytes - bytes_before
         batch.answer()
         for stream in woken:

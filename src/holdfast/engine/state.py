@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from holdfast.protocol.producer import Producer, ProducerState
 
 # What a record and a stream take up in memory besides the bytes, as measured.
-RECORD_COST_BYTES: Final = 128
+RECORD_COST_BYTES: Final = 156
 STREAM_COST_BYTES: Final = 700
 _WITHOUT_STREAM: Final = (Kind.DOCUMENTS, Kind.CREATE_BUCKET, Kind.DELETE_BUCKET)
 
@@ -286,26 +286,28 @@ class State:
 
     def replay(self, position: int, records: Iterable[Record]) -> None:
         """Apply a batch from the log."""
-        batch = JournalBatch(position)
-        index = -1
-        for index, record in enumerate(records):
-            if record.kind == Kind.APPEND:
-                self.append(record, batch)
-            else:
-                self.apply(record, position, index, batch)
-        self.generation.records += index + 1
+        batch = list(records)
+        ends: list[int] = []
+        rare: dict[int, tuple[int, str]] = {}
+        for index, record in enumerate(batch):
+            stream = self.apply(record, position, index)
+            ends.append(0 if stream is None else stream.tail)
+            if record.kind != Kind.APPEND:
+                rare[index] = record.kind, "" if stream is None else stream.meta.name
+        self.published(JournalBatch(position, batch, ends, rare))
+
+    def published(self, batch: JournalBatch) -> None:
+        """All records of a batch are applied."""
+        self.generation.records += len(batch.streams)
         self.journal.add(batch)
 
-    def apply(
-        self, record: Record, position: int, index: int, batch: JournalBatch | None = None
-    ) -> Stream | None:
+    def apply(self, record: Record, position: int, index: int) -> Stream | None:
         """Do what a record says; the stream it changed, if any, is returned."""
         kind = record.kind
-        batch = batch or JournalBatch(position)
         if kind == Kind.APPEND:
-            return self.append(record, batch)
+            return self.append(record)
         if kind == Kind.CREATE:
-            return self._create(record, position, index, batch)
+            return self._create(record, position, index)
         if kind in _WITHOUT_STREAM:
             self._apply_to_all(record)
             return None
@@ -316,7 +318,6 @@ class State:
         elif kind == Kind.SNAPSHOT:
             self._freed(stream, publish_snapshot(stream, decode_snapshot(record.payload)))
         elif kind in (Kind.DELETE, Kind.EXPIRE):
-            batch.add_rare(record, stream.tail, stream.meta.name)
             self._end(stream)
         else:
             raise ValueError(f"unknown kind of record: {kind}")
@@ -359,7 +360,7 @@ class State:
         if not bucket.explicit and not bucket.streams:
             del self.buckets[bucket_id]
 
-    def _create(self, record: Record, position: int, index: int, batch: JournalBatch) -> Stream:
+    def _create(self, record: Record, position: int, index: int) -> Stream:
         meta = record.meta
         assert meta is not None, "a creation carries its metadata"
         assert record.stream == stream_number(position, index), "a stream's number is its birth"
@@ -375,10 +376,9 @@ class State:
         if meta.fork is not None:
             begin_fork(stream, self._known(meta.fork.source))
             stream.base = stream.start
-        batch.add_rare(record, stream.tail + len(record.payload), meta.name)
-        return self.append(record, None)
+        return self.append(record)
 
-    def append(self, record: Record, batch: JournalBatch | None) -> Stream:
+    def append(self, record: Record) -> Stream:
         """Add the record's bytes, and take over the producer, sequence and closure it carries."""
         stream = self.by_number.get(record.stream)
         if stream is None:
@@ -397,11 +397,6 @@ class State:
             self.appended_bytes += size
             bucket.size_bytes += size
         stream.last_write_ms = bucket.last_write_ms = record.at_ms
-        if batch is not None:
-            batch.streams.append(stream.number)
-            batch.ends.append(stream.tail)
-            batch.lengths.append(size)
-            batch.times_ms.append(record.at_ms)
         if record.producer is not None or record.seq is not None or record.closes:
             take_over(stream, record)
         if stream.meta.ttl_s is not None:

@@ -14,6 +14,7 @@ from holdfast.errors import (
     OverloadedError,
     UnavailableError,
 )
+from holdfast.http.access.scopes import Need
 from holdfast.http.changes import Feed
 from holdfast.http.errors import answer_error
 from holdfast.http.metrics import HttpCounters, MetricsPage
@@ -57,6 +58,9 @@ class App:
         self.snapshots = snapshots
         self.gate = gate
         self.feed = Feed(self)
+        # What takes a token to read is not for caches that others share.
+        is_private = settings.access.is_on
+        self.cache_scope = b"private" if is_private else settings.read.cache_scope.encode()
         # Work that answers later, so that it is not collected before it is done.
         self._tasks: set[asyncio.Task[None]] = set()
         self.settings = settings
@@ -110,6 +114,12 @@ class App:
         if route.lists:
             stream_id = parse_query(request.query).get("prefix", "")
         request.identity = gate.admit(request, route.need, bucket, stream_id, is_prefix=route.lists)
+
+    def check_may_read(self, request: Request, name: str) -> None:
+        """Raise unless the request may read another stream as well."""
+        if self.gate is not None:
+            bucket, _, stream_id = name.partition("/")
+            self.gate.admit(request, Need.READ, bucket, stream_id)
 
     def _prepare(self, request: Request, place: Place) -> None:
         """Note what the path says besides the name; a bucket that it names has to exist."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from holdfast.engine.reading import end_of_read, read
@@ -29,6 +30,8 @@ class ReadRequest(NamedTuple):
     if_none_match: bytes | None
     cursor: str | None
     from_now: bool
+    # How long a live read may last at most: as long as its token.
+    lasts_s: float = math.inf
 
 
 def answer_bytes(app: App, slot: Slot, asked: ReadRequest, extra_fields: bytes = b"") -> None:
@@ -113,7 +116,7 @@ def read_fields(stream: Stream, end: int) -> bytes:
 
 def _cache_control(app: App, stream: Stream) -> bytes:
     """Caches may keep an answer for a minute, but never past the stream's own end."""
-    scope = app.settings.read.cache_scope.encode()
+    scope = app.cache_scope
     if stream.deadline_ms is None:
         return b"%b, max-age=%d, stale-while-revalidate=300" % (scope, MAX_AGE_S)
     left_s = (stream.deadline_ms - app.clock.now_ms()) // 1000

@@ -122,7 +122,7 @@ def batch_entries(state: State, batch: JournalBatch, prefix: str) -> Iterator[Ch
     """What a batch did to the streams whose names start so."""
     skip = prefix.index("/") + 1
     by_number = state.by_number
-    if batch.rare is None:
+    if not batch.rare:
         # Nothing but appends: the common case, without an object for each of them.
         for number, end, length in zip(batch.streams, batch.ends, batch.lengths, strict=True):
             stream = by_number.get(number) or state.find_number(number)

@@ -28,6 +28,8 @@ def create(app: App, request: Request, slot: Slot, name: str) -> None:
     if ttl is not None and expires_at is not None:
         raise InvalidRequestError("Send Stream-TTL or Stream-Expires-At, not both.")
     fork = parse_fork(request)
+    if fork is not None:
+        app.check_may_read(request, fork.name)
     default = DEFAULT if fork is None else None
     asked = CreateRequest(
         content_type=parse_content_type(raw_type) if raw_type else default,

@@ -9,6 +9,7 @@ from prometheus_client import CONTENT_TYPE_LATEST
 
 from holdfast import __version__
 from holdfast.errors import UnavailableError
+from holdfast.http.access.scopes import Need
 from holdfast.http.routes import Resource, Route
 
 if TYPE_CHECKING:
@@ -69,9 +70,9 @@ def _resource(route: Route) -> Resource:
 
 
 RESOURCES: Final = {
-    b"/healthz": _resource(Route(_health, "health", needs_engine=False)),
-    b"/readyz/local": _resource(Route(_ready, "ready", needs_engine=False)),
-    b"/readyz/cluster": _resource(Route(_ready, "ready", needs_engine=False)),
-    b"/cluster/status": _resource(Route(_status, "status", needs_engine=False)),
-    b"/metrics": _resource(Route(_metrics, "metrics", needs_engine=False)),
+    b"/healthz": _resource(Route(_health, "health", needs_engine=False, need=Need.NOTHING)),
+    b"/readyz/local": _resource(Route(_ready, "ready", needs_engine=False, need=Need.NOTHING)),
+    b"/readyz/cluster": _resource(Route(_ready, "ready", needs_engine=False, need=Need.NOTHING)),
+    b"/cluster/status": _resource(Route(_status, "status", needs_engine=False, need=Need.READ)),
+    b"/metrics": _resource(Route(_metrics, "metrics", needs_engine=False, need=Need.READ)),
 }

@@ -34,7 +34,7 @@ class _LongPoll:
         self._app = app
         self._slot = slot
         self._asked = asked
-        timeout_s = app.settings.read.long_poll_timeout_s
+        timeout_s = min(app.settings.read.long_poll_timeout_s, asked.lasts_s)
         self._timer = app.clock.call_later(timeout_s, self.finish)
         slot.on_gone = self._leave
         app.shard.live.add(asked.stream, self)

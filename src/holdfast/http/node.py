@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from holdfast.engine.shard import Shard
 from holdfast.errors import HoldfastError
+from holdfast.http.access.opening import open_gate
 from holdfast.http.app import App
 from holdfast.http.tiered import TieredStorage
 from holdfast.log.directory import DataDirectory
@@ -42,6 +43,7 @@ class Node:
         else:
             _log.warning("in memory only: nothing survives the end of this process")
         try:
+            self._gate = open_gate(settings, clock)
             shard = self._open_shard()
         except OSError as error:
             self._release()
@@ -49,7 +51,7 @@ class Node:
         except BaseException:
             self._release()
             raise
-        self.app = App(shard, settings, clock, self._open_snapshots())
+        self.app = App(shard, settings, clock, self._open_snapshots(), self._gate)
         self._started = False
 
     def _open_shard(self) -> Shard:
@@ -99,6 +101,8 @@ class Node:
         """Replay the log in a thread, then take requests."""
         shard = self.app.shard
         started_s = self._clock.monotonic_s()
+        if self._gate is not None:
+            await self._gate.start()
         try:
             batches = await asyncio.to_thread(shard.recover)
         except OSError as error:
@@ -135,6 +139,8 @@ class Node:
     async def close(self) -> None:
         """Close log, storage and data directory; threads and child are waited for elsewhere."""
         self.app.shard.stop()
+        if self._gate is not None:
+            await self._gate.stop()
         await asyncio.to_thread(self.app.shard.log.close)
         if self._storage is not None:
             await asyncio.to_thread(self._storage.stop)

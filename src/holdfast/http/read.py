@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING
 
 from holdfast.engine.reading import check_offset
@@ -36,6 +37,7 @@ def read(app: App, request: Request, slot: Slot, name: str) -> None:
         request.fields.get(b"if-none-match"),
         query.get("cursor"),
         from_now=offset == NOW,
+        lasts_s=app.lifetime_s(request, math.inf) if live is not None else math.inf,
     )
     if live is None:
         _catch_up(app, slot, asked)

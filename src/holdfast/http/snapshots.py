@@ -89,9 +89,7 @@ async def _published(app: App, stream: Stream, snapshot: Snapshot) -> SnapshotPu
             assert isinstance(outcome, SnapshotPublished | HoldfastError)
             done(outcome)
 
-        app.shard.snapshots.publish(
-            stream.meta.name, stream.number, snapshot, reply, None
-        )
+        app.shard.snapshots.publish(stream.meta.name, stream.number, snapshot, reply, None)
 
     return await answer_of(ask)
 

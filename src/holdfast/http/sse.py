@@ -101,7 +101,7 @@ class SseReader:
         jitter_s = clock.random_int(1, JITTER_S_MAX)
         self._floor = next_cursor(parse_cursor(asked.cursor), clock.now_ms(), jitter_s)
         self._written_s = clock.monotonic_s()
-        self._until_s = self._written_s + app.settings.read.sse_lifetime_s
+        self._until_s = self._written_s + min(app.settings.read.sse_lifetime_s, asked.lasts_s)
         self._arm(self._written_s)
 
     def start(self) -> None:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Final, TypeVar
 import msgspec
 
 from holdfast.errors import HoldfastError, InvalidRequestError, NotFoundError
+from holdfast.http.access.scopes import Need
 from holdfast.http.errors import answer_error
 from holdfast.http.health import JSON_FIELDS
 from holdfast.http.routes import Resource, Route
@@ -105,7 +106,10 @@ def _answer(slot: Slot, error: HoldfastError | None) -> None:
 
 RESOURCES: Final = {
     b"/cluster/hot-cold-stats": Resource(
-        {b"GET": Route(_stats, "storage_stats"), b"HEAD": Route(_stats, "storage_stats")}
+        {
+            b"GET": Route(_stats, "storage_stats", need=Need.READ),
+            b"HEAD": Route(_stats, "storage_stats", need=Need.READ),
+        }
     ),
     b"/cluster/flush": Resource({b"POST": Route(_flush, "storage")}),
     b"/cluster/swap-packs": Resource({b"POST": Route(_swap, "storage")}),

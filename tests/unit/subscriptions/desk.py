@@ -1,4 +1,4 @@
-"""Subscriptions driven by hand: the test says when time passes, what the log and receivers answer."""
+"""Subscriptions driven by hand: the test says what time it is and what log and receivers answer."""
 
 import json
 

@@ -1,0 +1,205 @@
+"""Whatever happens, in whatever order: no wake is lost, one holder at a time, nothing goes back.
+
+One subscription of each type watches the same few streams, which are appended to, deleted and
+created anew, while the log fails, the server is killed, and workers do what workers do.
+"""
+
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from holdfast.subscriptions.delivery import Receipt
+from tests.unit.engine.driver import COMMITTED, FAILED
+from tests.unit.subscriptions.desk import Desk, tails
+
+PATHS = st.sampled_from(["events/a", "events/b", "events/c"])
+PULL, HOOK = "pull", "hook"
+LEASE_S = 2
+
+
+class Histories(RuleBasedStateMachine):
+    """A server, its clients, and what they remember."""
+
+    def __init__(self):
+        super().__init__()
+        self.desk = Desk()
+        self.desk.create_stream("wake/pool")
+        lease = {"pattern": "events/*", "lease_ttl_ms": LEASE_S * 1000}
+        self.desk.create(PULL, type="pull-wake", wake_stream="wake/pool", **lease)
+        self.desk.create(HOOK, type="webhook", **lease)
+        # Wakes that somebody was given, oldest first, and the ids of generations.
+        self.claims = []
+        self.hooks = []
+        self.ids = {}
+        self.acked = {}
+
+    # Streams.
+
+    @rule(path=PATHS)
+    def append(self, path):
+        desk = self.desk
+        if desk.engine.exists(path):
+            desk.engine.append(b"1", path, "application/json")
+        else:
+            desk.engine.create(path, "application/json", body=b"1")
+
+    @rule(path=PATHS)
+    def create_empty(self, path):
+        self.desk.engine.create(path, "application/json")
+
+    @rule(path=PATHS)
+    def delete(self, path):
+        self.desk.engine.delete(path)
+
+    # The log, the clock, the machine.
+
+    @rule()
+    def commit_one(self):
+        self.answer_log(COMMITTED)
+
+    @rule()
+    def commit_all(self):
+        self.desk.engine.commit()
+
+    @rule()
+    def fail(self):
+        self.answer_log(FAILED)
+
+    def answer_log(self, outcome):
+        self.desk.clock.run()
+        if self.desk.engine.log.under_way is not None:
+            self.desk.engine.answer(outcome)
+
+    @rule(seconds=st.sampled_from([0.1, 0.5, 1.1, 2.5, 10]))
+    def wait(self, seconds):
+        self.desk.clock.advance(seconds)
+
+    @rule()
+    def kill(self):
+        self.desk = self.desk.restart()
+
+    # Workers.
+
+    @rule(worker=st.sampled_from(["one", "two"]))
+    def claim(self, worker):
+        said = self.desk.claim(worker, subscription=PULL)
+        if said.status == 200:
+            self.remember(PULL, said.json)
+            self.claims.append(said.json)
+            assert self.desk.show(PULL)["holder"] == worker
+        else:
+            assert said.code in {"ALREADY_CLAIMED", "NO_PENDING_WORK", "commit_failed"}
+
+    @precondition(lambda self: self.claims)
+    @rule(data=st.data(), done=st.booleans())
+    def ack(self, data, done):
+        self.speak(PULL, "ack", data.draw(st.sampled_from(self.claims[-3:])), data, done=done)
+
+    @precondition(lambda self: self.claims)
+    @rule(data=st.data())
+    def release(self, data):
+        wake = data.draw(st.sampled_from(self.claims[-3:]))
+        said = self.desk.speak("release", wake, subscription=PULL)
+        assert said.status in {204, 409}
+
+    @precondition(lambda self: self.desk.courier.under_way)
+    @rule(receipt=st.sampled_from([Receipt(), Receipt(done=True), Receipt("Refused.")]))
+    def receive(self, receipt):
+        body, take = self.desk.courier.under_way.pop(0)
+        self.remember(HOOK, body)
+        self.hooks.append(body)
+        take(receipt)
+
+    @precondition(lambda self: self.hooks)
+    @rule(data=st.data(), done=st.booleans())
+    def callback(self, data, done):
+        self.speak(HOOK, "callback", data.draw(st.sampled_from(self.hooks[-3:])), data, done=done)
+
+    def speak(self, subscription, method, wake, data, *, done):
+        acks = {
+            path: tail for path, tail in tails(wake).items() if data.draw(st.booleans(), label=path)
+        }
+        said = self.desk.speak(method, wake, acks, done=done, subscription=subscription)
+        # The generation at the time of the request may be known only now: but nobody who speaks
+        # of an earlier one is ever heard.
+        current = self.desk.show(subscription)["generation"]
+        assert said.status in {200, 409}
+        if said.status == 200:
+            assert current - wake["generation"] in ({0, 1} if done else {0})
+        elif wake["generation"] < current:
+            assert said.code == "FENCED"
+
+    def remember(self, subscription, wake):
+        """A generation is one wake, and the next one is another."""
+        key = subscription, wake["generation"]
+        assert self.ids.setdefault(key, wake["wake_id"]) == wake["wake_id"]
+        assert len(set(self.ids.values())) == len(self.ids)
+
+    # What always holds.
+
+    @invariant()
+    def generations_and_acknowledgements_never_go_back(self):
+        if self.desk.engine.log.under_way is not None:
+            return
+        for subscription in (PULL, HOOK):
+            entry = self.desk.service.driver.registry.entries[subscription]
+            last = self.acked.get((subscription, ""), 0)
+            assert entry.state.generation >= last
+            for name, link in entry.links.items():
+                key = subscription, (name, link.number)
+                assert link.acked >= self.acked.get(key, -1)
+
+    @invariant()
+    def what_is_durable_is_remembered(self):
+        """Only that: what is pending may come to nothing."""
+        documents = self.desk.engine.shard.documents
+        from holdfast.subscriptions.model import decode_link, decode_subscription, parse_link_key
+
+        for _, value in documents.items("subscription/"):
+            state = decode_subscription(value)
+            key = state.id, ""
+            assert state.generation >= self.acked.get(key, 0)
+            self.acked[key] = state.generation
+        for key, value in documents.items("link/"):
+            subscription, name = parse_link_key(key)
+            link = decode_link(value)
+            known = subscription, (name, link.number)
+            assert link.acked >= self.acked.get(known, -1)
+            self.acked[known] = link.acked
+
+    def teardown(self):
+        """Once everything works again, everything gets processed."""
+        desk = self.desk
+        for _ in range(200):
+            desk.engine.commit()
+            desk.clock.advance(1)
+            desk.engine.commit()
+            while desk.courier.under_way:
+                desk.answer(done=True)
+            if desk.events("wake/pool"):
+                self.work()
+        offered = {event["generation"] for event in desk.events("wake/pool")}
+        assert desk.show(PULL)["generation"] in offered | {0} or self.claims
+        for subscription in (PULL, HOOK):
+            shown = desk.show(subscription)
+            assert (shown["pending"], shown["status"]) == (0, "active")
+            acked = desk.acked(subscription)
+            for path in ("events/a", "events/b", "events/c"):
+                if desk.engine.exists(path) and desk.tail(path) != f"{0:020d}":
+                    assert acked[path] == desk.tail(path)
+
+    def work(self):
+        """Do what a worker does that watches the wake stream: claim only what was offered."""
+        desk = self.desk
+        offered = desk.events("wake/pool")[-1]["generation"]
+        if desk.show(PULL)["generation"] != offered:
+            return
+        said = desk.claim(subscription=PULL)
+        if said.status == 200:
+            self.remember(PULL, said.json)
+            self.claims.append(said.json)
+            desk.speak("ack", said.json, tails(said.json), done=True, subscription=PULL)
+
+
+TestHistories = Histories.TestCase
+TestHistories.settings = settings(max_examples=1500, stateful_step_count=40, deadline=None)

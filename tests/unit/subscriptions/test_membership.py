@@ -1,0 +1,240 @@
+"""Which streams are linked: by pattern, by name, by both; and what a request may say."""
+
+import json
+
+import pytest
+
+from holdfast.errors import SubscriptionError
+from holdfast.subscriptions import requests
+from holdfast.subscriptions.paths import check_subscription_id, name_of, path_of
+from tests.unit.subscriptions.desk import Desk, tails
+
+
+@pytest.fixture
+def desk():
+    return Desk()
+
+
+def kinds(desk):
+    return {each["path"]: each["link_type"] for each in desk.show()["streams"]}
+
+
+class TestExplicit:
+    def test_streams_are_linked_at_their_tail_or_before_the_first(self, desk):
+        desk.create_stream("manual/a", 1)
+        desk.create(type="webhook", streams=["manual/a", "/manual/b"])
+        assert desk.acked() == {"manual/a": desk.tail("manual/a"), "manual/b": "-1"}
+        desk.create_stream("manual/b", 1)
+        assert tails(desk.sent) == {"manual/b": desk.tail("manual/b")}
+
+    def test_added_and_removed(self, desk):
+        desk.create(type="webhook", streams=["manual/a"])
+        assert desk.do("add_streams", ("manual/b",)).status == 204
+        assert desk.do("add_streams", ("manual/b",)).status == 204
+        assert kinds(desk) == {"manual/a": "explicit", "manual/b": "explicit"}
+        assert desk.do("remove_stream", "manual/b").status == 204
+        assert desk.do("remove_stream", "manual/b").status == 204
+        assert kinds(desk) == {"manual/a": "explicit"}
+        desk.create_stream("manual/b", 1)
+        assert desk.courier.under_way == []
+
+    def test_adding_does_not_move_what_is_acknowledged(self, desk):
+        desk.webhook()
+        desk.create_stream("events/a", 1)
+        desk.do("add_streams", ("events/a",))
+        assert desk.acked() == {"events/a": "-1"}
+
+    def test_explicit_takes_precedence_and_the_pattern_remains(self, desk):
+        desk.create_stream("events/a", 1)
+        desk.webhook(streams=["events/a"])
+        assert kinds(desk) == {"events/a": "explicit"}
+        desk.do("remove_stream", "events/a")
+        assert kinds(desk) == {"events/a": "glob"}
+        desk.append("events/a")
+        assert tails(desk.sent) == {"events/a": desk.tail("events/a")}
+
+    def test_removing_the_last_pending_stream_withdraws_the_offer(self, desk):
+        desk.create_stream("wake/pool")
+        desk.create(type="pull-wake", streams=["manual/a", "manual/b"], wake_stream="wake/pool")
+        desk.create_stream("manual/a", 1)
+        desk.do("remove_stream", "manual/a")
+        desk.create_stream("manual/b", 1)
+        assert [each["generation"] for each in desk.events("wake/pool")] == [1, 2]
+
+    def test_the_wake_stream_cannot_be_linked(self, desk):
+        with pytest.raises(SubscriptionError):
+            desk.config(type="pull-wake", streams=["wake/pool"], wake_stream="wake/pool")
+        desk.pull()
+        assert desk.do("add_streams", ("wake/pool",)).status == 400
+
+    def test_default_bucket_streams_have_short_paths(self, desk):
+        desk.create(type="webhook", pattern="*", streams=["_default/named"])
+        desk.create_stream("short", 1)
+        assert kinds(desk) == {"named": "explicit", "short": "glob"}
+
+
+class TestGone:
+    @pytest.mark.parametrize("streams", [[], ["events/a"]])
+    def test_deleted_streams_lose_their_links(self, desk, streams):
+        desk.webhook(streams=streams)
+        desk.create_stream("events/a", 1)
+        desk.answer(done=True)
+        desk.delete_stream("events/a")
+        assert desk.acked() == {}
+        assert list(desk.engine.shard.documents.items("link/")) == []
+
+    def test_a_stream_created_anew_starts_from_its_beginning(self, desk):
+        desk.webhook()
+        desk.create_stream("events/a", 1, 2, 3)
+        desk.answer(done=True)
+        desk.delete_stream("events/a")
+        desk.create_stream("events/a", 1)
+        assert desk.sent["streams"][0]["acked_offset"] == "-1"
+
+    def test_expired_streams_lose_their_links(self, desk):
+        desk.webhook()
+        desk.engine.create("events/a", "application/json", body=b"1", ttl_s=5)
+        desk.engine.commit()
+        desk.answer(done=True)
+        assert set(desk.acked()) == {"events/a"}
+        desk.advance(10)
+        assert desk.acked() == {}
+
+
+class TestCreation:
+    def test_the_same_configuration_is_confirmed(self, desk):
+        first = desk.create(type="webhook", pattern="/events/*", streams=["b", "a", "a"])
+        again = desk.create(type="webhook", pattern="events/*", streams=["a", "b"])
+        assert (first.status, again.status) == (201, 200)
+        assert first.json == again.json
+
+    @pytest.mark.parametrize(
+        "change",
+        [
+            {"pattern": "other/*"},
+            {"streams": ["a"]},
+            {"webhook": {"url": "https://other.example/"}},
+            {"lease_ttl_ms": 2000},
+            {"description": "another"},
+            {"type": "pull-wake", "wake_stream": "wake/pool"},
+        ],
+    )
+    def test_another_one_is_a_conflict(self, desk, change):
+        desk.webhook()
+        said = desk.create(**{"type": "webhook", "pattern": "events/*", **change})
+        assert (said.status, said.code) == (409, "SUBSCRIPTION_ALREADY_EXISTS")
+
+    def test_what_is_shown(self, desk):
+        shown = desk.webhook(description="why").json
+        signing = shown["webhook"].pop("signing")
+        assert signing["alg"] == "ed25519"
+        assert signing["jwks_url"].endswith("/v1/stream/__ds/jwks.json")
+        assert shown == {
+            "id": "sub",
+            "subscription_id": "sub",
+            "type": "webhook",
+            "pattern": "events/*",
+            "webhook": {"url": "https://receiver.example/hook"},
+            "wake_stream": None,
+            "lease_ttl_ms": 30000,
+            "created_at": "2027-01-15T08:00:00.000Z",
+            "status": "active",
+            "description": "why",
+            "generation": 0,
+            "links": 0,
+            "pending": 0,
+            "holder": None,
+            "lease_until": None,
+            "next_attempt_at": None,
+            "streams": [],
+            "next_after": None,
+        }
+
+    @pytest.mark.parametrize(
+        "url", ["http://10.0.0.1/hook", "http://receiver.example/", "https://127.0.0.1/", "x"]
+    )
+    def test_unsafe_webhooks_are_refused(self, desk, url):
+        said = desk.webhook(webhook={"url": url})
+        assert (said.status, said.code) == (400, "WEBHOOK_URL_REJECTED")
+
+    def test_there_are_limits(self):
+        desk = Desk(subscriptions_max=1, links_max=2)
+        for index in range(3):
+            desk.create_stream(f"events/{index}", 1)
+        assert desk.webhook().code == "INVALID_REQUEST"
+        assert desk.webhook("other/*").status == 201
+        assert desk.create("second", type="webhook", pattern="a/*").code == "quota_exceeded"
+        with pytest.raises(SubscriptionError):
+            desk.config(type="webhook", streams=["a", "b", "c"])
+
+    def test_pages(self, desk):
+        for index in range(5):
+            desk.create_stream(f"events/{index}", 1)
+        desk.webhook()
+        first = desk.do("show", "", 2).json
+        assert [each["path"] for each in first["streams"]] == ["events/0", "events/1"]
+        second = desk.do("show", name_of(first["next_after"]), 3).json
+        assert [each["path"] for each in second["streams"]] == ["events/2", "events/3", "events/4"]
+        assert second["next_after"] is None
+        for name in ("a", "b", "c"):
+            desk.create(name, type="webhook", pattern="x/*")
+        page = json.loads(desk.service.listing("a", 2).body)
+        assert [each["id"] for each in page["subscriptions"]] == ["b", "c"]
+        assert page["next_after"] == "c"
+
+
+class TestBodies:
+    @pytest.mark.parametrize(
+        "body",
+        [
+            {},
+            {"type": "other", "pattern": "a"},
+            {"type": "webhook", "pattern": "a"},
+            {"type": "webhook", "pattern": "a", "webhook": {}},
+            {"type": "pull-wake", "pattern": "a"},
+            {"type": "pull-wake", "wake_stream": "w"},
+            {"type": "pull-wake", "wake_stream": "w", "streams": []},
+            {"type": "pull-wake", "wake_stream": "w", "streams": [1]},
+            {"type": "pull-wake", "wake_stream": "w", "streams": [""]},
+            {"type": "pull-wake", "wake_stream": "w", "streams": ["__ds/x"]},
+            {"type": "pull-wake", "wake_stream": "w", "pattern": "a*"},
+            {"type": "pull-wake", "wake_stream": "w", "pattern": "a", "lease_ttl_ms": 999},
+            {"type": "pull-wake", "wake_stream": "w", "pattern": "a", "lease_ttl_ms": 600_001},
+            {"type": "pull-wake", "wake_stream": "w", "pattern": "a", "lease_ttl_ms": 1.5},
+            {"type": "pull-wake", "wake_stream": "w", "pattern": "a", "filter": {}},
+            {"type": "pull-wake", "wake_stream": "w", "pattern": "a", "unknown": 1},
+        ],
+        ids=str,
+    )
+    def test_malformed_creations(self, body):
+        with pytest.raises(SubscriptionError) as caught:
+            requests.parse_create(json.dumps(body).encode(), lease_ttl_ms=30_000, links_max=10)
+        assert caught.value.status == 400
+
+    def test_no_filter_is_no_filter(self):
+        body = {"type": "pull-wake", "wake_stream": "w", "pattern": "a", "filter": None}
+        requests.parse_create(json.dumps(body).encode(), lease_ttl_ms=30_000, links_max=10)
+
+    @pytest.mark.parametrize("body", [b"", b"[]", b"{", b"\xff", b'{"worker":""}', b"[" * 10_000])
+    def test_malformed_claims(self, body):
+        with pytest.raises(SubscriptionError):
+            requests.parse_claim(body)
+
+    @pytest.mark.parametrize("text", ["", "a/b", "x" * 257, "a\nb"])
+    def test_ids_that_are_none(self, text):
+        with pytest.raises(SubscriptionError):
+            check_subscription_id(text)
+
+    @pytest.mark.parametrize(
+        ("path", "name", "shown"),
+        [
+            ("a", "_default/a", "a"),
+            ("/a/b", "a/b", "a/b"),
+            ("_default/a", "_default/a", "a"),
+            ("_default/a/b", "_default/a/b", "_default/a/b"),
+            ("a/100%", "a/100%", "a/100%"),
+        ],
+    )
+    def test_paths_and_names(self, path, name, shown):
+        assert name_of(path) == name
+        assert path_of(name) == shown
