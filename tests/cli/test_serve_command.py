@@ -58,6 +58,14 @@ def test_memory_mode_says_so():
     assert "WARNING" in line.upper()
 
 
+def test_an_open_server_says_so():
+    with serving("--listen", "0.0.0.0:0", "--durability", "memory") as process:
+        read_banner(process)
+        process.terminate()
+        _, errors = process.communicate(timeout=10)
+    assert "THIS SERVER IS OPEN" in errors
+
+
 def test_a_port_in_use_is_one_clear_line(tmp_path):
     with socket.create_server(("127.0.0.1", 0)) as taken:
         listen = f"127.0.0.1:{taken.getsockname()[1]}"

@@ -176,7 +176,7 @@ def test_paths_that_merely_look_odd_are_fine(client, absent) -> None:
 
 
 @pytest.mark.parametrize(
-    "target", ["/", "/nowhere", "/v1", "/v1/", "/v1/streams/a", "/v2/stream/a"]
+    "target", ["/", "/cluster/nowhere", "/v1", "/v1/", "/v1/nothing", "/v1/streams/a", "/readyz"]
 )
 def test_unknown_route_is_404(client, target) -> None:
     check_error(client.get(target), 404, "not_found")

@@ -74,7 +74,21 @@ def test_a_call_carries_method_headers_and_body():
             head = server.heads[0]
             assert head.startswith(b"POST /a?b=c HTTP/1.1\r\n")
             assert b"\r\nX-Mine: yes\r\n" in head
+            assert b"\r\nAccept-Encoding: identity\r\n" in head
+            assert b"\r\nUser-Agent: holdfast/" in head
             assert f"\r\nHost: 127.0.0.1:{server.port}\r\n".encode() in head
+
+    run(scenario())
+
+
+def test_the_caller_s_headers_replace_ours():
+    async def scenario():
+        async with serving(say_hello) as server, calling() as outbound:
+            headers = {"user-agent": "mine/1", "accept-encoding": "gzip"}
+            await get(outbound, f"http://127.0.0.1:{server.port}/", **headers)
+            head = server.heads[0].lower()
+            assert head.count(b"user-agent: mine/1") == head.count(b"user-agent") == 1
+            assert head.count(b"accept-encoding: gzip") == head.count(b"accept-encoding") == 1
 
     run(scenario())
 

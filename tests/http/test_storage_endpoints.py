@@ -56,7 +56,7 @@ class TestStats:
         found = stats(client)
         assert found["hot"] == {
             "bytes": 1000,
-            "cost_bytes": 1000 + 128 + 700,
+            "cost_bytes": 1000 + 156 + 700,
             "soft_limit_bytes": 1_000_000,
             "hard_limit_bytes": 2_000_000,
             "streams_in_memory": 1,

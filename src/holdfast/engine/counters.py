@@ -51,6 +51,8 @@ class Counters:
         "deletes",
         "duplicates",
         "expirations",
+        "forks",
+        "snapshots",
     )
 
     def __init__(self) -> None:
@@ -60,6 +62,8 @@ class Counters:
         self.creates = 0
         self.deletes = 0
         self.expirations = 0
+        self.forks = 0
+        self.snapshots = 0
         self.batches = 0
         self.commit_failures = 0
         self.batch_records = Histogram()

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from holdfast.errors import HoldfastError
 from holdfast.format.records import Kind, Record, encode, encode_documents
 
 if TYPE_CHECKING:
@@ -35,11 +36,16 @@ class Documents:
             yield key, documents[key]
 
     def commit(self, changes: Mapping[str, bytes | None], reply: Reply, context: Any) -> None:
-        """Change documents, all or none; None lets go of one. `reply(context, None)` once durable.
+        """Change documents, all or none; None lets go of one.
 
+        `reply(context, None)` comes once they are durable, `reply(context, error)` if they are not.
         Like a deletion this is taken where memory is full: it makes no stream larger.
         """
-        self._commits.check_log()
+        try:
+            self._commits.check_log()
+        except HoldfastError as error:
+            reply(context, error)
+            return
         record = Record(Kind.DOCUMENTS, 0, self._clock.now_ms(), encode_documents(dict(changes)))
         batch = self._commits.add(record, encode(record))
         batch.answers.append((reply, context, None))

@@ -79,13 +79,13 @@ class JournalBatch:
 class Journal:
     """Batches in order; the oldest go once they are in packs and there are enough newer ones."""
 
-    __slots__ = ("_batches", "_bounded", "_entries", "_flushed", "earliest", "last")
+    __slots__ = ("_batches", "_entries", "_flushed", "_keeps_unflushed", "earliest", "last")
 
-    def __init__(self, *, bounded: bool) -> None:
+    def __init__(self, *, keeps_unflushed: bool) -> None:
         self._batches: deque[JournalBatch] = deque()
         self._entries = 0
         # Without storage nothing is ever in packs, and the number of entries alone decides.
-        self._bounded = bounded
+        self._keeps_unflushed = keeps_unflushed
         self._flushed = 0
         # Changes after this position are here, up to the last one published.
         self.earliest = 0
@@ -113,7 +113,7 @@ class Journal:
         batches = self._batches
         while self._entries > KEPT_ENTRIES and batches:
             oldest = batches[0]
-            if self._bounded and oldest.position > self._flushed:
+            if self._keeps_unflushed and oldest.position > self._flushed:
                 return
             batches.popleft()
             self._entries -= len(oldest.streams)

@@ -14,6 +14,7 @@ from holdfast.engine.state import Stream
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from holdfast.clock import Clock
     from holdfast.engine.state import State
     from holdfast.storage.catalog import Catalog
 
@@ -30,8 +31,9 @@ class Listed(NamedTuple):
 class Listing:
     """Finds published streams by the beginning of their names."""
 
-    def __init__(self, state: State, catalog: Catalog | None) -> None:
+    def __init__(self, state: State, clock: Clock, catalog: Catalog | None) -> None:
         self._state = state
+        self._clock = clock
         self._catalog = catalog
 
     def streams(self, prefix: str, after: str = "", page: int = _PAGE) -> Iterator[Listed]:
@@ -41,14 +43,18 @@ class Listing:
         many names the catalog is asked for at a time.
         """
         last = ""
+        now_ms = self._clock.now_ms()
         names = merge(
             self._in_memory(prefix, after),
             self._in_catalog(prefix, after, page),
             key=lambda listed: listed.name,
         )
         for listed in names:
-            if listed.name != last and not listed.stream.gone:
-                last = listed.name
+            stream = listed.stream
+            if listed.name == last or stream.gone:
+                continue
+            last = listed.name
+            if stream.deadline_ms is None or stream.deadline_ms > now_ms:
                 yield listed
 
     def _in_memory(self, prefix: str, after: str) -> Iterator[Listed]:
@@ -71,7 +77,7 @@ class Listing:
             for row in rows:
                 name = row.meta.name
                 stream = state.by_name.get(name)
-                if stream is None and state.removed.get(name) != row.number:
+                if stream is None and row.number not in state.removed_numbers:
                     # Not brought into memory: nobody asked for this stream.
                     stream = Stream.from_row(row)
                 if stream is not None:

@@ -112,15 +112,15 @@ class Staging:
     def create(self, staged: Staged, record: Record) -> None:
         """Put a creation into the open batch: a name is taken, and a fork counts."""
         origin = staged.meta.fork
-        if origin is not None:
-            source = self.view(origin.name)
-            assert source is not None, "a fork's source was looked at before"
-            source.forks = source.fork_count() + 1
-            self._touch(source, self._commits.batch())
+        source = None if origin is None else self.view(origin.name)
+        if origin is not None and source is not None:
             staged.earliest = source.first_offset()
             staged.tail = origin.offset
-        self.buckets.count(staged.meta.name, 1)
-        self.add(staged, record)
+        batch = self.add(staged, record)
+        if source is not None:
+            source.forks = source.fork_count() + 1
+            self._touch(source, batch)
+        self.buckets.count(staged.meta.name, 1, batch)
 
     def publish_snapshot(self, staged: Staged, offset: int, record: Record) -> None:
         """Put a snapshot into the open batch: the stream starts there from now on."""
@@ -132,8 +132,8 @@ class Staging:
         batch.touched.append(staged)
         self.overlay[staged.meta.name] = staged
 
-    def add(self, staged: Staged, record: Record) -> None:
-        """Put a record into the open batch and its effect into the overlay."""
+    def add(self, staged: Staged, record: Record) -> Batch:
+        """Put a record into the open batch, which is returned, and its effect into the overlay."""
         batch = self._commits.add(record, encode(record))
         staged.tail += len(record.payload)
         if record.producer is not None or record.seq is not None or record.closes:
@@ -144,6 +144,7 @@ class Staging:
         staged.batch = batch
         batch.touched.append(staged)
         self.overlay[meta.name] = staged
+        return batch
 
     def remove(self, staged: Staged, record: Record) -> None:
         """Put a deletion or expiry into the open batch: the stream is as good as gone."""
@@ -151,7 +152,7 @@ class Staging:
         staged.gone = True
         staged.deleted = staged.fork_count() > 0
         self._touch(staged, batch)
-        self.buckets.count(staged.meta.name, -1)
+        self.buckets.count(staged.meta.name, -1, batch)
         while not staged.deleted and staged.meta.fork is not None:
             source = self.view(staged.meta.fork.name)
             assert source is not None, "a source stays as long as its forks"

@@ -112,7 +112,7 @@ class Shard:
         self.buckets = BucketWrites(self._staging.buckets, self._commits, clock)
         self.documents = Documents(self.state, self._commits, clock)
         self.snapshots = SnapshotWrites(self._staging, self._commits, self.lifetimes, clock)
-        self.listing = Listing(self.state, catalog)
+        self.listing = Listing(self.state, clock, catalog)
         self.reader = Reader(self.state)
 
     # Life.
@@ -426,7 +426,10 @@ class Shard:
         counters = self.counters
         if record.kind == Kind.CREATE:
             counters.creates += 1
+            counters.forks += stream.meta.fork is not None
             self._staging.created(stream)
+        elif record.kind == Kind.SNAPSHOT:
+            counters.snapshots += 1
         elif record.kind == Kind.DELETE:
             counters.deletes += 1
         elif record.kind == Kind.EXPIRE:

@@ -51,11 +51,11 @@ class StagedBuckets:
         staged.explicit = explicit
         self._touch(staged, self._commits.add(record, encode(record)))
 
-    def count(self, stream_name: str, change: int) -> None:
-        """A stream of this name comes or goes with the open batch."""
+    def count(self, stream_name: str, change: int, batch: Batch) -> None:
+        """A stream of this name comes or goes with a batch."""
         staged = self.view(stream_name.partition("/")[0])
         staged.streams += change
-        self._touch(staged, self._commits.batch())
+        self._touch(staged, batch)
 
     def _touch(self, staged: StagedBucket, batch: Batch) -> None:
         staged.batch = batch

@@ -218,7 +218,7 @@ class State:
         self.documents: dict[str, bytes] = {}
         # Names that the catalog may not have, and what happened lately.
         self.names = Names()
-        self.journal = Journal(bounded=source is not None)
+        self.journal = Journal(keeps_unflushed=source is not None)
         self.streams = 0
         self.appended_bytes = 0
         self.gone_bytes = 0

@@ -21,10 +21,11 @@ from holdfast.http.metrics import HttpCounters, MetricsPage
 from holdfast.http.query import parse_query
 from holdfast.http.routes import Router
 from holdfast.http.sse import EventEncoder
+from holdfast.http.streamed import StreamedAnswer
 from holdfast.http.tree import TREE
 
 if TYPE_CHECKING:
-    from collections.abc import Coroutine
+    from collections.abc import AsyncIterator, Coroutine
 
     from holdfast.clock import Clock
     from holdfast.engine.shard import Shard
@@ -134,6 +135,15 @@ class App:
         self._tasks.add(task)
         slot.on_gone = partial(_cancel, task)
         task.add_done_callback(partial(self._worked, slot))
+
+    def stream_answer(
+        self, request: Request, slot: Slot, fields: bytes, pieces: AsyncIterator[bytes]
+    ) -> None:
+        """Answer with a body that comes in pieces; a HEAD does without it."""
+        if request.method == b"HEAD":
+            slot.answer(200, fields)
+        else:
+            self.spawn(StreamedAnswer(slot, fields).send(pieces), slot)
 
     def _worked(self, slot: Slot, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)

@@ -14,7 +14,6 @@ from holdfast.engine.reading import read
 from holdfast.errors import InvalidRequestError
 from holdfast.http.awaiting import answer_of
 from holdfast.http.query import parse_query
-from holdfast.http.streamed import StreamedAnswer
 from holdfast.protocol.content import DEFAULT, JSON
 from holdfast.protocol.multipart import Multipart
 
@@ -45,7 +44,7 @@ def bootstrap(app: App, request: Request, slot: Slot, name: str) -> None:
         slot.answer(200, fields, body)
     else:
         pieces = _pieces(app, stream, multipart, stream.tail)
-        app.spawn(StreamedAnswer(slot, fields).send(pieces), slot)
+        app.stream_answer(request, slot, fields, pieces)
 
 
 def _fields(stream: Stream, multipart: Multipart) -> bytes:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from holdfast.engine.shard import Shard
 from holdfast.errors import HoldfastError
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from holdfast.settings import Settings
 
 _log = logging.getLogger(__name__)
+_SWEEP_S: Final = 300.0
 
 
 class Node:
@@ -38,6 +39,8 @@ class Node:
         self._clock = clock
         self._directory: DataDirectory | None = None
         self._storage: TieredStorage | None = None
+        self._memory_store: MemoryObjects | None = None
+        self._closed = False
         if settings.server.durability == "fsync":
             self._directory = DataDirectory.open(settings.server.data_dir)
         else:
@@ -78,7 +81,22 @@ class Node:
             return self._storage.snapshots
         store = MemoryObjects(self._clock)
         ranges = PostedRanges(store, self._clock.call_soon)
+        self._memory_store = store
         return SnapshotStore(store, ranges, self._clock, 0)
+
+    def _sweep_snapshots(self) -> None:
+        """Without storage nobody else removes snapshots that others have replaced."""
+        store = self._memory_store
+        if store is None or self._closed:
+            return
+        self._clock.call_later(_SWEEP_S, self._sweep_snapshots)
+        streams = self.app.shard.state.by_number.values()
+        needed = {each.snapshot.object for each in streams if each.snapshot is not None}
+        # One that was just uploaded may not be published yet.
+        before_ms = self._clock.now_ms() - int(_SWEEP_S * 1000)
+        for info in list(store.list()):
+            if info.name not in needed and info.modified_ms < before_ms:
+                store.remove(info.name)
 
     def _open_log(self) -> Log:
         if self._directory is None:
@@ -111,6 +129,7 @@ class Node:
         if self._storage is not None:
             self._storage.start(post)
         shard.start(post)
+        self._sweep_snapshots()
         self._started = True
         self.app.not_ready = ""
         _log.info(
@@ -138,6 +157,7 @@ class Node:
 
     async def close(self) -> None:
         """Close log, storage and data directory; threads and child are waited for elsewhere."""
+        self._closed = True
         self.app.shard.stop()
         if self._gate is not None:
             await self._gate.stop()

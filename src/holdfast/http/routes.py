@@ -10,7 +10,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from holdfast.errors import InvalidBucketError, MethodNotAllowedError, NotFoundError
+from holdfast.errors import (
+    InvalidBucketError,
+    InvalidStreamIdError,
+    MethodNotAllowedError,
+    NotFoundError,
+)
 from holdfast.http.access.scopes import Need
 from holdfast.protocol.names import (
     SUBSCRIPTIONS,
@@ -94,11 +99,13 @@ class Router:
         """The route for a request, and what it is about."""
         place = self._known.get(path)
         if place is None:
+            if method == b"PUT" and path[1:] in _NO_BUCKETS:
+                raise InvalidBucketError(f"The bucket id {path[1:].decode()!r} is reserved.")
             place = self._resolve(path)
         route = place.resource.routes.get(method)
         if route is None:
-            if method == b"PUT" and path.count(b"/") == 1 and not place.name:
-                raise InvalidBucketError(f"The bucket id {path[1:].decode()!r} is reserved.")
+            if method == b"PUT" and place.resource is self._tree.of_bucket[b""]:
+                raise InvalidStreamIdError("The stream id 'streams' is reserved.")
             raise MethodNotAllowedError(method.decode("latin-1"), place.resource.allowed)
         return route, place
 
@@ -132,12 +139,12 @@ class Router:
             return Place(tree.bucket, f"{bucket_id}/")
         check_bucket_id(bucket_id)
         first, _, below = rest.partition(b"/")
-        if first == b"streams":
+        stream_id = decode_segment(first)
+        if stream_id == "streams":
             resource = tree.of_bucket.get(below)
             if resource is None:
                 raise NotFoundError("Nothing lives at this path below /{bucket}/streams.")
             return Place(resource, f"{bucket_id}/", bucketed=True)
-        stream_id = decode_segment(first)
         check_stream_id(bucket_id, stream_id)
         name = f"{bucket_id}/{stream_id}"
         if not below and not rest.endswith(b"/"):

@@ -22,7 +22,6 @@ from holdfast.http.buckets import find_bucket
 from holdfast.http.changes import check_cursor, name_of, parse_cursor
 from holdfast.http.health import JSON_FIELDS
 from holdfast.http.query import parse_query
-from holdfast.http.streamed import StreamedAnswer
 from holdfast.protocol.content import JSON
 from holdfast.protocol.json_mode import SEPARATOR
 
@@ -138,14 +137,16 @@ def scan_ranges(app: App, request: Request, slot: Slot, name: str) -> None:
     catalog = app.shard.catalog
     if catalog is None:
         raise NotFoundError("This server keeps everything in memory and has no packs.")
-    first, last = query.get("first", ""), query.get("last")
-    ranges = (
-        each
-        for each in catalog.scan(asked.prefix, asked.after, asked.until)
-        if each.name >= name + first and (last is None or each.name <= name + last)
+    last = query.get("last")
+    ranges = catalog.scan(
+        asked.prefix,
+        asked.after,
+        asked.until,
+        name + query.get("first", ""),
+        None if last is None else name + last,
     )
     pieces = _lines_in_thread(_range_lines(ranges, len(name)))
-    app.spawn(StreamedAnswer(slot, _NDJSON).send(pieces), slot)
+    app.stream_answer(request, slot, _NDJSON, pieces)
 
 
 def _range_lines(ranges: Iterable[ScanRange], skip: int) -> Iterator[bytes]:
@@ -178,8 +179,7 @@ def records(app: App, request: Request, slot: Slot, name: str) -> None:
     """The hot rest of a scan: a line of JSON for each message, in the order of the log."""
     asked = _asked(app, request, name)
     check_cursor(app, asked.after)
-    pieces = _record_lines(app, asked)
-    app.spawn(StreamedAnswer(slot, _NDJSON).send(pieces), slot)
+    app.stream_answer(request, slot, _NDJSON, _record_lines(app, asked))
 
 
 async def _record_lines(app: App, asked: ScanRequest) -> AsyncIterator[bytes]:

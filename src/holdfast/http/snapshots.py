@@ -23,7 +23,6 @@ from holdfast.failpoints import failpoint
 from holdfast.format.records import Snapshot
 from holdfast.http.awaiting import answer_of
 from holdfast.http.errors import answer_error
-from holdfast.http.streamed import StreamedAnswer
 from holdfast.protocol.content import DEFAULT, parse_content_type
 from holdfast.protocol.offsets import parse_offset
 
@@ -108,6 +107,7 @@ def latest_snapshot(app: App, request: Request, slot: Slot, name: str) -> None:
 def read_snapshot(app: App, request: Request, slot: Slot, name: str) -> None:
     """Answer with the body of the visible snapshot."""
     stream = app.shard.find(name)
+    app.shard.lifetimes.renew(stream)
     snapshot = _visible(stream)
     if snapshot.offset != parse_offset(request.parameter):
         raise SnapshotNotFoundError(
@@ -120,10 +120,8 @@ def read_snapshot(app: App, request: Request, slot: Slot, name: str) -> None:
     cached = app.snapshots.cached(snapshot)
     if cached is not None:
         slot.answer(200, fields, cached)
-    elif request.method == b"HEAD":
-        slot.answer(200, fields)
     else:
-        app.spawn(StreamedAnswer(slot, fields).send(app.snapshots.pieces(snapshot)), slot)
+        app.stream_answer(request, slot, fields, app.snapshots.pieces(snapshot))
 
 
 def delete_snapshot(app: App, request: Request, _slot: Slot, name: str) -> None:

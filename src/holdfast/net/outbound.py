@@ -26,6 +26,7 @@ import certifi
 import httpcore
 import httpx
 
+from holdfast import __version__
 from holdfast.errors import OutboundError
 from holdfast.net.failures import failure_of
 from holdfast.net.pinned import PinnedBackend, Resolver, system_resolver
@@ -38,6 +39,8 @@ CONNECT_TIMEOUT_S: Final = 10.0
 # Calls under way or waiting for a connection; more are refused at once.
 CALLS_MAX: Final = 2048
 RESPONSE_HEADER_BYTES_MAX: Final = 32_768
+# Unless the caller says otherwise; nothing is decoded here, so nothing encoded is asked for.
+_DEFAULT_HEADERS: Final = {"User-Agent": f"holdfast/{__version__}", "Accept-Encoding": "identity"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,8 +161,10 @@ class Outbound:
         connect_s = min(CONNECT_TIMEOUT_S, silence_s)
         limits = {"connect": connect_s, "pool": silence_s, "read": silence_s, "write": silence_s}
         try:
+            sent = httpx.Headers(_DEFAULT_HEADERS)
+            sent.update(headers)
             request = httpx.Request(
-                method, url, headers=headers, content=body, extensions={"timeout": limits}
+                method, url, headers=sent, content=body, extensions={"timeout": limits}
             )
             response = await self._transport.handle_async_request(request)
         except (httpx.HTTPError, OSError, ValueError) as error:

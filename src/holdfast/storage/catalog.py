@@ -25,7 +25,7 @@ _SCAN: Final = (
     "extents.first_position, extents.last_position FROM streams "
     "JOIN extents ON extents.stream = streams.number "
     "JOIN packs ON packs.id = extents.pack "
-    "WHERE streams.name >= ? AND streams.name < ? "
+    "WHERE streams.name >= ? AND streams.name < ? AND streams.name <= ? "
     "AND extents.last_position > ? AND extents.first_position <= ? "
     "ORDER BY streams.name, extents.start"
 )
@@ -156,8 +156,12 @@ class Catalog:
         )
         return Totals(self.flushed, self.fact("streams"), self.fact("stored_bytes"), *packs)
 
-    def scan(self, prefix: str, after: int, until: int) -> Iterator[ScanRange]:
+    def scan(
+        self, prefix: str, after: int, until: int, first: str = "", last: str | None = None
+    ) -> Iterator[ScanRange]:
         """Where the records of streams with this prefix lie whose positions are in (after, until].
+
+        With `first` and `last` only streams from one name to the other, both included.
 
         Packs outside the range are never looked at, and streams come by name. A range may hold
         records outside (after, until] as well: the pack's message index has every position.
@@ -165,7 +169,9 @@ class Catalog:
         # A query that is under way would hold back what every other call on this connection sees.
         with closing(open_for_reading(self.path)) as connection:
             try:
-                for row in connection.execute(_SCAN, (prefix, _after_prefix(prefix), after, until)):
+                # Any blob sorts behind all text.
+                names = max(prefix, first), _after_prefix(prefix), b"" if last is None else last
+                for row in connection.execute(_SCAN, (*names, after, until)):
                     yield ScanRange(*row)
             except sqlite3.Error as error:
                 raise damaged(self.path, error) from error

@@ -72,12 +72,18 @@ CREATE TABLE extents (
     PRIMARY KEY (stream, start)
 ) WITHOUT ROWID;
 CREATE INDEX extents_by_pack ON extents (pack);
+CREATE TABLE dropped_snapshots (
+    name TEXT PRIMARY KEY,
+    size_bytes INTEGER NOT NULL,
+    dropped_ms INTEGER NOT NULL
+) WITHOUT ROWID;
 CREATE TABLE pins (
     name TEXT PRIMARY KEY,
     created_ms INTEGER NOT NULL,
     until_ms INTEGER NOT NULL
 ) WITHOUT ROWID;
-INSERT INTO facts VALUES ('flushed', 0), ('streams', 0), ('stored_bytes', 0), ('store', '');
+INSERT INTO facts VALUES
+    ('flushed', 0), ('flushed_ms', 0), ('streams', 0), ('stored_bytes', 0), ('store', '');
 """
 
 

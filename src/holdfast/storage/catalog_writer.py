@@ -8,7 +8,7 @@ Rules:
 - A swap takes packs out of use and puts others in; it happens only if all that go are still in use
   (compare-and-set), and if every live byte of them is in those that come.
 - A pack out of use keeps its row until its object is removed, so that nothing is ever removed
-  that the catalog has not given up durably before.
+  that the catalog has not given up durably before. A snapshot that no stream has any more gets one.
 """
 
 from __future__ import annotations
@@ -169,8 +169,15 @@ class CatalogWriter:
         *,
         created: int,
         added_bytes: int,
+        dropped: Mapping[str, int],
+        last_ms: int,
+        now_ms: int,
     ) -> None:
-        """Put a flush's packs into use, and bring the streams' rows up to its end."""
+        """Put a flush's packs into use, and bring the streams' rows up to its end.
+
+        `dropped` are snapshots that a stream had and has no more, with their sizes; `last_ms` is
+        the time of the range's last record.
+        """
         with self.transaction() as connection:
             if self.fact("flushed") != after:
                 raise CatalogError(
@@ -185,9 +192,11 @@ class CatalogWriter:
                 _drop_before(connection, row.number, row.start) for row in changed if row.start
             )
             put_documents(connection, documents)
+            _put_dropped(connection, dropped, now_ms)
             _set_fact(connection, "flushed", through)
-            _add_to_fact(connection, "streams", created - len(removed))
-            _add_to_fact(connection, "stored_bytes", added_bytes - gone_bytes)
+            _set_fact(connection, "flushed_ms", max(last_ms, self.fact("flushed_ms")))
+            add_to_fact(connection, "streams", created - len(removed))
+            add_to_fact(connection, "stored_bytes", added_bytes - gone_bytes)
         self.checkpoint()
 
     def checkpoint(self) -> None:
@@ -205,7 +214,8 @@ def _set_fact(connection: sqlite3.Connection, name: str, value: object) -> None:
     connection.execute("UPDATE facts SET value = ? WHERE name = ?", (value, name))
 
 
-def _add_to_fact(connection: sqlite3.Connection, name: str, amount: int) -> None:
+def add_to_fact(connection: sqlite3.Connection, name: str, amount: int) -> None:
+    """Add to one of the catalog's own numbers."""
     connection.execute("UPDATE facts SET value = value + ? WHERE name = ?", (amount, name))
 
 
@@ -229,6 +239,17 @@ def put_documents(connection: sqlite3.Connection, documents: Mapping[str, bytes 
     connection.executemany(
         "DELETE FROM documents WHERE key = ?",
         ((key,) for key, value in documents.items() if value is None),
+    )
+
+
+def _put_dropped(
+    connection: sqlite3.Connection, dropped: Mapping[str, int], now_ms: int
+) -> None:
+    """Enter snapshots that are garbage from now on, unless a fork has them still."""
+    connection.executemany(
+        "INSERT OR IGNORE INTO dropped_snapshots SELECT ?1, ?2, ?3 "
+        "WHERE NOT EXISTS (SELECT 1 FROM streams WHERE snapshot = ?1)",
+        ((name, size_bytes, now_ms) for name, size_bytes in dropped.items()),
     )
 
 

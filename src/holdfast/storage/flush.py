@@ -162,6 +162,9 @@ class Flush:
             gather.documents(),
             created=sum(map(gather.is_new, shares)),
             added_bytes=sum(share.size_bytes for share in shares.values()),
+            dropped=gather.dropped,
+            last_ms=gather.last_ms,
+            now_ms=self._clock.now_ms(),
         )
 
 

@@ -6,7 +6,7 @@ streams, and their bytes are kept by stream. The result is the state as of the r
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from holdfast.errors import LogCorruptError
 from holdfast.format.lineage import begin_fork, publish_snapshot, remove
@@ -33,6 +33,9 @@ from holdfast.protocol.json_mode import SEPARATOR
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+# Their times are deadlines, which may be long past or still to come.
+_WITH_DEADLINES: Final = (Kind.TOUCH, Kind.EXPIRE)
 
 
 class Share:
@@ -90,6 +93,10 @@ class Gather:
         self.shares: dict[int, Share] = {}
         # Streams that are gone and were there before this range.
         self.removed: list[int] = []
+        # Snapshots that a stream had and has no more, with their sizes; a fork may have them still.
+        self.dropped: dict[str, int] = {}
+        # When the last record was written whose time is the writer's own.
+        self.last_ms = 0
         # Documents by key as of now, None for those that are gone; buckets' rows come on top.
         self._documents: dict[str, bytes | None] = {}
         self._buckets: dict[str, BucketRow] = {}
@@ -112,6 +119,8 @@ class Gather:
                 self._create(record, position)
             else:
                 self._apply_rare(record)
+            if kind not in _WITH_DEADLINES:
+                self.last_ms = record.at_ms
         self.through = position
 
     def documents(self) -> dict[str, bytes | None]:
@@ -130,6 +139,7 @@ class Gather:
             self._end(self._share(record.stream))
         elif kind == Kind.SNAPSHOT:
             share = self._share(record.stream)
+            self._drop_snapshot(share.row)
             freed = publish_snapshot(share.row, decode_snapshot(record.payload))
             share.bucket.size_bytes -= freed
         elif kind == Kind.DOCUMENTS:
@@ -185,7 +195,12 @@ class Gather:
         else:
             remove(row, lambda number: self._share(number).row, self._gone, self._freed)
 
+    def _drop_snapshot(self, row: StreamRow) -> None:
+        if row.snapshot is not None:
+            self.dropped[row.snapshot.object] = row.snapshot.size_bytes
+
     def _gone(self, row: StreamRow) -> None:
+        self._drop_snapshot(row)
         self.shares.pop(row.number, None)
         if not self.is_new(row.number):
             self.removed.append(row.number)

@@ -125,7 +125,7 @@ class SnapshotStore:
         return await future
 
     def _keep(self, name: str, body: bytes) -> None:
-        if len(body) > _CACHED_BYTES_MAX:
+        if len(body) > _CACHED_BYTES_MAX or name in self._cache:
             return
         self._cache[name] = body
         self._cached_bytes += len(body)

@@ -1,8 +1,9 @@
 """The swap: packs go out of use and others come in, by compare-and-set.
 
 Merging ends with one, and so may any job that rewrites packs: it uploads its packs, and asks for
-the swap. It is refused if a pack that is to go is not in use any more, or if what comes is not
-exactly the live bytes of what goes.
+the swap. It is refused if a pack that is to go is not in use any more, or if what comes does not
+hold exactly the bytes of what goes that are needed. Bytes before a stream's start, and all of a
+stream that is gone, may come along or not.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from holdfast.errors import (
 from holdfast.failpoints import failpoint
 from holdfast.format.packs import Extent
 from holdfast.protocol.offsets import OFFSET_MAX
-from holdfast.storage.catalog_writer import PackRow, insert_pack
+from holdfast.storage.catalog_writer import PackRow, add_to_fact, insert_pack
 from holdfast.storage.merge import Merge
 from holdfast.storage.pack_reader import Pack
 
@@ -72,14 +73,21 @@ def swap(
         _check_deltas(going, added)
         _check_names(catalog, added)
         live = _live_ranges(connection, going)
-        dead = _check_contents(connection, live, added)
+        starts = _check_contents(connection, live, added)
+        before = sum(row.data_bytes - row.dead_bytes for row in going)
         _retire(connection, going, added[0].name if added else "", now_ms)
-        for pack in added:
-            in_use = [extent for extent in pack.extents if extent.end > dead.get(extent.stream, 0)]
-            dead_bytes = pack.data_bytes - sum(extent.length for extent in in_use)
-            insert_pack(connection, pack, in_use, dead_bytes)
+        in_use = sum(_put_into_use(connection, pack, starts) for pack in added)
+        add_to_fact(connection, "stored_bytes", in_use - before)
     failpoint("merge.committed")
     catalog.checkpoint()
+
+
+def _put_into_use(connection: sqlite3.Connection, pack: NewPack, starts: dict[int, int]) -> int:
+    """Insert a pack with those of its extents that hold something needed; their bytes."""
+    in_use = [extent for extent in pack.extents if extent.end > starts.get(extent.stream, 0)]
+    size_bytes = sum(extent.length for extent in in_use)
+    insert_pack(connection, pack, in_use, pack.data_bytes - size_bytes)
+    return size_bytes
 
 
 def verified_packs(store: ObjectStore, names: Iterable[str]) -> list[NewPack]:
@@ -144,26 +152,25 @@ def _coalesced(extents: Iterable[tuple[int, int, int]]) -> Ranges:
 def _check_contents(
     connection: sqlite3.Connection, live: Ranges, added: Sequence[NewPack]
 ) -> dict[int, int]:
-    """Streams of the new packs with bytes that nobody needs by now, and where those end.
+    """Where the bytes that are needed start, of streams for which that makes a difference.
 
-    Raises if any other byte is lost or doubled.
+    Raises if a byte that is needed is lost or doubled.
     """
     coming = _coalesced(
         (extent.stream, extent.start, extent.end) for pack in added for extent in pack.extents
     )
-    dead: dict[int, int] = {}
-    for stream in live.keys() | coming.keys():
-        ranges, new = live.get(stream, []), coming.get(stream, [])
-        if new == ranges:
+    starts: dict[int, int] = {}
+    for stream in sorted(live.keys() | coming.keys()):
+        old, new = live.get(stream, []), coming.get(stream, [])
+        if new == old:
             continue
-        start = _start(connection, stream)
-        if [each for each in ranges if each[1] > start] != _from(new, start, ranges):
+        start = starts[stream] = _start(connection, stream)
+        if _from(old, start) != _from(new, start):
             raise SwapRefusedError(
-                f"Stream {stream:x} has {ranges} in the packs that are to go, "
-                f"and {new} in those that are to come."
+                f"Stream {stream:x} has {_words(old)} in the packs that are to go, "
+                f"and {_words(new)} in those that are to come."
             )
-        dead[stream] = start
-    return dead
+    return starts
 
 
 def _start(connection: sqlite3.Connection, stream: int) -> int:
@@ -172,13 +179,16 @@ def _start(connection: sqlite3.Connection, stream: int) -> int:
     return OFFSET_MAX if found is None else int(found[0])
 
 
-def _from(
-    new: list[tuple[int, int]], start: int, live: list[tuple[int, int]]
-) -> list[tuple[int, int]]:
-    """What comes, without what lies before the first live byte and is not needed any more."""
-    first = min((each[0] for each in live if each[1] > start), default=start)
-    first = min(first, start)
-    return [(max(each[0], first), each[1]) for each in new if each[1] > first]
+def _from(ranges: list[tuple[int, int]], start: int) -> list[tuple[int, int]]:
+    """What of these ranges lies behind a stream's start."""
+    return [(max(first, start), end) for first, end in ranges if end > start]
+
+
+def _words(ranges: list[tuple[int, int]]) -> str:
+    """Ranges as a message names them."""
+    if not ranges:
+        return "no bytes"
+    return "bytes " + ", ".join(f"{first} to {end}" for first, end in ranges)
 
 
 def _retire(

@@ -303,7 +303,9 @@ class TestRetries:
         rig.flush()
         before = rig.dump()
         with pytest.raises(CatalogError, match="does not continue"):
-            rig.writer.commit_flush(3, 9, [], [], [], {}, created=0, added_bytes=0)
+            rig.writer.commit_flush(
+                3, 9, [], [], [], {}, created=0, added_bytes=0, dropped={}, last_ms=0, now_ms=0
+            )
         assert rig.dump() == before
 
 

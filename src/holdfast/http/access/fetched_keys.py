@@ -97,7 +97,7 @@ class FetchedKeys:
         response = await self._outbound.request(
             "GET",
             self._url,
-            {"Accept": "application/jwk-set+json, application/json", "Accept-Encoding": "identity"},
+            {"Accept": "application/jwk-set+json, application/json"},
             timeout_s=FETCH_TIMEOUT_S,
             bytes_max=JWKS_BYTES_MAX,
         )
