@@ -2,7 +2,6 @@
 
 from email.message import Message
 from email.parser import BytesParser
-from email.policy import HTTP
 from typing import Any
 from urllib.parse import quote
 from uuid import uuid4
@@ -103,10 +102,12 @@ def parts(answer: httpx.Response) -> list[Part]:
     """The parts of a bootstrap as the standard library reads them: content type and body."""
     assert answer.status_code == 200, answer.text
     head = f"Content-Type: {answer.headers['Content-Type']}\r\n\r\n".encode()
-    message = BytesParser(policy=HTTP).parsebytes(head + answer.content)
+    message = BytesParser().parsebytes(head + answer.content)
     assert message.is_multipart()
     assert not message.defects
-    return [(each["Content-Type"], _body(each)) for each in message.iter_parts()]
+    assert not message.preamble
+    assert not message.epilogue
+    return [(each["Content-Type"], _body(each)) for each in message.get_payload()]
 
 
 def _body(part: Message) -> bytes:

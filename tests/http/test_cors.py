@@ -73,3 +73,8 @@ def test_origin_is_a_setting(start_server, stream_on) -> None:
     origin = "https://app.example.com"
     stream = stream_on(start_server(cors_origin=origin), body=b"x")
     assert stream.read().headers["Access-Control-Allow-Origin"] == origin
+
+
+def test_preflight_of_a_bucket_that_is_not_there_yet_is_answered(client):
+    answer = preflight(client, "/no-such-bucket/a", "PUT", "Content-Type")
+    assert answer.status_code == 204

@@ -85,7 +85,11 @@ def test_bucket_id_of_any_allowed_kind(client, bucket) -> None:
 
 
 @pytest.mark.spec(
-    "extensions 1.1-1", "extensions 1.2-4", "extensions 1.3-2", "extensions 1.4-6", "extensions 1.5-3"
+    "extensions 1.1-1",
+    "extensions 1.2-4",
+    "extensions 1.3-2",
+    "extensions 1.4-6",
+    "extensions 1.5-3",
 )
 @pytest.mark.parametrize("bucket", INVALID_BUCKETS.values(), ids=INVALID_BUCKETS.keys())
 @pytest.mark.parametrize(
@@ -224,7 +228,9 @@ def test_nothing_else_is_below_a_stream(client, below) -> None:
     assert client.get(stream.url + below).status_code in {400, 404}
 
 
-@pytest.mark.parametrize("below", ["/nothing", "/scan/", "/scan/nothing", "/changes/1", "/a/snapshot"])
+@pytest.mark.parametrize(
+    "below", ["/nothing", "/scan/", "/scan/nothing", "/changes/1", "/a/snapshot"]
+)
 def test_nothing_else_is_below_the_listing(client, below) -> None:
     answer = client.get(f"/{new_bucket(client)}/streams{below}")
     check_error(answer, 404, "not_found")

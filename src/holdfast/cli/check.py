@@ -123,7 +123,8 @@ def as_text(outcome: Outcome, seconds: float) -> str:
     verified = outcome.verified
     result = "no damage" if findings.ok else f"damage found ({len(damage)})"
     lines.append(
-        f"checked {verified.packs:,} packs, {readable_bytes(verified.size_bytes)}, "
+        f"checked {verified.packs:,} packs and {verified.snapshots:,} snapshots, "
+        f"{readable_bytes(verified.size_bytes)}, "
         f"{verified.streams:,} streams, {outcome.log_batches:,} log batches "
         f"in {seconds:.1f} s: {result}"
     )
@@ -140,6 +141,7 @@ def as_document(outcome: Outcome) -> dict[str, object]:
     return {
         "ok": findings.ok,
         "packs": verified.packs,
+        "snapshots": verified.snapshots,
         "streams": verified.streams,
         "bytes": verified.size_bytes,
         "log_batches": outcome.log_batches,

@@ -6,12 +6,15 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final, NamedTuple
 
+import msgspec
+
 from holdfast.errors import LogCorruptError
-from holdfast.format.records import Kind, decode
+from holdfast.format.records import Kind, decode, decode_snapshot
 from holdfast.format.segments import HEADER_BYTES, Frame
 from holdfast.log.files import DiskFiles
 from holdfast.log.recovery import Segment, find_chain, read_segment
 from holdfast.storage.findings import Findings, Progress
+from holdfast.storage.snapshot_check import Published
 
 LOG: Final = "log"
 _KINDS: Final = frozenset(Kind)
@@ -23,6 +26,8 @@ class LogRange(NamedTuple):
     first: int | None
     last: int
     batches: int
+    # The snapshots that its records publish.
+    published: list[Published]
 
 
 def check_log(directory: Path, findings: Findings, progress: Progress) -> LogRange | None:
@@ -38,13 +43,14 @@ def check_log(directory: Path, findings: Findings, progress: Progress) -> LogRan
     segments = chain.segments
     total = sum(segment.path.stat().st_size for segment in segments)
     done = batches = 0
+    published: list[Published] = []
     first = segments[0].header.first_position if segments else None
     expected = first or 1
     for segment in segments:
         end = HEADER_BYTES
         try:
             for frame in read_segment(files, segment, expected):
-                _check_records(segment.path, frame, findings)
+                published += _check_records(segment.path, frame, findings)
                 expected, end, batches = frame.position + 1, frame.end, batches + 1
             if segment.end is None:
                 _check_tail(segment, end, findings)
@@ -54,7 +60,7 @@ def check_log(directory: Path, findings: Findings, progress: Progress) -> LogRan
             expected = _next_start(segments, segment) or expected
         done += segment.path.stat().st_size
         progress(done, total)
-    return LogRange(first, expected - 1, batches)
+    return LogRange(first, expected - 1, batches, published)
 
 
 def check_ends(log: LogRange, flushed: int, findings: Findings) -> None:
@@ -75,20 +81,29 @@ def check_ends(log: LogRange, flushed: int, findings: Findings) -> None:
         )
 
 
-def _check_records(path: Path, frame: Frame, findings: Findings) -> None:
+def _check_records(path: Path, frame: Frame, findings: Findings) -> list[Published]:
+    """The snapshots that a batch publishes."""
+    published: list[Published] = []
+    unknown: set[int] = set()
     try:
-        unknown = {record.kind for record in decode(frame.body)} - _KINDS
-    except ValueError as error:
+        for record in decode(frame.body):
+            if record.kind not in _KINDS:
+                unknown.add(record.kind)
+            elif record.kind == Kind.SNAPSHOT:
+                snapshot = decode_snapshot(record.payload)
+                published.append(Published(frame.position, record.stream, snapshot))
+    except (ValueError, msgspec.DecodeError) as error:
         findings.damage(
             f"{LOG}/{path.name}", f"the batch at position {frame.position} is malformed: {error}"
         )
-        return
+        return []
     if unknown:
         kinds = ", ".join(str(kind) for kind in sorted(unknown))
         findings.damage(
             f"{LOG}/{path.name}",
             f"the batch at position {frame.position} has records of unknown kinds: {kinds}",
         )
+    return published
 
 
 def _check_tail(segment: Segment, end: int, findings: Findings) -> None:

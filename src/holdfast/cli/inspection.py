@@ -83,15 +83,16 @@ class Inspection:
 
     def _verify(self, catalog: Path, progress: Progress) -> Verified:
         findings = self._findings
+        published = self._log.published if self._log else []
         if catalog.exists():
             try:
-                verified = verify_catalog(self._store, catalog, findings, progress)
+                verified = verify_catalog(self._store, catalog, findings, progress, published)
             except CatalogError as error:
                 findings.damage(CATALOG, error.message)
-                return verify_store(self._store, findings, progress)
+                return verify_store(self._store, findings, progress, published)
             self._check_age(verified)
             return verified
-        verified = verify_store(self._store, findings, progress)
+        verified = verify_store(self._store, findings, progress, published)
         # Without packs it is a directory that was never flushed: the next start makes a catalog.
         if verified.packs:
             findings.damage(CATALOG, "it is missing; --repair rebuilds it from the packs")

@@ -12,7 +12,7 @@ Rules:
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from holdfast.engine.bucket_writes import BucketWrites
 from holdfast.engine.commit import Batch, CommitLoop
@@ -56,6 +56,9 @@ if TYPE_CHECKING:
     from holdfast.storage.catalog import Catalog
     from holdfast.storage.cold import ColdReader
     from holdfast.storage.commands import Worker
+
+# What changes a stream without its live readers having anything to say about it.
+_UNSEEN: Final = (Kind.TOUCH, Kind.SNAPSHOT)
 
 
 class Shard:
@@ -404,7 +407,7 @@ class Shard:
                     continue
                 self._published_rare(record, stream)
             ends.append(stream.tail)
-            if stream.readers is not None:
+            if stream.readers is not None and record.kind not in _UNSEEN:
                 woken[stream] = None
         entries = JournalBatch(position, batch.records, ends, rare)
         state.published(entries)

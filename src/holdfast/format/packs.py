@@ -78,6 +78,8 @@ class PackMeta(msgspec.Struct):
     removed: list[int] = []
     # Documents that changed in this range, as of its end; None for those that are gone.
     documents: dict[str, bytes | None] = {}
+    # When the last record of this range was written.
+    last_ms: int = 0
 
 
 class Footer(NamedTuple):

@@ -14,6 +14,7 @@ from holdfast.errors import (
     OverloadedError,
     UnavailableError,
 )
+from holdfast.http.access.gate import Gate, check_scope
 from holdfast.http.access.scopes import Need
 from holdfast.http.changes import Feed
 from holdfast.http.errors import answer_error
@@ -29,11 +30,11 @@ if TYPE_CHECKING:
 
     from holdfast.clock import Clock
     from holdfast.engine.shard import Shard
-    from holdfast.http.access.gate import Gate
     from holdfast.http.exchange import Request, Slot
     from holdfast.http.routes import Place, Route
     from holdfast.settings import Settings
     from holdfast.storage.snapshot_store import SnapshotStore
+    from holdfast.subscriptions.service import Subscriptions
 
 _log = logging.getLogger(__name__)
 _EXPOSED: Final = (
@@ -53,10 +54,12 @@ class App:
         settings: Settings,
         clock: Clock,
         snapshots: SnapshotStore,
+        subscriptions: Subscriptions,
         gate: Gate | None = None,
     ) -> None:
         self.shard = shard
         self.snapshots = snapshots
+        self.subscriptions = subscriptions
         self.gate = gate
         self.feed = Feed(self)
         # What takes a token to read is not for caches that others share.
@@ -98,7 +101,8 @@ class App:
                 self._admit(self.gate, request, route, place)
             if self.not_ready and route.needs_engine:
                 raise UnavailableError(self.not_ready)  # noqa: TRY301 (one way out)
-            if place.bucketed or place.parameter:
+            # A preflight asks about a path, not about what is there.
+            if (place.bucketed or place.parameter) and route.needs_engine:
                 self._prepare(request, place)
             route.handler(self, request, slot, place.name)
         except HoldfastError as error:
@@ -118,9 +122,9 @@ class App:
 
     def check_may_read(self, request: Request, name: str) -> None:
         """Raise unless the request may read another stream as well."""
-        if self.gate is not None:
+        if request.identity is not None:
             bucket, _, stream_id = name.partition("/")
-            self.gate.admit(request, Need.READ, bucket, stream_id)
+            check_scope(request.identity, Need.READ, bucket, stream_id)
 
     def _prepare(self, request: Request, place: Place) -> None:
         """Note what the path says besides the name; a bucket that it names has to exist."""

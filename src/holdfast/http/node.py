@@ -19,6 +19,7 @@ from holdfast.log.file import FileLog
 from holdfast.log.memory import MemoryLog
 from holdfast.storage.memory_objects import MemoryObjects, PostedRanges
 from holdfast.storage.snapshot_store import SnapshotStore
+from holdfast.subscriptions.assembly import open_subscriptions
 
 if TYPE_CHECKING:
     from holdfast.clock import Clock
@@ -48,13 +49,21 @@ class Node:
         try:
             self._gate = open_gate(settings, clock)
             shard = self._open_shard()
+            self._subscriptions = open_subscriptions(
+                shard,
+                clock,
+                settings.webhooks,
+                None if self._directory is None else self._directory.path,
+            )
         except OSError as error:
             self._release()
             raise self._unreadable(error) from error
         except BaseException:
             self._release()
             raise
-        self.app = App(shard, settings, clock, self._open_snapshots(), self._gate)
+        self.app = App(
+            shard, settings, clock, self._open_snapshots(), self._subscriptions, self._gate
+        )
         self._started = False
 
     def _open_shard(self) -> Shard:
@@ -123,12 +132,14 @@ class Node:
             await self._gate.start()
         try:
             batches = await asyncio.to_thread(shard.recover)
+            await asyncio.to_thread(self._subscriptions.recover)
         except OSError as error:
             raise self._unreadable(error) from error
         post = asyncio.get_running_loop().call_soon_threadsafe
         if self._storage is not None:
             self._storage.start(post)
         shard.start(post)
+        self._subscriptions.start()
         self._sweep_snapshots()
         self._started = True
         self.app.not_ready = ""
@@ -142,6 +153,8 @@ class Node:
     def end_live_readers(self) -> None:
         """Take no more live readers, and have the present ones say goodbye."""
         self.app.end_live_readers()
+        # Nothing new is begun; whoever was woken still gets answers.
+        self._subscriptions.stop()
 
     async def finish_writes(self, timeout_s: float) -> None:
         """Wait until nothing is pending, as long as that is reasonable."""
@@ -158,6 +171,8 @@ class Node:
     async def close(self) -> None:
         """Close log, storage and data directory; threads and child are waited for elsewhere."""
         self._closed = True
+        self._subscriptions.stop()
+        await self._subscriptions.close()
         self.app.shard.stop()
         if self._gate is not None:
             await self._gate.stop()

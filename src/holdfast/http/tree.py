@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from typing import Final
 
-from holdfast.http import health, storage_routes
+from holdfast.http import health, storage_routes, subscription_routes
 from holdfast.http.access.scopes import Need
 from holdfast.http.append import append
 from holdfast.http.bootstrap import bootstrap
 from holdfast.http.buckets import create_bucket, delete_bucket, get_bucket, list_streams
 from holdfast.http.changes import changes
 from holdfast.http.create import create
+from holdfast.http.openapi import serving
 from holdfast.http.read import read
 from holdfast.http.routes import Resource, Route, Tree
 from holdfast.http.scan import records, scan, scan_ranges
@@ -37,8 +38,8 @@ STREAM: Final = Resource(
 BUCKET: Final = Resource(
     {
         b"PUT": Route(create_bucket, "bucket", need=Need.ADMIN),
-        b"GET": Route(get_bucket, "bucket", need=Need.READ, lists=True),
-        b"HEAD": Route(get_bucket, "bucket", need=Need.READ, lists=True),
+        b"GET": Route(get_bucket, "bucket", need=Need.READ),
+        b"HEAD": Route(get_bucket, "bucket", need=Need.READ),
         b"DELETE": Route(delete_bucket, "bucket", need=Need.ADMIN),
         b"OPTIONS": _OPTIONS,
     }
@@ -59,7 +60,7 @@ def _reading(route: Route) -> Resource:
 
 
 TREE: Final = Tree(
-    health.RESOURCES | storage_routes.RESOURCES,
+    health.RESOURCES | storage_routes.RESOURCES | serving.RESOURCES,
     STREAM,
     BUCKET,
     {
@@ -79,5 +80,5 @@ TREE: Final = Tree(
         b"bootstrap": _reading(Route(bootstrap, "bootstrap", need=Need.READ)),
     },
     SNAPSHOT,
-    lambda _path: None,
+    subscription_routes.resolve,
 )

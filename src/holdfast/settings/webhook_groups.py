@@ -12,7 +12,7 @@ from holdfast.settings.declare import Count, Seconds, setting
 class WebhookSettings:
     """Subscriptions: which webhooks may be called, and the limits of webhooks and pull-wake."""
 
-    prefix: ClassVar[str] = "webhook_"
+    prefix: ClassVar[str] = "webhooks_"
 
     allow: tuple[str, ...] = setting(
         (),

@@ -14,6 +14,7 @@ import msgspec
 
 from holdfast.errors import CatalogError, HoldfastError, StoreError, UnknownFormatError
 from holdfast.format.rows import StreamRow, decode_row
+from holdfast.storage.bucket_sums import complete
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -29,8 +30,8 @@ _PASSING: Final = frozenset(
     {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR}
 )
 
-_TABLES: Final = """
-CREATE TABLE facts (name TEXT PRIMARY KEY, value) WITHOUT ROWID;
+# What came with format 2: the columns `start` and `snapshot`, and the other tables.
+_SECOND: Final = """
 CREATE TABLE streams (
     number INTEGER PRIMARY KEY,
     name TEXT NOT NULL UNIQUE,
@@ -42,6 +43,14 @@ CREATE TABLE streams (
 CREATE INDEX streams_due ON streams (deadline_ms, number) WHERE deadline_ms IS NOT NULL;
 CREATE INDEX streams_snapshot ON streams (snapshot) WHERE snapshot IS NOT NULL;
 CREATE TABLE documents (key TEXT PRIMARY KEY, value BLOB NOT NULL) WITHOUT ROWID;
+CREATE TABLE dropped_snapshots (
+    name TEXT PRIMARY KEY,
+    size_bytes INTEGER NOT NULL,
+    dropped_ms INTEGER NOT NULL
+) WITHOUT ROWID;
+"""
+_TABLES: Final = """
+CREATE TABLE facts (name TEXT PRIMARY KEY, value) WITHOUT ROWID;
 CREATE TABLE packs (
     id INTEGER PRIMARY KEY,
     name TEXT NOT NULL UNIQUE,
@@ -72,11 +81,6 @@ CREATE TABLE extents (
     PRIMARY KEY (stream, start)
 ) WITHOUT ROWID;
 CREATE INDEX extents_by_pack ON extents (pack);
-CREATE TABLE dropped_snapshots (
-    name TEXT PRIMARY KEY,
-    size_bytes INTEGER NOT NULL,
-    dropped_ms INTEGER NOT NULL
-) WITHOUT ROWID;
 CREATE TABLE pins (
     name TEXT PRIMARY KEY,
     created_ms INTEGER NOT NULL,
@@ -98,6 +102,8 @@ def open_for_writing(path: Path) -> sqlite3.Connection:
         connection.execute(f"PRAGMA cache_size = -{_WRITER_CACHE_KIB}")
         if _is_new(connection):
             _create(connection)
+        elif _version(connection) == 1:
+            _upgrade(connection)
         _check(connection, path)
     return connection
 
@@ -158,17 +164,54 @@ def _is_new(connection: sqlite3.Connection) -> bool:
 
 def _create(connection: sqlite3.Connection) -> None:
     connection.executescript(
-        f"BEGIN IMMEDIATE; {_TABLES} PRAGMA application_id = {_APPLICATION_ID};"
+        f"BEGIN IMMEDIATE; {_TABLES} {_SECOND} PRAGMA application_id = {_APPLICATION_ID};"
         f"PRAGMA user_version = {FORMAT_VERSION}; COMMIT;"
     )
 
 
-def _check(connection: sqlite3.Connection, path: Path) -> None:
+def _upgrade(connection: sqlite3.Connection) -> None:
+    """Bring a catalog of format 1 up to date, in one transaction.
+
+    Its rows stay as they are, since fields that were added have defaults. Buckets are counted: what
+    a catalog of that time knows of them are their streams.
+    """
+    connection.execute("BEGIN IMMEDIATE")
+    try:
+        if _version(connection) == 1:
+            connection.execute("DROP INDEX streams_due")
+            connection.execute("ALTER TABLE streams RENAME TO streams_1")
+            for statement in filter(str.strip, _SECOND.split(";")):
+                connection.execute(statement)
+            connection.execute(
+                "INSERT INTO streams SELECT number, name, deadline_ms, 0, NULL, row FROM streams_1"
+            )
+            connection.execute("DROP TABLE streams_1")
+            connection.execute("INSERT INTO facts VALUES ('flushed_ms', 0)")
+            complete(connection)
+            connection.execute(f"PRAGMA user_version = {FORMAT_VERSION}")
+        connection.execute("COMMIT")
+    except BaseException:
+        if connection.in_transaction:
+            connection.execute("ROLLBACK")
+        raise
+
+
+def _version(connection: sqlite3.Connection) -> int:
     (application,) = connection.execute("PRAGMA application_id").fetchone()
     (version,) = connection.execute("PRAGMA user_version").fetchone()
-    if application != _APPLICATION_ID:
+    return int(version) if application == _APPLICATION_ID else 0
+
+
+def _check(connection: sqlite3.Connection, path: Path) -> None:
+    version = _version(connection)
+    if not version:
         raise CatalogError(f"{path} is not a catalog of Holdfast.")
-    if version != FORMAT_VERSION:
+    if version < FORMAT_VERSION:
+        raise UnknownFormatError(
+            f"The catalog {path} has the format {version}, of an older version of Holdfast. "
+            "'holdfast serve' brings it up to date."
+        )
+    if version > FORMAT_VERSION:
         raise UnknownFormatError(
             f"The catalog {path} has the format {version}, and this version of Holdfast reads "
             f"{FORMAT_VERSION}. Use the version that wrote it, or a newer one."

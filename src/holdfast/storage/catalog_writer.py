@@ -242,9 +242,7 @@ def put_documents(connection: sqlite3.Connection, documents: Mapping[str, bytes 
     )
 
 
-def _put_dropped(
-    connection: sqlite3.Connection, dropped: Mapping[str, int], now_ms: int
-) -> None:
+def _put_dropped(connection: sqlite3.Connection, dropped: Mapping[str, int], now_ms: int) -> None:
     """Enter snapshots that are garbage from now on, unless a fork has them still."""
     connection.executemany(
         "INSERT OR IGNORE INTO dropped_snapshots SELECT ?1, ?2, ?3 "

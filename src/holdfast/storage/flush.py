@@ -129,6 +129,7 @@ class Flush:
             companions=[pack.name for pack in created],
             removed=gather.removed,
             documents=gather.documents(),
+            last_ms=gather.last_ms,
         )
         created.append(self._upload_pack(gather, small, meta))
 

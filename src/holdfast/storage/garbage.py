@@ -2,15 +2,17 @@
 
 An object is removed only if the catalog does not use it, it has been so for the grace period, and
 nobody who pinned the packs may still be reading it: a pin protects everything that was in use when
-it was made, so whatever went out of use after the oldest pin stays.
+it was made, so whatever went out of use after the oldest pin stays. Snapshots go by the same rule;
+see `snapshot_garbage`.
 """
 
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final
 
 from holdfast.failpoints import failpoint
+from holdfast.storage.snapshot_garbage import Collected, OrphanSweep, remove_dropped
 from holdfast.storage.swap import swap
 
 if TYPE_CHECKING:
@@ -21,13 +23,6 @@ _log = logging.getLogger(__name__)
 PACKS_PREFIX: Final = "packs/"
 
 
-class Collected(NamedTuple):
-    """What a collection removed."""
-
-    objects: int
-    size_bytes: int
-
-
 def collect(
     catalog: CatalogWriter,
     store: ObjectStore,
@@ -35,11 +30,13 @@ def collect(
     grace_ms: int,
     *,
     merging: bool = False,
+    sweep: OrphanSweep | None = None,
 ) -> Collected:
-    """Remove what is due: packs that are out of use, and objects no catalog row names.
+    """Remove what is due: packs and snapshots that are out of use, and objects no row names.
 
     While a merge is written its object has no row, and it may name packs that are dead by now; so
-    only what was out of use before is removed then.
+    only what was out of use before is removed then. `sweep` is where the search for snapshots that
+    were never published stands.
     """
     if not merging:
         _retire_dead(catalog, now_ms)
@@ -52,6 +49,11 @@ def collect(
         with catalog.transaction() as connection:
             connection.execute("DELETE FROM packs WHERE id = ?", (pack.id,))
         objects, size_bytes = objects + 1, size_bytes + pack.size_bytes
+    for done in (
+        remove_dropped(catalog, store, before_ms),
+        (sweep or OrphanSweep(store)).remove(catalog, before_ms, grace_ms),
+    ):
+        objects, size_bytes = objects + done.objects, size_bytes + done.size_bytes
     if merging:
         return Collected(objects, size_bytes)
     orphans = _orphans(catalog, store, before_ms)

@@ -115,12 +115,12 @@ class Gather:
             if kind == Kind.APPEND:
                 share = shares.get(record.stream) or self._share(record.stream)
                 share.write(record, position)
+                self.last_ms = record.at_ms
             elif kind == Kind.CREATE:
                 self._create(record, position)
+                self.last_ms = record.at_ms
             else:
                 self._apply_rare(record)
-            if kind not in _WITH_DEADLINES:
-                self.last_ms = record.at_ms
         self.through = position
 
     def documents(self) -> dict[str, bytes | None]:
@@ -133,6 +133,8 @@ class Gather:
 
     def _apply_rare(self, record: Record) -> None:
         kind = record.kind
+        if kind not in _WITH_DEADLINES:
+            self.last_ms = record.at_ms
         if kind == Kind.TOUCH:
             self._share(record.stream).row.deadline_ms = record.at_ms
         elif kind in {Kind.DELETE, Kind.EXPIRE}:

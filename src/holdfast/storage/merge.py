@@ -65,14 +65,15 @@ def merge(store: ObjectStore, clock: Clock, plan: Merge) -> NewPack:
     after, through = plan.sources[0].after, plan.sources[-1].through
     builder = PackBuilder(clock.random_u64(), after, through)
     name = pack_name(after, through, builder.salt)
-    rows, removed, documents = _composed(sources, after)
+    delta = _composed(sources, after)
     meta = PackMeta(
         clock.now_ms(),
         has_delta=True,
         supersedes=[*(row.name for row in plan.sources), *plan.superseded],
         companions=sorted(plan.companions),
-        removed=removed,
-        documents=documents,
+        removed=delta.removed,
+        documents=delta.documents,
+        last_ms=delta.last_ms,
     )
     size = 0
 
@@ -82,13 +83,13 @@ def merge(store: ObjectStore, clock: Clock, plan: Merge) -> NewPack:
             size += len(part)
             yield part
             failpoint("merge.uploading")
-        for part in builder.finish(meta, rows):
+        for part in builder.finish(meta, delta.rows):
             size += len(part)
             yield part
 
     store.put_parts(name, parts())
     failpoint("merge.uploaded")
-    return new_pack(name, size, builder, meta, len(rows))
+    return new_pack(name, size, builder, meta, len(delta.rows))
 
 
 def _contents(
@@ -132,17 +133,26 @@ def _gathered(parts: Iterator[bytes]) -> Iterator[bytes]:
     yield b"".join(held)
 
 
-def _composed(
-    sources: list[_Source], after: int
-) -> tuple[list[tuple[int, bytes]], list[int], dict[str, bytes | None]]:
-    """The deltas of neighbours as one: the last row of each stream, and who is gone."""
+class _Composed(NamedTuple):
+    """The deltas of neighbours as one."""
+
+    rows: list[tuple[int, bytes]]
+    removed: list[int]
+    documents: dict[str, bytes | None]
+    last_ms: int
+
+
+def _composed(sources: list[_Source], after: int) -> _Composed:
+    """The last row of each stream, who is gone, and the last of each document."""
     rows: dict[int, bytes] = {}
     removed: list[int] = []
     documents: dict[str, bytes | None] = {}
+    last_ms = 0
     for source in sources:
         delta = source.pack.delta()
         rows.update(delta.items())
         documents.update(delta.meta.documents)
+        last_ms = max(last_ms, delta.meta.last_ms)
         for number in delta.meta.removed:
             rows.pop(number, None)
             # A stream that was born in the merged range is unknown to anything before it.
@@ -150,4 +160,4 @@ def _composed(
                 removed.append(number)
     # Before the first position there was nothing that could be gone.
     kept = {key: value for key, value in documents.items() if after or value is not None}
-    return sorted(rows.items()), removed, kept
+    return _Composed(sorted(rows.items()), removed, kept, last_ms)

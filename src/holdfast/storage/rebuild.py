@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Final
 from holdfast.errors import CatalogError
 from holdfast.failpoints import failpoint
 from holdfast.format.rows import decode_row
+from holdfast.storage.bucket_sums import complete
 from holdfast.storage.catalog_check import check_streams
 from holdfast.storage.catalog_schema import open_for_reading
 from holdfast.storage.catalog_writer import (
@@ -104,11 +105,18 @@ def _insert(catalog: CatalogWriter, pack: Pack, delta: Delta | None) -> None:
                 )
                 put_rows(connection, _changes(delta))
                 put_documents(connection, delta.meta.documents)
+                _move_flushed_ms(connection, delta.meta.last_ms)
         except sqlite3.IntegrityError as error:
             raise CatalogError(
                 f"The packs contradict each other: what {pack.name} holds is in another as well "
                 f"({error}). The catalog was not replaced."
             ) from error
+
+
+def _move_flushed_ms(connection: sqlite3.Connection, last_ms: int) -> None:
+    connection.execute(
+        "UPDATE facts SET value = max(value, ?) WHERE name = 'flushed_ms'", (last_ms,)
+    )
 
 
 def _changes(delta: Delta) -> Iterator[RowChange]:
@@ -132,6 +140,8 @@ def _insert_retired(
 def _settle(catalog: CatalogWriter) -> None:
     """Let go of extents whose streams are gone, and count what is left."""
     with catalog.transaction() as connection:
+        # Packs of older versions do not tell of buckets.
+        complete(connection)
         connection.execute(
             "DELETE FROM extents WHERE NOT EXISTS (SELECT 1 FROM streams WHERE "
             "streams.number = extents.stream AND extents.start + extents.length > streams.start)"

@@ -1,6 +1,6 @@
-"""Verifying a store: every byte of every pack, and that the catalog says what the packs say.
+"""Verifying a store: every byte of packs and snapshots, and that the catalog says what they say.
 
-With a catalog, the packs it uses must be there and sound, and whatever else is in the store is only
+With a catalog, what it uses must be there and sound, and whatever else is in the store is only
 noted. Without one, a catalog is rebuilt from the packs in a temporary place and verified like any
 other, so what is found is what a repair would leave.
 
@@ -26,14 +26,16 @@ from holdfast.storage.catalog_check import (
 )
 from holdfast.storage.catalog_schema import damaged, open_for_reading
 from holdfast.storage.garbage import PACKS_PREFIX
+from holdfast.storage.lineage_check import LineageCheck
 from holdfast.storage.live_packs import resolve, survey, what_is_wrong
 from holdfast.storage.open_objects import store_owner
 from holdfast.storage.pack_reader import Pack
 from holdfast.storage.rebuild import build
+from holdfast.storage.snapshot_check import Published, SnapshotCheck
 from holdfast.storage.used_pack_check import UsedPackCheck
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from holdfast.storage.findings import Findings, Progress
     from holdfast.storage.objects import ObjectStore
@@ -53,22 +55,35 @@ class Verified(NamedTuple):
     spoilt: frozenset[str]
     # How far sound packs go that the catalog does not know.
     unused_through: int = 0
+    snapshots: int = 0
 
 
 def verify_catalog(
-    store: ObjectStore, path: Path, findings: Findings, progress: Progress
+    store: ObjectStore,
+    path: Path,
+    findings: Findings,
+    progress: Progress,
+    published: Sequence[Published] = (),
 ) -> Verified:
-    """Verify a catalog and every pack; raises a CatalogError if the catalog cannot be read."""
+    """Verify a catalog and every object; raises a CatalogError if the catalog cannot be read.
+
+    `published` are the snapshots that the log tells of.
+    """
     try:
         with closing(open_for_reading(path)) as connection:
-            return _Verification(store, connection, findings, progress).run()
+            return _Verification(store, connection, findings, progress, published).run()
     except (sqlite3.Error, TypeError, ValueError) as error:
         # SQLite keeps any type in any column, so a damaged value may be one that makes no sense.
         raise damaged(path, error) from error
 
 
-def verify_store(store: ObjectStore, findings: Findings, progress: Progress) -> Verified:
-    """Verify every pack, and that those which are live make up a whole catalog."""
+def verify_store(
+    store: ObjectStore,
+    findings: Findings,
+    progress: Progress,
+    published: Sequence[Published] = (),
+) -> Verified:
+    """Verify every object, and that the packs which are live make up a whole catalog."""
     live = resolve(survey(store).sound)
     if live.missing is not None:
         findings.damage(
@@ -83,7 +98,7 @@ def verify_store(store: ObjectStore, findings: Findings, progress: Progress) -> 
         except CatalogError as error:
             findings.damage(PACKS, error.message)
             return Verified(live.through, 0, 0, 0, frozenset(live.names), frozenset())
-        return verify_catalog(store, path, findings, progress)
+        return verify_catalog(store, path, findings, progress, published)
 
 
 class _Verification:
@@ -95,11 +110,13 @@ class _Verification:
         connection: sqlite3.Connection,
         findings: Findings,
         progress: Progress,
+        published: Sequence[Published],
     ) -> None:
         self._store = store
         self._connection = connection
         self._findings = findings
         self._progress = progress
+        self._published = published
         self._used = UsedPackCheck(store, connection, findings, self._advance)
         self._sizes: dict[str, int] = {}
         self._done = 0
@@ -112,7 +129,8 @@ class _Verification:
         check_file(connection)
         self._check_identity()
         self._sizes = {info.name: info.size_bytes for info in self._store.list(PACKS_PREFIX)}
-        self._total = sum(self._sizes.values())
+        snapshots = SnapshotCheck(self._store, connection, findings, self._published)
+        self._total = sum(self._sizes.values()) + snapshots.size_bytes
         packs = pack_rows(connection)
         in_use = [row for row in packs if row.retired_ms is None]
         flushed = int(fact(connection, "flushed"))
@@ -123,7 +141,11 @@ class _Verification:
                 self._used.check(row, self._sizes.get(row.name))
         names = frozenset(row.name for row in in_use)
         self._check_unused(names, {row.name for row in packs if row.retired_ms is not None})
+        snapshots.run(self._advance)
+        self._done = self._total
+        self._progress(self._done, self._total)
         check_streams(connection, findings)
+        LineageCheck(connection, findings).run()
         self._used.deltas.finish(flushed)
         (streams,) = connection.execute("SELECT count(*) FROM streams").fetchone()
         return Verified(
@@ -134,6 +156,7 @@ class _Verification:
             names,
             frozenset(self._used.spoilt),
             self._unused_through,
+            snapshots.count,
         )
 
     def _check_identity(self) -> None:

@@ -28,6 +28,7 @@ from holdfast.storage.flush import Flush
 from holdfast.storage.garbage import collect, pin, unpin
 from holdfast.storage.merge import Merge, merge
 from holdfast.storage.merge_plan import next_merge
+from holdfast.storage.snapshot_garbage import OrphanSweep
 from holdfast.storage.swap import plan_merge, swap, verified_packs
 
 if TYPE_CHECKING:
@@ -61,6 +62,7 @@ class StorageWorker:
         self._merge_packs = merge_packs
         self._grace_ms = int(garbage_grace_s * 1000)
         self._flush = Flush(catalog, store, clock, read_file)
+        self._sweep = OrphanSweep(store)
         # Packs that could not be read: merging would fail again and again.
         self._spoilt: set[str] = set()
         self.counters = WorkCounters()
@@ -170,6 +172,7 @@ class StorageWorker:
             self._clock.now_ms(),
             self._grace_ms,
             merging=self.merging is not None,
+            sweep=self._sweep,
         )
         self.counters.objects_removed += done.objects
         self.counters.removed_bytes += done.size_bytes

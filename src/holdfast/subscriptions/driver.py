@@ -61,6 +61,8 @@ class Driver:
         )
         self._wake_streams = WakeStreamOutlet(self, shard)
         self._stopped = False
+        # The position up to which batches are known here.
+        self._heard = 0
         self.wakes = 0
 
     def start(self) -> None:
@@ -80,19 +82,32 @@ class Driver:
 
     def watch(self) -> None:
         """Hear of batches from now on; without subscriptions they cost nothing."""
-        if self.published not in self._shard.watchers:
-            self._shard.watchers.append(self.published)
+        if self._published not in self._shard.watchers:
+            self._shard.watchers.append(self._published)
+            self._heard = self._shard.state.journal.last
 
-    def published(self, batch: Batch, changes: JournalBatch) -> None:
+    def catch_up(self) -> None:
+        """Hear of what is published already: an answer to an append comes before we are told."""
+        journal = self._shard.state.journal
+        if self._published in self._shard.watchers and journal.last > self._heard:
+            for changes in list(journal.after(self._heard)):
+                self._hear(changes)
+
+    def _published(self, _batch: Batch, changes: JournalBatch) -> None:
+        if changes.position > self._heard:
+            self._hear(changes)
+
+    def _hear(self, changes: JournalBatch) -> None:
         """A batch is durable: find out who has work now."""
-        self.ledger.published(batch.position)
+        self._heard = changes.position
+        self.ledger.published(changes.position)
         if not self.registry.entries:
             return
         woken: dict[Entry, None] = {}
         rare = changes.rare
         known = self.registry.known_audience
         for index, number in enumerate(changes.streams):
-            if rare is not None and index in rare:
+            if index in rare:
                 kind, name = rare[index]
                 self._changed(kind, name, number, changes.ends[index], woken)
             elif changes.lengths[index]:
@@ -182,7 +197,7 @@ class Driver:
         if action in {Action.EXPIRE, Action.WITHDRAW}:
             self.conclude(entry, machine.end_wake(state), {})
             return True
-        if False:
+        if entry.commits:
             # Nobody hears of what might still come to nothing.
             return False
         if action is Action.DELIVER:

@@ -122,11 +122,11 @@ class Ledger:
 
     def published(self, position: int) -> None:
         """A batch is durable, and with it everything up to its position."""
-        while self._under_way:
-            commit = self._under_way[0]
-            if not commit.unknown or commit.position > position:
-                return
-            self._settle(commit)
+        while self._under_way and self._under_way[0].position <= position:
+            commit = self._under_way.popleft()
+            self._forget(commit)
+            commit.answer(None)
+            self._settled(commit.entry)
 
     def _changes(self, entry: Entry, step: Step) -> dict[str, bytes | None]:
         subscription_id = entry.state.id
@@ -149,22 +149,12 @@ class Ledger:
 
     def _done(self, commit: _Commit, outcome: object) -> None:
         if outcome is None:
-            # What came before is durable too, though the log may not have said so in time.
-            while self._under_way[0] is not commit:
-                self._settle(self._under_way[0])
-            self._settle(commit)
+            self.published(commit.position)
             return
         assert isinstance(outcome, HoldfastError)
         if isinstance(outcome, CommitUnknownError):
             commit.unknown = True
         commit.answer(outcome)
-
-    def _settle(self, commit: _Commit) -> None:
-        assert self._under_way[0] is commit, "steps become durable in their order"
-        self._under_way.popleft()
-        self._forget(commit)
-        commit.answer(None)
-        self._settled(commit.entry)
 
     def _forget(self, commit: _Commit) -> None:
         commit.entry.commits -= 1

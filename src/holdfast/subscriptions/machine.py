@@ -14,8 +14,8 @@ Rules:
   generation. Whoever speaks of another wake is fenced off.
 - A lease is a deadline. Webhook: it runs from the delivery on, each valid callback moves it, and
   so does each delivery that is tried again. Pull-wake: from the claim on, each ack moves it.
-- A delivery that fails is repeated with the same wake, after 1 s, 2 s, … 60 s. The schedule
-  outlives the wake: a new one does not reach a failing receiver any sooner.
+- A delivery that fails is repeated with the same wake, after 1 s, 2 s, … 60 s. That moves the
+  lease, so that no new wake reaches a failing receiver any sooner.
 - A valid callback shows that the wake has arrived, whatever became of the delivery's answer.
 - Nothing here happens by itself: `next_action` says what is to be done with a state at a time, and
   is asked again after every change. So a restart needs nothing but the state.
@@ -100,19 +100,12 @@ def start_wake(state: Subscription, wake_id: str, now_ms: int) -> Subscription:
     wake = replace(state, generation=state.generation + 1, wake_id=wake_id)
     if state.type == "pull-wake":
         return wake
-    due_ms = max(now_ms, state.next_attempt_ms or 0)
-    return replace(wake, next_attempt_ms=due_ms, lease_ms=due_ms + state.lease_ttl_ms)
+    return replace(wake, next_attempt_ms=now_ms, lease_ms=now_ms + state.lease_ttl_ms)
 
 
 def end_wake(state: Subscription) -> Subscription:
-    """Nobody has the wake any more; a failing receiver's schedule stays."""
-    return replace(
-        state,
-        wake_id=None,
-        holder=None,
-        lease_ms=None,
-        next_attempt_ms=state.next_attempt_ms if state.failures else None,
-    )
+    """Nobody has the wake any more."""
+    return replace(state, wake_id=None, holder=None, lease_ms=None, next_attempt_ms=None)
 
 
 # Webhooks.

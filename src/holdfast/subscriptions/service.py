@@ -120,6 +120,7 @@ class Subscriptions:
         the HoldfastError that it raised or that kept it from becoming durable.
         """
         outcome: Answer | HoldfastError
+        self.driver.catch_up()
         try:
             outcome = act()
         except HoldfastError as error:

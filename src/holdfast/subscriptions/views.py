@@ -47,6 +47,7 @@ def summary(entry: Entry, kid: str) -> dict[str, Any]:
     """A subscription without its streams."""
     state = entry.state
     webhook = None
+    failing = state.failures > 0 and state.next_attempt_ms is not None
     if state.webhook_url is not None:
         signing = {"alg": "ed25519", "kid": kid, "jwks_url": f"{_root(state)}/jwks.json"}
         webhook = {"url": state.webhook_url, "signing": signing}
@@ -59,14 +60,14 @@ def summary(entry: Entry, kid: str) -> dict[str, Any]:
         "wake_stream": None if state.wake_stream is None else path_of(state.wake_stream),
         "lease_ttl_ms": state.lease_ttl_ms,
         "created_at": time_text(state.created_ms),
-        "status": "failed" if state.failures else "active",
+        "status": "failed" if failing else "active",
         "description": state.description,
         "generation": state.generation,
         "links": len(entry.links),
         "pending": len(entry.pending),
         "holder": state.holder,
         "lease_until": time_text(state.lease_ms),
-        "next_attempt_at": time_text(state.next_attempt_ms) if state.failures else None,
+        "next_attempt_at": time_text(state.next_attempt_ms) if failing else None,
     }
 
 

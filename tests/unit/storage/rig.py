@@ -2,7 +2,19 @@
 
 from functools import partial
 
-from holdfast.format.records import Kind, Record, StreamMeta, encode, stream_number
+from xxhash import xxh3_64_intdigest
+
+from holdfast.format.records import (
+    Fork,
+    Kind,
+    Record,
+    Snapshot,
+    StreamMeta,
+    encode,
+    encode_documents,
+    encode_snapshot,
+    stream_number,
+)
 from holdfast.format.segments import SegmentHeader, encode_batch, encode_header
 from holdfast.storage.catalog import Catalog
 from holdfast.storage.catalog_writer import CatalogWriter
@@ -40,12 +52,23 @@ class Log:
     # Records of the open batch.
 
     def create(
-        self, name, body=b"", content_type=BINARY, *, ttl_s=None, expires_at_ms=None, **more
+        self,
+        name,
+        body=b"",
+        content_type=BINARY,
+        *,
+        ttl_s=None,
+        expires_at_ms=None,
+        fork=None,
+        **more,
     ):
         number = stream_number(self.position, len(self.open))
-        meta = StreamMeta(name, content_type, ttl_s, expires_at_ms)
+        meta = StreamMeta(name, content_type, ttl_s, expires_at_ms, fork)
         self.open.append(Record(Kind.CREATE, number, self.now_ms, body, meta=meta, **more))
         return number
+
+    def fork(self, name, source, source_name, offset, body=b"", **more):
+        return self.create(name, body, fork=Fork(source, source_name, offset), **more)
 
     def append(self, number, body=b"", **more):
         self.open.append(Record(Kind.APPEND, number, self.now_ms, body, **more))
@@ -58,6 +81,20 @@ class Log:
 
     def expire(self, number):
         self.open.append(Record(Kind.EXPIRE, number, self.now_ms))
+
+    def snapshot(self, number, snapshot):
+        payload = encode_snapshot(snapshot)
+        self.open.append(Record(Kind.SNAPSHOT, number, self.now_ms, payload))
+
+    def create_bucket(self, name):
+        self.open.append(Record(Kind.CREATE_BUCKET, 0, self.now_ms, name.encode()))
+
+    def delete_bucket(self, name):
+        self.open.append(Record(Kind.DELETE_BUCKET, 0, self.now_ms, name.encode()))
+
+    def documents(self, **changes):
+        payload = encode_documents(changes)
+        self.open.append(Record(Kind.DOCUMENTS, 0, self.now_ms, payload))
 
     # Batches and segments.
 
@@ -229,6 +266,11 @@ class Rig:
         self.clock.run()
         (answer,) = answers
         return answer
+
+
+def snapshot_of(name, offset, body=b"a snapshot"):
+    """A snapshot of this body, which is the object `name`."""
+    return Snapshot(offset, name, TEXT, len(body), xxh3_64_intdigest(body))
 
 
 def failing_at(name, error):

@@ -4,7 +4,7 @@ import logging
 
 import pytest
 
-from holdfast.engine.requests import CreateRequest
+from holdfast.engine.requests import AppendRequest, CreateRequest
 from tests.unit.engine.driver import Ask, reply
 from tests.unit.subscriptions.desk import Desk, tails
 
@@ -105,6 +105,18 @@ class TestClaim:
         desk.pull()
         said = desk.claim()
         assert (said.status, said.code) == (409, "NO_PENDING_WORK")
+
+    def test_an_append_can_be_claimed_as_soon_as_it_is_answered(self, desk):
+        """That is before those who watch the shard are told of it."""
+        desk.pull()
+        desk.create_stream("events/a")
+        claims = []
+        request = AppendRequest(b"1", "application/json")
+        desk.engine.shard.append(
+            "events/a", request, lambda _context, _outcome: claims.append(desk.ask("claim", "w")), 0
+        )
+        desk.engine.commit()
+        assert [each.status for each in claims] == [200]
 
     def test_is_not_for_webhooks_and_not_for_what_is_not_there(self, desk):
         desk.webhook()

@@ -82,9 +82,8 @@ class Gate:
             identity is not None
             and identity.everywhere < need
             and identity.whole_buckets.get(bucket, 0) < need
-            and not identity.allows(need, bucket, stream_id, is_prefix=is_prefix)
         ):
-            raise _forbidden(identity, need, bucket, stream_id, is_prefix=is_prefix)
+            check_scope(identity, need, bucket, stream_id, is_prefix=is_prefix)
         if self._bucket_limit is not None and bucket:
             self._take(self._bucket_limit, bucket, "for one bucket")
         return identity
@@ -115,12 +114,14 @@ class Gate:
             )
 
 
-def _forbidden(
-    identity: Identity, need: Need, bucket: str, stream_id: str, *, is_prefix: bool
-) -> ForbiddenError:
-    """The refusal, with the scope that would do."""
+def check_scope(
+    identity: Identity, need: Need, bucket: str, stream_id: str, *, is_prefix: bool = False
+) -> None:
+    """Raise, with the scope that would do, unless whoever it is may do this."""
+    if identity.allows(need, bucket, stream_id, is_prefix=is_prefix):
+        return
     stream = stream_id if stream_id or is_prefix else None
     wanted = Scope(need, bucket or ALL_BUCKETS, stream, is_prefix)
-    return ForbiddenError(
+    raise ForbiddenError(
         f"The token of {identity.name!r} does not allow this; it needs the scope {wanted}."
     )

@@ -37,8 +37,10 @@ ALWAYS: Final = (
 # Where the request must have a good path of a stream or bucket.
 FLAT_PATH: Final = ("not_found",)
 BUCKET_PATH: Final = ("invalid_bucket_id", "not_found")
+STREAM_PATH: Final = (*BUCKET_PATH, "invalid_stream_id")
+# The same where the bucket has to exist.
 OF_BUCKET: Final = (*BUCKET_PATH, "bucket_not_found")
-BUCKETED_PATH: Final = (*OF_BUCKET, "invalid_stream_id")
+BUCKETED_PATH: Final = (*STREAM_PATH, "bucket_not_found")
 # Where a stream has to be found, something is written, or older bytes are read.
 LOOK_UP: Final = ("stream_not_found", "stream_deleted", "catalog_damaged")
 WRITES: Final = ("commit_failed", "commit_unknown")

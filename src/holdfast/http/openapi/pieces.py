@@ -45,14 +45,24 @@ def listed(kind: Json) -> Json:
     return {"type": "array", "items": kind}
 
 
-def record(description: str, optional: Json | None = None, **properties: Json) -> Json:
-    """An object with these properties, all of them there but for the optional ones."""
+def record(description: str, /, **properties: Json) -> Json:
+    """An object with these properties, all of which are always there."""
     return {
         "type": "object",
         "description": description,
-        "properties": properties | (optional or {}),
+        "properties": properties,
         "required": list(properties),
     }
+
+
+def event(name: str, data: Json, **fields: Json) -> Json:
+    """A Server-Sent Event, as an object of its fields."""
+    return record("An event.", event={"const": name}, data=data, **fields)
+
+
+def as_json(kind: Json) -> Json:
+    """Text that is JSON."""
+    return TEXT | {"contentMediaType": JSON_TYPE, "contentSchema": kind}
 
 
 def derived(*types: type) -> dict[str, Json]:

@@ -1,0 +1,128 @@
+"""The server does what its OpenAPI document says, whatever it is asked."""
+
+import json
+from collections.abc import Iterator
+from copy import deepcopy
+from typing import Any
+
+import httpx
+import pytest
+import requests
+import schemathesis
+from hypothesis import HealthCheck, Phase, settings
+from schemathesis.checks import not_a_server_error
+from schemathesis.openapi import from_dict
+from schemathesis.specs.openapi.checks import (
+    allow_header_conformance,
+    content_type_conformance,
+    response_headers_conformance,
+    response_schema_conformance,
+    status_code_conformance,
+    unsupported_method,
+)
+
+from holdfast.http.openapi.document import document
+from tests.http.conftest import DEADLINE_S
+from tests.http.described import World
+from tests.server_process import ServerProcess
+
+CHECKS = [
+    not_a_server_error,
+    status_code_conformance,
+    content_type_conformance,
+    response_schema_conformance,
+    response_headers_conformance,
+    unsupported_method,
+    allow_header_conformance,
+]
+EXAMPLES = 15
+BRIEF_S = 0.02
+
+
+@schemathesis.deserializer("application/x-ndjson")
+def lines(_context: Any, response: schemathesis.Response) -> list[Any]:
+    """What is one line each is one array in the document."""
+    return [json.loads(line) for line in response.content.splitlines()]
+
+
+def strict() -> dict[str, Any]:
+    """The document with answers that must not hold anything but what it names."""
+    found = deepcopy(document())
+    _close(found["components"]["schemas"])
+    # Where it is served from matters to clients, not here.
+    return found | {"servers": [{"url": "/"}]}
+
+
+def _close(part: Any) -> None:
+    if isinstance(part, list):
+        for each in part:
+            _close(each)
+    elif isinstance(part, dict):
+        for each in part.values():
+            _close(each)
+        if part.get("type") == "object" and "properties" in part:
+            part["additionalProperties"] = False
+
+
+SCHEMA = from_dict(
+    strict(),
+    config=schemathesis.Config.from_dict(
+        {
+            "seed": 1,
+            "phases": {"stateful": {"enabled": False}},
+            "generation": {"database": "none", "deterministic": True},
+        }
+    ),
+)
+
+
+@pytest.fixture(scope="module")
+def quick_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
+    """A server whose live reads are over at once."""
+    data_dir = tmp_path_factory.mktemp("described") / "data"
+    settings = {"long_poll_timeout": BRIEF_S, "sse_lifetime": BRIEF_S}
+    with ServerProcess(data_dir, **settings) as process:
+        yield process
+
+
+@pytest.fixture(scope="module")
+def world(quick_server: ServerProcess) -> Iterator[World]:
+    with httpx.Client(base_url=quick_server.url, timeout=DEADLINE_S) as client:
+        yield World(client)
+
+
+@pytest.fixture(scope="module")
+def session() -> Iterator[requests.Session]:
+    with requests.Session() as session:
+        yield session
+
+
+@SCHEMA.parametrize()
+@settings(
+    max_examples=EXAMPLES,
+    deadline=None,
+    derandomize=True,
+    phases=[Phase.explicit, Phase.generate],
+    suppress_health_check=list(HealthCheck),
+)
+def test_answers_are_as_described(
+    case: schemathesis.Case, quick_server: ServerProcess, world: World, session: requests.Session
+) -> None:
+    world.prepare(case)
+    case.call_and_validate(
+        base_url=quick_server.url,
+        session=session,
+        checks=CHECKS,
+        timeout=DEADLINE_S,
+        allow_redirects=False,
+    )
+
+
+def test_the_document_is_served(client: httpx.Client) -> None:
+    served = client.get("/openapi.json")
+    assert served.status_code == 200
+    assert served.headers["Content-Type"] == "application/json"
+    assert served.json() == document()
+    head = client.head("/openapi.json")
+    assert head.headers["Content-Length"] == str(len(served.content))
+    assert head.content == b""

@@ -1,0 +1,127 @@
+"""The OpenAPI document lists every route, every scope and every error code, and nothing else."""
+
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from openapi_spec_validator import validate
+
+from holdfast.errors import error_classes
+from holdfast.http import subscription_routes
+from holdfast.http.access.scopes import Need
+from holdfast.http.openapi.document import document, render
+from holdfast.http.openapi.failures import ALWAYS, NEVER_ANSWERED
+from holdfast.http.routes import Resource, Route
+from holdfast.http.tree import TREE
+
+CONTROL = "/v1/stream/__ds"
+SUBSCRIPTION = f"{CONTROL}/subscriptions/{{subscription}}"
+# Of tokens that are no service tokens: the handlers check them.
+OF_WAKES = {f"{SUBSCRIPTION}/{action}" for action in ("callback", "ack", "release")}
+
+
+def resources() -> Iterator[tuple[str, Resource]]:
+    """Every resource of the server with its path as the document writes it."""
+    for fixed, resource in TREE.fixed.items():
+        yield fixed.decode(), resource
+    yield "/v1/stream/{path}", TREE.stream
+    yield "/{bucket}", TREE.bucket
+    yield "/{bucket}/{stream}", TREE.stream
+    for below, resource in TREE.of_bucket.items():
+        yield f"/{{bucket}}/streams/{below.decode()}".rstrip("/"), resource
+    for below, resource in TREE.of_stream.items():
+        yield f"/{{bucket}}/{{stream}}/{below.decode()}", resource
+    yield "/{bucket}/{stream}/snapshot/{offset}", TREE.snapshot
+    yield f"{CONTROL}/jwks.json", subscription_routes._KEYS
+    yield f"{CONTROL}/subscriptions", subscription_routes._ALL
+    yield SUBSCRIPTION, subscription_routes._SUBSCRIPTION
+    yield f"{SUBSCRIPTION}/streams/{{path}}", subscription_routes._STREAM
+    for action, resource in subscription_routes._ACTIONS.items():
+        yield f"{SUBSCRIPTION}/{action.decode()}", resource
+
+
+def routes() -> dict[tuple[str, str], Route]:
+    return {
+        (path, method.decode().lower()): route
+        for path, resource in resources()
+        for method, route in resource.routes.items()
+    }
+
+
+def operations() -> dict[tuple[str, str], Any]:
+    return {
+        (path, method): operation
+        for path, item in document()["paths"].items()
+        for method, operation in item.items()
+        if method != "parameters"
+    }
+
+
+def test_it_is_valid() -> None:
+    validate(document())
+
+
+def test_every_route_is_in_it_and_nothing_else() -> None:
+    assert set(operations()) == set(routes())
+
+
+@pytest.mark.parametrize("path", [path for path, _ in resources() if path.startswith(CONTROL)])
+def test_paths_of_subscriptions_lead_to_their_resources(path: str) -> None:
+    raw = path.removeprefix(CONTROL).replace("{subscription}", "a").replace("{path}", "b/c")
+    found = subscription_routes.resolve(raw.encode())
+    assert found is not None
+    assert found[0] is dict(resources())[path]
+
+
+def test_it_says_what_each_route_needs() -> None:
+    needs = {key: route.need for key, route in routes().items()}
+    said = {
+        key: Need[operation.get("x-scope", "nothing").upper()]
+        for key, operation in operations().items()
+    }
+    assert said == needs
+
+
+def test_it_says_which_token_each_route_takes() -> None:
+    for (path, method), operation in operations().items():
+        takes = {name for each in operation["security"] for name in each}
+        if path in OF_WAKES and method == "post":
+            assert takes == {"wake"}
+        else:
+            assert takes == ({"bearer"} if "x-scope" in operation else set())
+
+
+def test_every_error_code_that_can_be_answered_is_in_it() -> None:
+    listed = document()["components"]["schemas"]["ErrorCode"]["enum"]
+    assert set(listed) == set(error_classes()) - NEVER_ANSWERED
+    in_use = set()
+    for response in document()["components"]["responses"].values():
+        in_use |= set(re.findall(r"`(\w+)`", response["description"]))
+    # The general forms of others, and what belongs to no operation.
+    assert set(listed) - in_use == {"conflict", "gone", "method_not_allowed"}
+
+
+def test_every_operation_can_fail_as_any_request_can() -> None:
+    wanted = {str(error_classes()[code].status) for code in ALWAYS}
+    for operation in operations().values():
+        assert wanted <= set(operation["responses"])
+
+
+def test_operations_have_names_of_their_own() -> None:
+    names = [operation["operationId"] for operation in operations().values()]
+    assert len(set(names)) == len(names)
+
+
+def test_it_is_made_once() -> None:
+    assert render() is render()
+
+
+def test_it_names_nothing_that_is_not_there() -> None:
+    references = set(re.findall(rb'"#/components/(\w+)/([^"]+)"', render()))
+    components = document()["components"]
+    assert {(kind.decode(), name.decode()) for kind, name in references} == {
+        (kind, name)
+        for kind in ("headers", "parameters", "responses", "schemas")
+        for name in components[kind]
+    }
