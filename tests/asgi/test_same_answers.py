@@ -6,23 +6,29 @@ What HTTP/1.1 itself asks for is the host's business here, and stays in `tests/h
 from importlib import import_module
 from types import ModuleType
 
+from tests.http.test_listing import sorted_bucket
 from tests.http.test_restart import restart
 
-__all__ = ["restart"]
+__all__ = ["restart", "sorted_bucket"]
 
 NAMES = (
     "append",
+    "bootstrap",
+    "buckets",
     "caching",
     "close",
+    "conditional_writes",
     "cors",
     "create",
     "delete",
     "head",
     "json_mode",
+    "listing",
     "long_poll",
     "producers",
     "read",
     "restart",
+    "snapshots",
     "sse",
     "ttl",
 )

@@ -23,9 +23,8 @@ def documented(page: str, pattern: str) -> set[str]:
 
 
 def test_every_error_code_is_documented_with_its_status() -> None:
-    rows = re.findall(
-        r"^\| `([a-z_]+)`(\*?) \| (\d{3}) \|", (ROOT / "docs/http.md").read_text(), re.MULTILINE
-    )
+    pages = "".join((ROOT / "docs" / page).read_text() for page in ("http.md", "subscriptions.md"))
+    rows = re.findall(r"^\| `([A-Za-z_]+)`(\*?) \| (\d{3}) \|", pages, re.MULTILINE)
     assert {code: (int(status), star == "*") for code, star, status in rows} == {
         code: (cls.status, cls.retryable)
         for code, cls in error_classes().items()

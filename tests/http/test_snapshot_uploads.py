@@ -157,6 +157,7 @@ def test_client_goes_away_meanwhile(start_server, client_of, size, half) -> None
         sending = Upload(connection, stream, 5, size)
         if half:
             sending.send_half()
+            until(lambda: size == SMALL_BYTES or objects(server))
         stream.head()
     assert stream.append(b"6").status_code == 204
     assert "Stream-Snapshot-Offset" not in stream.head().headers

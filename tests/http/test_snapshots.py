@@ -239,6 +239,16 @@ def test_reads_before_the_snapshot_are_410(client, live, cold) -> None:
     assert stream.get({"offset": "now", "live": live}).status_code in {200, 204}
 
 
+@pytest.mark.spec("extensions 2.2-9")
+def test_known_etag_does_not_help(client) -> None:
+    stream = bucket_stream(client, b"12345", b"678")
+    known = stream.read("-1").headers["ETag"]
+    assert stream.get({"offset": "-1"}, if_none_match=known).status_code == 304
+    stream.publish(offset(5))
+    check_error(stream.get({"offset": "-1"}, if_none_match=known), 410, "offset_gone")
+    check_error(stream.get({"offset": "-1"}, if_none_match="*"), 410, "offset_gone")
+
+
 @pytest.mark.spec("extensions 3.4-1")
 def test_plain_reads_give_no_snapshot(client) -> None:
     stream = bucket_stream(client, b"12345", b"678")

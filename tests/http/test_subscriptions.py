@@ -229,6 +229,7 @@ class TestPullWake:
             answer = api.client.post(f"{api.url}/{action}", json={}, headers=headers)
             assert answer.status_code == 401
             assert answer.json()["error"]["code"] == "TOKEN_INVALID"
+            assert answer.headers["WWW-Authenticate"].startswith("Bearer")
         assert api.post(action, {}, "made.up").status_code in {400, 401}
 
 

@@ -16,12 +16,20 @@ SALT = 4711
 
 
 class LogSegment(NamedTuple):
-    """A segment of a copied log, as an export gives it."""
+    """A segment of a copied log, as an export gives it, with one batch."""
 
     number: int
     first_position: int
     last_position: int
-    data: bytes = b"a segment"
+    text: bytes = b"a segment"
+    records: tuple[Record, ...] = ()
+
+    @property
+    def data(self):
+        salt = 42
+        records = self.records or (Record(Kind.APPEND, 1, 0, self.text),)
+        header = encode_header(SegmentHeader(salt, self.first_position, 0, 0))
+        return header + encode_batch(salt, self.first_position, b"".join(map(encode, records)))
 
 
 class Source:
@@ -90,6 +98,7 @@ class Source:
             running.copy_catalog(ignore)
             running.find_missing()
             running.copy_packs(ignore)
+            running.copy_snapshots(ignore)
             return running.finish()
 
 

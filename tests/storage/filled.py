@@ -3,9 +3,20 @@
 from contextlib import closing, contextmanager
 
 import pytest
+from xxhash import xxh3_64_intdigest
 
 from holdfast import failpoints
-from holdfast.format.records import Kind, Record, StreamMeta, encode, stream_number
+from holdfast.format.records import (
+    Fork,
+    Kind,
+    Record,
+    Snapshot,
+    StreamMeta,
+    encode,
+    encode_documents,
+    encode_snapshot,
+    stream_number,
+)
 from holdfast.format.segments import HEADER_BYTES, SegmentHeader, encode_batch, encode_header
 from holdfast.protocol.producer import Producer
 from holdfast.storage.catalog_schema import open_for_reading
@@ -15,6 +26,7 @@ from holdfast.storage.findings import Findings
 from holdfast.storage.flush import SegmentRef
 from holdfast.storage.memory_objects import MemoryObjects
 from holdfast.storage.open_objects import claim
+from holdfast.storage.snapshot_check import Published
 from holdfast.storage.swap import swap, verified_packs
 from holdfast.storage.verify import verify_catalog, verify_store
 from holdfast.storage.worker import StorageWorker
@@ -45,6 +57,8 @@ class Filled:
             read_file=self._files.__getitem__,
         )
         self.position = 0
+        self.published = []
+        self._names = {}
         self._segments = []
         self._bodies = []
 
@@ -62,9 +76,31 @@ class Filled:
 
     def create(self, name, payload=b"", content_type="text/plain", **meta):
         number = stream_number(self.position + 1, 0)
-        about = StreamMeta(f"_default/{name}", content_type, **meta)
+        self._names[number] = name if "/" in name else f"_default/{name}"
+        about = StreamMeta(self._names[number], content_type, **meta)
         self._batch(Record(Kind.CREATE, number, self._now(), payload, meta=about))
         return number
+
+    def fork(self, name, source, offset, payload=b""):
+        return self.create(name, payload, fork=Fork(source, self._names[source], offset))
+
+    def snapshot(self, number, offset, body=b"a snapshot"):
+        """Store a body and publish it; the name of its object."""
+        name = f"snapshots/{number:016x}/{offset:020d}-{self.clock.random_u64():016x}"
+        self.store.put(name, body)
+        snapshot = Snapshot(offset, name, "text/plain", len(body), xxh3_64_intdigest(body))
+        self._batch(Record(Kind.SNAPSHOT, number, self._now(), encode_snapshot(snapshot)))
+        self.published.append(Published(self.position, number, snapshot))
+        return name
+
+    def create_bucket(self, name):
+        self._batch(Record(Kind.CREATE_BUCKET, 0, self._now(), name.encode()))
+
+    def delete_bucket(self, name):
+        self._batch(Record(Kind.DELETE_BUCKET, 0, self._now(), name.encode()))
+
+    def documents(self, changes):
+        self._batch(Record(Kind.DOCUMENTS, 0, self._now(), encode_documents(changes)))
 
     def append(self, number, payload, *, producer=None, closes=False):
         record = Record(Kind.APPEND, number, self._now(), payload, closes)
@@ -156,7 +192,9 @@ class Filled:
 
     def verify(self):
         findings, seen = Findings(), []
-        verified = verify_catalog(self.store, self.path, findings, lambda *done: seen.append(done))
+        verified = verify_catalog(
+            self.store, self.path, findings, lambda *done: seen.append(done), self.published
+        )
         assert not seen or seen[-1] == (verified.size_bytes, verified.size_bytes)
         assert all(done <= total for done, total in seen)
         return findings
@@ -172,6 +210,7 @@ class Filled:
             return {
                 "facts": connection.execute("SELECT * FROM facts ORDER BY name").fetchall(),
                 "streams": connection.execute("SELECT * FROM streams ORDER BY number").fetchall(),
+                "documents": connection.execute("SELECT * FROM documents").fetchall(),
                 "packs": connection.execute(
                     "SELECT name, size_bytes, data_bytes, dead_bytes, messages, rows, has_delta, "
                     "after, through, salt, created_ms FROM packs WHERE retired_ms IS NULL "

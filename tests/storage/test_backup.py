@@ -1,6 +1,7 @@
 """Backups: what they consist of, what they leave out, and what goes wrong without harm."""
 
 import sqlite3
+import threading
 from contextlib import closing, suppress
 
 import msgspec
@@ -32,8 +33,9 @@ from holdfast.storage.manifest import (
     write_manifest,
 )
 from holdfast.storage.memory_objects import MemoryObjects
+from holdfast.storage.object_copy import PIECE_BYTES
 from holdfast.storage.open_objects import claim
-from holdfast.storage.pack_copy import PIECE_BYTES, verified_pieces
+from holdfast.storage.pack_copy import verified_pieces
 from holdfast.testing import FakeClock, FaultyObjects
 from tests.storage.backup_source import LogSegment, Source, ignore, pack_names
 
@@ -78,7 +80,9 @@ class TestWhatItConsistsOf:
         assert made.store == "mark-of-source"
         assert (made.streams, made.stored_bytes) == (2, 11)
         assert {pack.name for pack in made.packs} == source.packs
-        assert [(each.first_position, each.size_bytes) for each in made.log] == [(2, 9), (4, 7)]
+        sizes = [len(segment.data) for segment in log]
+        assert [each.size_bytes for each in made.log] == sizes
+        assert [each.first_position for each in made.log] == [2, 4]
         own = f"backups/{made.id}/"
         assert names(place) == [
             f"{own}catalog.sqlite",
@@ -185,7 +189,7 @@ class TestLogAndCatalog:
         made = source.back_up(place, log)
         assert [(each.first_position, each.last_position) for each in made.log] == [(3, 4)]
         assert [name for name in names(place) if "/log/" in name] == [made.log[0].name]
-        assert place.read(made.log[0].name) == b"anew"
+        assert place.read(made.log[0].name) == log[-1].data
 
     def test_a_gap_is_refused(self, source, place):
         source.flush(a=b"one")
@@ -385,10 +389,24 @@ class TestFailures:
             fail()
         assert names(place) == []
 
-    def test_one_pack_that_fails_ends_the_copying_of_all(self, source, place):
+    def test_one_pack_that_fails_ends_the_copying_of_all(self, source, place, monkeypatch):
         for number in range(20):
             source.flush(**{f"s{number}": b"data"})
-        source.store.remove(min(source.packs))
+        lost, has_failed = min(source.packs), threading.Event()
+        source.store.remove(lost)
+        read, put = source.store.read, place.put
+
+        def failing_read(name, *where):
+            if name == lost:
+                has_failed.set()
+            return read(name, *where)
+
+        def waiting_put(name, data):
+            assert name.startswith("backups/") or has_failed.wait(10)
+            put(name, data)
+
+        monkeypatch.setattr(source.store, "read", failing_read)
+        monkeypatch.setattr(place, "put", waiting_put)
         with pytest.raises(ObjectMissingError):
             source.back_up(place)
         assert place.calls["put"] < 19

@@ -48,6 +48,7 @@ def restore(made, place, target, directory):
     running.claim_store()
     running.find_missing()
     running.copy_packs(ignore)
+    running.copy_snapshots(ignore)
     running.copy_catalog(directory / "catalog.sqlite", ignore)
     running.copy_log(directory / "log", ignore)
     return running
@@ -70,7 +71,10 @@ def test_everything_is_there(made, place, target, directory):
     for pack in made.packs:
         assert sum(Pack(target, pack.name).verify())
     log = {path.name: path.read_bytes() for path in (directory / "log").iterdir()}
-    assert log == {"0000000001.seg": b"a segment", "0000000002.seg": b"another"}
+    assert log == {
+        "0000000001.seg": LogSegment(1, 3, 4).data,
+        "0000000002.seg": LogSegment(2, 5, 5, b"another").data,
+    }
     assert {path.name for path in directory.iterdir()} == {"catalog.sqlite", "log"}
 
 
@@ -106,7 +110,7 @@ def test_a_backup_without_a_catalog(tmp_path, clock, place, target, directory):
     assert catalog.flushed == 0
     assert catalog.fact("store")
     catalog.close()
-    assert (directory / "log" / "0000000001.seg").read_bytes() == b"a segment"
+    assert (directory / "log" / "0000000001.seg").read_bytes() == LogSegment(1, 1, 4).data
 
 
 class TestStores:
@@ -116,7 +120,9 @@ class TestStores:
             restore(made, place, target, directory)
         assert pack_names(target) == set()
 
-    @pytest.mark.parametrize("name", ["packs/some.pack", "backups/x/manifest.json"])
+    @pytest.mark.parametrize(
+        "name", ["packs/some.pack", "snapshots/1/2", "backups/x/manifest.json"]
+    )
     def test_one_that_is_not_empty_is_refused(self, made, place, target, directory, name):
         target.put(name, b"")
         what = name.partition("/")[0]

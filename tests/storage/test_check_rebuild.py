@@ -8,8 +8,10 @@ import pytest
 from holdfast.errors import CatalogError
 from holdfast.format.pack_builder import PackBuilder
 from holdfast.format.packs import HEADER_BYTES, PackMeta
+from holdfast.format.rows import decode_bucket
 from holdfast.storage.catalog import Catalog
 from holdfast.storage.catalog_writer import CatalogWriter
+from holdfast.storage.gather import Gather
 from holdfast.storage.live_packs import SoundPack, resolve, survey
 from holdfast.storage.pack_reader import Pack
 from holdfast.storage.rebuild import build, rebuild
@@ -43,6 +45,42 @@ def fill(data):
     data.flush()
 
 
+def fill_with_relatives(data):
+    """Flushes with forks, snapshots, buckets and documents; something of each is gone again."""
+    source = data.create("b/source", b"0123456789")
+    data.create_bucket("created")
+    data.create_bucket("gone")
+    data.documents({"sub/1": b"one", "sub/2": b"two"})
+    data.flush()
+    data.snapshot(source, 4)
+    fork = data.fork("b/fork", source, 8, b"abc")
+    nested = data.fork("c/nested", fork, 6)
+    data.append(source, b"more")
+    data.flush()
+    data.snapshot(source, 10)
+    data.delete(fork)
+    data.delete_bucket("gone")
+    data.documents({"sub/1": None, "sub/3": b"three"})
+    data.flush()
+    data.append(nested, b"xyz")
+    data.delete(source)
+    data.flush()
+    return nested
+
+
+def relate(data, alive, name, chance):
+    """Publish a snapshot of a stream, or fork it, wherever that is possible."""
+    number = chance.choice(alive)
+    with suppress(AssertionError):
+        data.flush()
+    row = data._catalog.find_number(number)
+    offset = chance.randint(row.earliest, row.tail)
+    if chance.random() < 0.5:
+        data.snapshot(number, offset)
+    else:
+        alive.append(data.fork(name, number, offset, b"z" * chance.randrange(50)))
+
+
 def rebuilt(data, *, spoilt=()):
     """The state of a catalog built from the packs alone."""
     path = data.path.with_name("other.sqlite")
@@ -55,6 +93,49 @@ class TestState:
     def test_after_flushes(self, data):
         fill(data)
         assert rebuilt(data) == data.state()
+
+    def test_with_forks_snapshots_buckets_and_documents(self, data):
+        nested = fill_with_relatives(data)
+        while True:
+            assert rebuilt(data) == data.state()
+            assert data.verify().ok
+            assert data.verify_store().ok
+            if len(data.in_use()) == 1:
+                break
+            data.merge()
+            data.collect()
+        data.delete(nested)
+        data.flush()
+        assert data.state()["streams"] == []
+        assert [key for key, _ in data.state()["documents"]] == ["bucket/created", "sub/2", "sub/3"]
+        assert rebuilt(data) == data.state()
+        assert data.verify().ok
+
+    def test_buckets_that_packs_of_an_older_version_do_not_tell_of(self, data, monkeypatch):
+        with monkeypatch.context() as older:
+            older.setattr(Gather, "documents", lambda _: {})
+            fill_with_relatives(data)
+            data.create("b/another", b"12345")
+            data.flush()
+        state = rebuilt(data)
+        buckets = {key: decode_bucket(value) for key, value in state["documents"]}
+        assert {name: (row.streams, row.size_bytes) for name, row in buckets.items()} == {
+            "bucket/b": (1, 5),
+            "bucket/c": (1, 3),
+        }
+        another, nested = buckets["bucket/b"], buckets["bucket/c"]
+        assert another.created_ms == another.last_write_ms
+        assert nested.created_ms < nested.last_write_ms
+        assert not another.explicit
+        live = resolve(survey(data.store).sound)
+        data.close()
+        rebuild(data.store, live, data.path, NOW_MS)
+        with closing(Filled.over(data)) as again:
+            assert again.verify().ok
+            again.create("b/one more", b"1")
+            again.flush()
+            assert again.verify().ok
+            assert rebuilt(again) == again.state()
 
     def test_after_every_merge_with_the_superseded_packs_still_there(self, data):
         fill(data)
@@ -120,8 +201,10 @@ class TestState:
             match chance.randrange(12):
                 case 0 | 1 | 2:
                     alive.append(data.create(f"s{step}", b"x" * chance.randrange(100)))
-                case 3 | 4 | 5 | 6 if alive:
+                case 3 | 4 | 5 if alive:
                     data.append(chance.choice(alive), b"y" * chance.randrange(1, 400))
+                case 6 if alive:
+                    relate(data, alive, f"f{step}", chance)
                 case 7 if alive:
                     data.delete(alive.pop(chance.randrange(len(alive))))
                 case 8 | 9:

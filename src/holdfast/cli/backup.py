@@ -59,7 +59,8 @@ def backup(
     document = {"url": place.url, **_described(made), **copied}
     line = (
         f"Backup {made.id} at {place.url}: position {made.position}, {contents(made)}; "
-        f"{readable_bytes(copied['bytes_copied'])} copied, with {copied['packs_copied']} new packs."
+        f"{readable_bytes(copied['bytes_copied'])} copied, with {copied['packs_copied']} new packs "
+        f"and {copied['snapshots_copied']} new snapshots."
     )
     say(document, line, as_json=json)
 
@@ -95,12 +96,16 @@ def _back_up(settings: Settings, place: ObjectStore) -> tuple[Manifest, dict[str
             running.copy_log(segments if log_path.is_dir() else (), bar.advance)
         with progress("copying the catalog", None) as bar:
             running.copy_catalog(bar.advance)
-        with progress("copying packs", running.find_missing()) as bar:
+        copied_bytes = running.find_missing()
+        with progress("copying packs and snapshots", copied_bytes) as bar:
             running.copy_packs(bar.advance)
+            running.copy_snapshots(bar.advance)
         made = running.finish()
-    packs_bytes = sum(pack.size_bytes for pack in running.copied)
-    own_bytes = made.size_bytes - made.pack_bytes
-    return made, {"packs_copied": len(running.copied), "bytes_copied": packs_bytes + own_bytes}
+    return made, {
+        "packs_copied": len(running.copied),
+        "snapshots_copied": len(running.copied_snapshots),
+        "bytes_copied": copied_bytes + made.size_bytes - made.shared_bytes,
+    }
 
 
 def _described(made: Manifest) -> dict[str, object]:
@@ -112,6 +117,7 @@ def _described(made: Manifest) -> dict[str, object]:
         "streams": made.streams,
         "stored_bytes": made.stored_bytes,
         "packs": len(made.packs),
+        "snapshots": len(made.snapshots),
         "bytes": made.size_bytes,
     }
 

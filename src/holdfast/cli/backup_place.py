@@ -73,7 +73,8 @@ def contents(manifest: Manifest) -> str:
     log_bytes = sum(segment.size_bytes for segment in manifest.log)
     return (
         f"{manifest.streams} streams in {len(manifest.packs)} packs "
-        f"({readable_bytes(manifest.pack_bytes)}) and a log of {readable_bytes(log_bytes)}"
+        f"({readable_bytes(manifest.pack_bytes)}), {len(manifest.snapshots)} snapshots "
+        f"and a log of {readable_bytes(log_bytes)}"
     )
 
 

@@ -47,7 +47,7 @@ def restore(
         place = open_place(settings.storage, url)
         manifest = read_manifest(place, backup) if backup else newest(place)
         target = open_objects(settings.storage, path / "objects")
-        packs_copied, bytes_copied = _restore(manifest, place, target, path)
+        copied = _restore(manifest, place, target, path)
     document: dict[str, object] = {
         "url": place.url,
         "id": manifest.id,
@@ -56,9 +56,9 @@ def restore(
         "position": manifest.position,
         "streams": manifest.streams,
         "packs": len(manifest.packs),
+        "snapshots": len(manifest.snapshots),
         "bytes": manifest.size_bytes,
-        "packs_copied": packs_copied,
-        "bytes_copied": bytes_copied,
+        **copied,
     }
     line = (
         f"Restored the backup {manifest.id} into {path}: position {manifest.position}, "
@@ -69,26 +69,31 @@ def restore(
 
 def _restore(
     manifest: Manifest, place: ObjectStore, target: ObjectStore, path: Path
-) -> tuple[int, int]:
-    """Do what an earlier attempt has not done; packs and bytes that were copied."""
+) -> dict[str, int]:
+    """Do what an earlier attempt has not done; how much was copied."""
     directory = UnfinishedDirectory.open(path, manifest.id, target.url, SystemClock())
     with closing(directory):
         if directory.is_finished:
             directory.finish()
-            return 0, 0
+            return {"packs_copied": 0, "snapshots_copied": 0, "bytes_copied": 0}
         probe(target)
         running = Restore(manifest, place, target, directory.identity)
         running.claim_store()
-        pack_bytes = running.find_missing()
-        with progress("copying packs", pack_bytes) as bar:
+        shared_bytes = running.find_missing()
+        with progress("copying packs and snapshots", shared_bytes) as bar:
             running.copy_packs(bar.advance)
-        own_bytes = manifest.size_bytes - manifest.pack_bytes
+            running.copy_snapshots(bar.advance)
+        own_bytes = manifest.size_bytes - manifest.shared_bytes
         with progress("copying catalog and log", own_bytes) as bar:
             running.copy_catalog(directory.catalog_path, bar.advance)
             directory.log_path.mkdir(exist_ok=True)
             running.copy_log(directory.log_path, bar.advance)
         directory.finish()
-    return len(running.missing), pack_bytes + own_bytes
+    return {
+        "packs_copied": len(running.missing),
+        "snapshots_copied": len(running.missing_snapshots),
+        "bytes_copied": shared_bytes + own_bytes,
+    }
 
 
 def _serve_command(settings: Settings) -> str:

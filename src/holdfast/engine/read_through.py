@@ -70,6 +70,9 @@ class _Read:
     def go_on(self, at: int) -> None:
         """Read on from here, until something has to be waited for or enough is there."""
         stream = self._stream
+        if stream.gone:
+            self._done(StreamNotFoundError(stream.meta.name))
+            return
         while True:
             if at < stream.earliest:
                 self._done(OffsetGoneError(stream.earliest))

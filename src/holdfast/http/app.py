@@ -71,7 +71,7 @@ class App:
         self.clock = clock
         self.events = EventEncoder()
         self.counters = HttpCounters()
-        self.metrics = MetricsPage(self.counters, shard)
+        self.metrics = MetricsPage(self.counters, shard, subscriptions)
         # What keeps the server from working, in words; empty once it works.
         self.not_ready = "The server is recovering its log."
         self.draining = False

@@ -33,6 +33,7 @@ from holdfast.http.asgi_slot import AsgiSlot
 from holdfast.http.errors import answer_error, error_body
 from holdfast.http.exchange import KEPT_FIELDS, Request, join_repeated
 from holdfast.http.node import Node
+from holdfast.http.request_reader import SNAPSHOT_PATH, takes_stream
 from holdfast.settings import load_settings
 
 if TYPE_CHECKING:
@@ -164,7 +165,8 @@ class AsgiApp:
 
 def _bytes_max(settings: Settings, scope: Scope) -> int:
     """How large the body may be; a snapshot's may be larger, and is held in memory here."""
-    is_snapshot = scope["method"] == "PUT" and "/snapshot/" in scope["path"]
+    path = scope["path"].removeprefix(scope.get("root_path", "").rstrip("/")).encode()
+    is_snapshot = scope["method"] == "PUT" and SNAPSHOT_PATH in path and takes_stream(path)
     return settings.http.snapshot_bytes_max if is_snapshot else settings.http.body_bytes_max
 
 

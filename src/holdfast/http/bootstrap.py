@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
     from holdfast.engine.state import Stream
+    from holdfast.format.records import Snapshot
     from holdfast.http.app import App
     from holdfast.http.exchange import Request, Slot
 
@@ -43,7 +44,7 @@ def bootstrap(app: App, request: Request, slot: Slot, name: str) -> None:
     if body is not None:
         slot.answer(200, fields, body)
     else:
-        pieces = _pieces(app, stream, multipart, stream.tail)
+        pieces = _pieces(app, stream, multipart, stream.snapshot, stream.earliest, stream.tail)
         app.stream_answer(request, slot, fields, pieces)
 
 
@@ -77,9 +78,10 @@ def _at_once(app: App, stream: Stream, multipart: Multipart) -> bytes | None:
     )
 
 
-async def _pieces(app: App, stream: Stream, multipart: Multipart, end: int) -> AsyncIterator[bytes]:
-    """The body piece by piece."""
-    snapshot, at = stream.snapshot, stream.earliest
+async def _pieces(
+    app: App, stream: Stream, multipart: Multipart, snapshot: Snapshot | None, at: int, end: int
+) -> AsyncIterator[bytes]:
+    """The body piece by piece: the snapshot, and the messages from one offset to the other."""
     yield multipart.first(DEFAULT if snapshot is None else snapshot.content_type)
     if snapshot is not None:
         async for piece in app.snapshots.pieces(snapshot):

@@ -19,6 +19,7 @@ from holdfast.errors import HoldfastError, RequestTimeoutError
 from holdfast.http.errors import answer_error
 from holdfast.http.exchange import Request, peer_address
 from holdfast.http.request_reader import CONTINUE, RequestReader
+from holdfast.http.routes import CONTROL_PREFIX
 from holdfast.http.unread import unread_bytes
 
 if TYPE_CHECKING:
@@ -29,6 +30,8 @@ if TYPE_CHECKING:
 
 WRITE_BUFFER_BYTES: Final = 65_536
 LINGER_S: Final = 2
+# What is below these is no stream.
+_NO_APPENDS: Final = (CONTROL_PREFIX, b"/cluster/")
 
 
 class Connection(RequestReader):
@@ -113,8 +116,7 @@ class Connection(RequestReader):
         if not slots and not self._backlog and not self.paused:
             self._dispatch(request, slot)
             return
-        follows_appends = slot.method == b"POST" and slots and slots[-1].method == b"POST"
-        if follows_appends and not self._backlog and not self.paused:
+        if not self._backlog and not self.paused and slots and _follows(slots[-1], request):
             self._dispatch(request, slot)
         else:
             self._backlog.append((request, slot))
@@ -268,3 +270,13 @@ class Connection(RequestReader):
     def abort(self) -> None:
         """Drop the connection at once."""
         self.transport.abort()
+
+
+def _follows(before: NativeSlot, request: Request | HoldfastError) -> bool:
+    """Whether a request is an append behind an append, which both may wait for the disk."""
+    return (
+        before.route == "append"
+        and isinstance(request, Request)
+        and request.method == b"POST"
+        and not request.path.startswith(_NO_APPENDS)
+    )

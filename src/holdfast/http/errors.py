@@ -18,6 +18,8 @@ from holdfast.errors import (
     StreamClosedError,
     UnauthorizedError,
     UnavailableError,
+    WakeTokenExpiredError,
+    WakeTokenInvalidError,
 )
 
 if TYPE_CHECKING:
@@ -61,7 +63,7 @@ def error_fields(error: HoldfastError) -> bytes:
             return b"Stream-Earliest-Offset: %020d\r\n" % error.earliest
         case CursorGoneError():
             return b"Changes-Earliest-Cursor: %020d\r\n" % error.earliest
-        case UnauthorizedError():
+        case UnauthorizedError() | WakeTokenInvalidError() | WakeTokenExpiredError():
             return b'WWW-Authenticate: Bearer realm="holdfast"\r\n'
         case UnavailableError() | RateLimitedError():
             return b"Retry-After: %d\r\n" % error.retry_after_s

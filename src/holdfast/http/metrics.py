@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from prometheus_client.core import Metric
 
     from holdfast.engine.shard import Shard
+    from holdfast.subscriptions.service import Subscriptions
 
 # How long live reads last says nothing of the server's speed.
 _UNTIMED: Final = frozenset({"long_poll", "sse"})
@@ -46,9 +47,10 @@ class HttpCounters:
 class MetricsPage:
     """A Prometheus collector over the plain counters of server and shard."""
 
-    def __init__(self, http: HttpCounters, shard: Shard) -> None:
+    def __init__(self, http: HttpCounters, shard: Shard, subscriptions: Subscriptions) -> None:
         self._http = http
         self._shard = shard
+        self._subscriptions = subscriptions
         self._registry = CollectorRegistry(auto_describe=False)
         self._registry.register(self)
 
@@ -61,6 +63,22 @@ class MetricsPage:
         yield from self._collect_http()
         yield from self._collect_engine()
         yield from storage_metrics(self._shard)
+        yield from self._collect_subscriptions()
+
+    def _collect_subscriptions(self) -> Iterator[Metric]:
+        driver = self._subscriptions.driver
+        yield gauge(
+            "holdfast_subscriptions", "Subscriptions that exist.", len(driver.registry.entries)
+        )
+        yield counter("holdfast_wakes", "Wakes of subscriptions.", driver.wakes)
+        yield counter(
+            "holdfast_webhook_deliveries", "Webhook requests sent.", driver.webhooks.deliveries
+        )
+        yield counter(
+            "holdfast_webhook_failures",
+            "Webhook requests that were not answered as they should.",
+            driver.webhooks.failures,
+        )
 
     def _collect_http(self) -> Iterator[Metric]:
         requests = CounterMetricFamily(

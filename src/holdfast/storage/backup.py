@@ -1,10 +1,11 @@
-"""A backup: log, catalog and packs of a data directory, copied while a server works on it.
+"""A backup: log, catalog, packs and snapshots of a data directory, copied while a server works.
 
 1. Pin the packs: whatever is in use from now on stays until the pin is lifted or runs out.
 2. Copy the log. It starts behind something that the catalog covers.
 3. Copy the catalog, which covers at least as much by now: so there is no gap between the two. What
    of the log it has overtaken is not needed, and is dropped.
-4. Copy the packs that this catalog uses, except those that are at the place already.
+4. Copy the packs that this catalog uses, except those that are at the place already, and the
+   snapshots that its streams have or that records of the copied log publish.
 5. Write the manifest.
 
 The server is not asked for anything; SQLite lets this process write its pin beside it. Whatever
@@ -15,6 +16,7 @@ from __future__ import annotations
 
 import tempfile
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Protocol, Self
 
@@ -31,19 +33,24 @@ from holdfast.failpoints import failpoint
 from holdfast.storage.catalog import Catalog
 from holdfast.storage.catalog_copy import CopiedCatalog, copy_catalog, upload
 from holdfast.storage.catalog_writer import CatalogWriter
-from holdfast.storage.garbage import pin, unpin
+from holdfast.storage.garbage import PACKS_PREFIX, pin, unpin
+from holdfast.storage.log_snapshots import published_in
 from holdfast.storage.manifest import (
     CopiedObject,
     CopiedPack,
     CopiedSegment,
     Manifest,
     backup_prefix,
+    copied_snapshot,
     new_id,
     timestamp,
     write_manifest,
 )
+from holdfast.storage.object_copy import copy_objects, missing_objects
 from holdfast.storage.open_objects import store_owner
-from holdfast.storage.pack_copy import copy_packs, missing_packs
+from holdfast.storage.pack_copy import verified_pieces
+from holdfast.storage.snapshot_bodies import copied_pieces
+from holdfast.storage.snapshot_store import SNAPSHOTS_PREFIX
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -101,9 +108,13 @@ class Backup:
         self._written: list[str] = []
         self._log: list[CopiedSegment] = []
         self._catalog: CopiedObject | None = None
-        self._found = CopiedCatalog(0, 0, 0, "", [])
-        # The packs that were not at the place before.
+        self._found = CopiedCatalog(0, 0, 0, "", [], [])
+        # Bodies that the log publishes, each with the position where it does.
+        self._published: list[tuple[int, CopiedObject]] = []
+        self._snapshots: list[CopiedObject] = []
+        # The packs and snapshots that were not at the place before.
         self.copied: list[CopiedPack] = []
+        self.copied_snapshots: list[CopiedObject] = []
 
     def __enter__(self) -> Self:
         self._check_places()
@@ -144,11 +155,12 @@ class Backup:
 
     def _check_places(self) -> None:
         """See that packs of the backup are not for a server to remove."""
-        source, target = self._source.url, self._target.url
-        if store_owner(self._target) or f"{target}/".startswith(f"{source}/packs/"):
+        source, target = f"{self._source.url}/", f"{self._target.url}/"
+        inside = (source + PACKS_PREFIX, source + SNAPSHOTS_PREFIX)
+        if store_owner(self._target) or target.startswith(inside):
             raise SettingsError(
-                f"{target} is an object store that a server keeps its packs in, and removes them "
-                "from. Choose another place for backups, such as another prefix."
+                f"{self._target.url} is an object store that a server keeps its packs in, and "
+                "removes them from. Choose another place for backups, such as another prefix."
             )
 
     # 2. The log.
@@ -165,6 +177,10 @@ class Backup:
                 self._drop_log(segment.first_position)
             name = f"{self._prefix}log/{segment.number:010d}.seg"
             self._put(name, segment.data)
+            self._published += [
+                (position, copied_snapshot(snapshot))
+                for position, snapshot in published_in(segment.data)
+            ]
             digest = xxh3_64_hexdigest(segment.data)
             self._log.append(
                 CopiedSegment(
@@ -201,30 +217,55 @@ class Backup:
                 f"{self._path} covers only {self._found.flushed}: something is missing between "
                 "them. 'holdfast check' says more."
             )
+        self._snapshots = self._needed_snapshots()
         failpoint("backup.catalog_copied")
 
-    # 4. The packs.
+    def _needed_snapshots(self) -> list[CopiedObject]:
+        """Those of the catalog and those that the log publishes behind it."""
+        needed = {each.name: each for each in self._found.snapshots}
+        for position, each in self._published:
+            if position > self._found.flushed:
+                needed[each.name] = each
+        return [needed[name] for name in sorted(needed)]
+
+    # 4. Packs and snapshots.
 
     def find_missing(self) -> int:
-        """Find out which packs have to be copied; how many bytes those are."""
+        """Find out what has to be copied; how many bytes that is."""
         found = self._found
-        if found.packs and store_owner(self._source) != found.store:
+        if (found.packs or self._snapshots) and store_owner(self._source) != found.store:
             raise SettingsError(
                 f"The object store {self._source.url} is not the one that the data was flushed to. "
                 "Give this command the settings of the server, such as --store or --config."
             )
-        self.copied = missing_packs(self._target, found.packs)
-        return sum(pack.size_bytes for pack in self.copied)
+        self.copied = missing_objects(self._target, PACKS_PREFIX, found.packs)
+        self.copied_snapshots = missing_objects(self._target, SNAPSHOTS_PREFIX, self._snapshots)
+        return sum(each.size_bytes for each in (*self.copied, *self.copied_snapshots))
 
     def copy_packs(self, advance: Advance) -> None:
         """Copy the packs that are missing."""
-        copy_packs(self._source, self._target, self.copied, self._pack_copied, advance)
+
+        def copied() -> None:
+            failpoint("backup.pack_copied")
+            self._renew_pin()
+
+        pieces = partial(verified_pieces, self._source)
+        copy_objects(self._target, self.copied, pieces, copied, advance)
         failpoint("backup.packs_copied")
 
-    def _pack_copied(self) -> None:
-        failpoint("backup.pack_copied")
-        if self._clock.now_ms() - self._renewed_ms > _RENEW_MS:
-            assert self._writer is not None, "there are packs, so there is a catalog"
+    def copy_snapshots(self, advance: Advance) -> None:
+        """Copy the snapshots that are missing."""
+
+        def copied() -> None:
+            failpoint("backup.snapshot_copied")
+            self._renew_pin()
+
+        pieces = partial(copied_pieces, self._source)
+        copy_objects(self._target, self.copied_snapshots, pieces, copied, advance)
+        failpoint("backup.snapshots_copied")
+
+    def _renew_pin(self) -> None:
+        if self._clock.now_ms() - self._renewed_ms > _RENEW_MS and self._writer is not None:
             self._pin(self._writer)
 
     # 5. The manifest.
@@ -243,6 +284,7 @@ class Backup:
             catalog=self._catalog,
             log=self._log,
             packs=found.packs,
+            snapshots=self._snapshots,
         )
         # Should it be there although this fails, it is the first thing to go.
         self._written.append(f"{self._prefix}manifest.json")

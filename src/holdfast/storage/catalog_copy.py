@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from xxhash import xxh3_64
 
 from holdfast.errors import CatalogError, HoldfastError
-from holdfast.storage.catalog_schema import damaged, open_for_reading
+from holdfast.storage.catalog_schema import damaged, decoded_row, open_for_reading
 from holdfast.storage.catalog_writer import CatalogWriter
-from holdfast.storage.manifest import CopiedObject, CopiedPack
-from holdfast.storage.pack_copy import PIECE_BYTES
+from holdfast.storage.manifest import CopiedObject, CopiedPack, copied_snapshot
+from holdfast.storage.object_copy import PIECE_BYTES
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -35,12 +35,13 @@ class CopiedCatalog(NamedTuple):
     stored_bytes: int
     store: str
     packs: list[CopiedPack]
+    snapshots: list[CopiedObject]
 
 
 def copy_catalog(path: Path, copy: Path) -> CopiedCatalog:
     """Copy the catalog as of one moment, while its writer goes on.
 
-    Packs that are out of use and pins stay behind: they mean nothing elsewhere.
+    Packs and snapshots that are out of use stay behind, and pins: they mean nothing elsewhere.
     """
     try:
         with closing(open_for_reading(path)) as source, closing(sqlite3.connect(copy)) as target:
@@ -53,11 +54,12 @@ def copy_catalog(path: Path, copy: Path) -> CopiedCatalog:
             target.execute("PRAGMA journal_mode = DELETE")
             target.execute("DELETE FROM pins")
             target.execute("DELETE FROM packs WHERE retired_ms IS NOT NULL")
+            target.execute("DELETE FROM dropped_snapshots")
             target.commit()
             (verdict,) = target.execute("PRAGMA quick_check(1)").fetchone()
             if verdict != "ok":
                 raise damaged(path, verdict)
-            return _facts(target)
+            return _facts(path, target)
     except sqlite3.Error as error:
         raise CatalogError(
             f"The catalog {path} cannot be copied to {copy.parent}: {error}. Where there is no "
@@ -65,7 +67,7 @@ def copy_catalog(path: Path, copy: Path) -> CopiedCatalog:
         ) from error
 
 
-def _facts(catalog: sqlite3.Connection) -> CopiedCatalog:
+def _facts(path: Path, catalog: sqlite3.Connection) -> CopiedCatalog:
     facts = dict(catalog.execute("SELECT name, value FROM facts"))
     packs = catalog.execute("SELECT name, size_bytes FROM packs ORDER BY name")
     return CopiedCatalog(
@@ -74,7 +76,20 @@ def _facts(catalog: sqlite3.Connection) -> CopiedCatalog:
         facts["stored_bytes"],
         facts["store"],
         [CopiedPack(*row) for row in packs],
+        list(_snapshots(path, catalog)),
     )
+
+
+def _snapshots(path: Path, catalog: sqlite3.Connection) -> Iterator[CopiedObject]:
+    """Every body that a stream has, once; a fork may have that of its source."""
+    rows = catalog.execute(
+        "SELECT row FROM streams WHERE snapshot IS NOT NULL GROUP BY snapshot ORDER BY snapshot"
+    )
+    for (encoded,) in rows:
+        snapshot = decoded_row(path, encoded).snapshot
+        if snapshot is None:
+            raise damaged(path, ValueError("a row has no snapshot, and its column has"))
+        yield copied_snapshot(snapshot)
 
 
 def adopt_catalog(path: Path, store: str) -> None:

@@ -152,7 +152,7 @@ def _opened(path: Path, mode: str) -> Iterator[sqlite3.Connection]:
         if connection is not None:
             connection.close()
         # A damaged schema can be text that is none.
-        if isinstance(error, sqlite3.Error | UnicodeDecodeError):
+        if isinstance(error, sqlite3.Error | UnicodeDecodeError | msgspec.DecodeError):
             raise damaged(path, error) from error
         raise
 

@@ -34,7 +34,9 @@ class LineageCheck:
         for number in sorted(self._said.keys() | self._found.keys()):
             said, found = self._said.get(number, 0), self._found[number]
             if said != found:
-                self._damage(f"stream {number:x} says that it has {said} forks, and {found} are")
+                self._damage(
+                    f"stream {number:x} says that it has {said} forks, and {found} name it"
+                )
         self._check_buckets(sums)
 
     def _damage(self, what: str) -> None:

@@ -1,6 +1,7 @@
 """What a backup is, and which there are at a place.
 
     packs/…                          shared by all backups at the place
+    snapshots/…                      the same
     backups/<id>/catalog.sqlite      missing if the server had none yet
     backups/<id>/log/0000000001.seg  missing if the catalog covers everything
     backups/<id>/manifest.json       written last: what has none is no backup
@@ -21,6 +22,7 @@ from holdfast.errors import HoldfastError, ObjectMissingError, UnknownFormatErro
 
 if TYPE_CHECKING:
     from holdfast.clock import Clock
+    from holdfast.format.records import Snapshot
     from holdfast.storage.objects import ObjectStore
 
 FORMAT_VERSION: Final = 1
@@ -36,6 +38,11 @@ class CopiedObject(msgspec.Struct, frozen=True):
     name: str
     size_bytes: int
     xxh3: str
+
+
+def copied_snapshot(snapshot: Snapshot) -> CopiedObject:
+    """A snapshot's body as a backup names it."""
+    return CopiedObject(snapshot.object, snapshot.size_bytes, f"{snapshot.checksum:016x}")
 
 
 class CopiedSegment(msgspec.Struct, frozen=True):
@@ -74,6 +81,8 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     catalog: CopiedObject | None
     log: list[CopiedSegment]
     packs: list[CopiedPack]
+    # Their bodies have the checksums that streams and log name.
+    snapshots: list[CopiedObject] = []
 
     @property
     def pack_bytes(self) -> int:
@@ -81,10 +90,15 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
         return sum(pack.size_bytes for pack in self.packs)
 
     @property
+    def shared_bytes(self) -> int:
+        """The size of what other backups at the place may have in common with it."""
+        return self.pack_bytes + sum(snapshot.size_bytes for snapshot in self.snapshots)
+
+    @property
     def size_bytes(self) -> int:
-        """What it takes up, with the packs that it may share."""
+        """What it takes up, with the packs and snapshots that it may share."""
         catalog = self.catalog.size_bytes if self.catalog else 0
-        return self.pack_bytes + catalog + sum(segment.size_bytes for segment in self.log)
+        return self.shared_bytes + catalog + sum(segment.size_bytes for segment in self.log)
 
 
 class Found(NamedTuple):

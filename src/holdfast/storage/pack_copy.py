@@ -1,38 +1,26 @@
-"""Copying packs from one store to another, each byte verified on its way.
+"""Reading packs to copy them, each byte verified on its way.
 
 A pack's checksums are at its end, so that is read first; then the pack goes through in pieces, and
-every block is checked against its own sum before the piece behind it is asked for. A pack appears
-in the target whole or not at all.
+every block is checked against its own sum before the piece behind it is asked for.
 """
 
 from __future__ import annotations
 
-import threading
-from concurrent.futures import ThreadPoolExecutor, as_completed
 from struct import iter_unpack
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from xxhash import xxh3_64
 
 from holdfast.errors import PackCorruptError
 from holdfast.format.packs import PackFormatError, checksum, encode_footer
+from holdfast.storage.object_copy import PIECE_BYTES
 from holdfast.storage.pack_reader import Pack, naming
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Iterator
 
     from holdfast.storage.manifest import CopiedPack
     from holdfast.storage.objects import ObjectStore
-
-    Advance = Callable[[int], object]
-
-PIECE_BYTES: Final = 8 * 1024 * 1024
-# A store far away is slow to answer, not slow to send.
-_AT_ONCE: Final = 4
-
-
-class _StoppedError(Exception):
-    """Another pack could not be copied, so this one need not be either."""
 
 
 class _Region(NamedTuple):
@@ -41,60 +29,6 @@ class _Region(NamedTuple):
     start: int
     end: int
     sum: int
-
-
-def missing_packs(target: ObjectStore, packs: Sequence[CopiedPack]) -> list[CopiedPack]:
-    """Those that the target does not have yet; names are unique, so size and name suffice."""
-    there = {info.name: info.size_bytes for info in target.list("packs/")}
-    return [pack for pack in packs if there.get(pack.name) != pack.size_bytes]
-
-
-def copy_packs(
-    source: ObjectStore,
-    target: ObjectStore,
-    packs: Sequence[CopiedPack],
-    copied: Callable[[], object],
-    advance: Advance,
-) -> None:
-    """Copy some packs at a time; `copied` is called for each, here, `advance` in any thread."""
-    stopping = threading.Event()
-    with ThreadPoolExecutor(_AT_ONCE, "pack-copy") as pool:
-        futures = [pool.submit(_copy, source, target, pack, stopping, advance) for pack in packs]
-        try:
-            for future in as_completed(futures):
-                error = future.exception()
-                if error is None:
-                    copied()
-                elif not isinstance(error, _StoppedError):
-                    raise error
-        finally:
-            stopping.set()
-
-
-def _copy(
-    source: ObjectStore,
-    target: ObjectStore,
-    pack: CopiedPack,
-    stopping: threading.Event,
-    advance: Advance,
-) -> None:
-    def pieces() -> Iterator[bytes]:
-        for piece in verified_pieces(source, pack):
-            if stopping.is_set():
-                raise _StoppedError
-            yield piece
-            advance(len(piece))
-
-    if stopping.is_set():
-        raise _StoppedError
-    try:
-        if pack.size_bytes <= PIECE_BYTES:
-            target.put(pack.name, b"".join(pieces()))
-        else:
-            target.put_parts(pack.name, pieces())
-    except BaseException:
-        stopping.set()
-        raise
 
 
 def verified_pieces(store: ObjectStore, pack: CopiedPack) -> Iterator[bytes]:

@@ -1,7 +1,7 @@
 """A restore: a backup becomes a data directory again, with an object store of its own.
 
 1. Claim the object store, which must be empty or claimed by this restore before.
-2. Copy the packs, except those that an attempt before this one has copied.
+2. Copy packs and snapshots, except those that an attempt before this one has copied.
 3. Copy the catalog, and have it belong to that store.
 4. Copy the log.
 
@@ -11,21 +11,26 @@ directory before all of them are done is the caller's business.
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Final
 
 from holdfast.errors import SettingsError
 from holdfast.failpoints import failpoint
 from holdfast.storage.catalog_copy import adopt_catalog, download
+from holdfast.storage.garbage import PACKS_PREFIX
 from holdfast.storage.manifest import BACKUPS_PREFIX
+from holdfast.storage.object_copy import copy_objects, missing_objects
 from holdfast.storage.open_objects import claim, store_owner
-from holdfast.storage.pack_copy import copy_packs, missing_packs
+from holdfast.storage.pack_copy import verified_pieces
+from holdfast.storage.snapshot_bodies import copied_pieces
+from holdfast.storage.snapshot_store import SNAPSHOTS_PREFIX
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from holdfast.storage.manifest import CopiedPack, Manifest
+    from holdfast.storage.manifest import CopiedObject, CopiedPack, Manifest
     from holdfast.storage.objects import ObjectStore
 
     Advance = Callable[[int], object]
@@ -45,8 +50,9 @@ class Restore:
         self._target = target
         # What the target is marked with: the same in every attempt.
         self._identity = identity
-        # The packs that no attempt before this one has copied.
+        # The packs and snapshots that no attempt before this one has copied.
         self.missing: list[CopiedPack] = []
+        self.missing_snapshots: list[CopiedObject] = []
 
     def claim_store(self) -> None:
         """See that nobody else's packs are in the store, and mark it."""
@@ -57,30 +63,35 @@ class Restore:
                 f"The object store {url} belongs to another data directory. Choose an empty one "
                 "with --store, such as another prefix."
             )
-        for prefix, what in ((BACKUPS_PREFIX, "backups"), ("packs/", "packs")):
+        for prefix in (BACKUPS_PREFIX, PACKS_PREFIX, SNAPSHOTS_PREFIX):
             if not owner and next(self._target.list(prefix), None) is not None:
                 raise SettingsError(
-                    f"The object store {url} is not empty: it holds {what}. Choose an empty one "
-                    "with --store, such as another prefix."
+                    f"The object store {url} is not empty: it holds {prefix.rstrip('/')}. Choose "
+                    "an empty one with --store, such as another prefix."
                 )
         if claim(self._target, self._identity) != self._identity:
             raise SettingsError(f"The object store {url} was just claimed by another server.")
 
     def find_missing(self) -> int:
-        """Find out which packs have to be copied; how many bytes those are."""
-        self.missing = missing_packs(self._target, self._manifest.packs)
-        return sum(pack.size_bytes for pack in self.missing)
+        """Find out what has to be copied; how many bytes that is."""
+        target, manifest = self._target, self._manifest
+        self.missing = missing_objects(target, PACKS_PREFIX, manifest.packs)
+        self.missing_snapshots = missing_objects(target, SNAPSHOTS_PREFIX, manifest.snapshots)
+        return sum(each.size_bytes for each in (*self.missing, *self.missing_snapshots))
 
     def copy_packs(self, advance: Advance) -> None:
         """Copy the packs that are missing."""
-        copy_packs(
-            self._source,
-            self._target,
-            self.missing,
-            lambda: failpoint("restore.pack_copied"),
-            advance,
-        )
+        pieces = partial(verified_pieces, self._source)
+        copied = partial(failpoint, "restore.pack_copied")
+        copy_objects(self._target, self.missing, pieces, copied, advance)
         failpoint("restore.packs_copied")
+
+    def copy_snapshots(self, advance: Advance) -> None:
+        """Copy the snapshots that are missing."""
+        pieces = partial(copied_pieces, self._source)
+        copied = partial(failpoint, "restore.snapshot_copied")
+        copy_objects(self._target, self.missing_snapshots, pieces, copied, advance)
+        failpoint("restore.snapshots_copied")
 
     def copy_catalog(self, path: Path, advance: Advance) -> None:
         """Write the catalog, which knows its store; without one in the backup it is a new one."""

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from xxhash import xxh3_64
 
 from holdfast.errors import HoldfastError, PackCorruptError
+from holdfast.storage.object_copy import PIECE_BYTES
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from holdfast.storage.manifest import CopiedObject
     from holdfast.storage.objects import ObjectStore
-
-PIECE_BYTES: Final = 8 * 1024 * 1024
 
 
 def verified_body(store: ObjectStore, name: str, size_bytes: int, checksum: int) -> Iterator[bytes]:
@@ -31,6 +31,11 @@ def verified_body(store: ObjectStore, name: str, size_bytes: int, checksum: int)
         raise _damaged(store, name, "it does not match its checksum")
     if size_bytes:
         yield piece
+
+
+def copied_pieces(store: ObjectStore, copied: CopiedObject) -> Iterator[bytes]:
+    """The verified bytes of a body that a backup needs."""
+    return verified_body(store, copied.name, copied.size_bytes, int(copied.xxh3, 16))
 
 
 def what_is_wrong(name: str, error: HoldfastError) -> str:

@@ -7,8 +7,8 @@ the stream has then.
 
 A body that no stream ever had may be an upload that failed, or one that a record has published
 which is not flushed yet. Such a record is younger than the last one flushed, and an upload is
-published within the grace period. So what is older than the last record flushed by more than the
-grace period is an orphan. The time of the flush would be wrong here: it may be repeated for hours
+published within the grace period, or in a while if there is none. So what is older than the last
+record flushed by more than that is an orphan. The time of the flush would be wrong here: it may be repeated for hours
 with the same end, while records are written that it does not cover.
 """
 
@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 # Bodies looked at in one collection, so that a flush does not wait for long.
 SWEEP_OBJECTS_MAX: Final = 10_000
+# From the end of an upload to its record is a moment, unless the machine stands still.
+PUBLISHED_MS_MAX: Final = 600_000
 
 
 class Collected(NamedTuple):
@@ -62,7 +64,8 @@ class OrphanSweep:
 
     def remove(self, catalog: CatalogWriter, before_ms: int, grace_ms: int) -> Collected:
         """Remove orphans from before this moment among those that come next."""
-        before_ms = min(before_ms, int(catalog.fact("flushed_ms")) - grace_ms - 1)
+        while_ms = max(grace_ms, PUBLISHED_MS_MAX)
+        before_ms = min(before_ms, int(catalog.fact("flushed_ms")) - while_ms - 1)
         orphans = [
             info
             for info in self._next()

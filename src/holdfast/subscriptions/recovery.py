@@ -2,8 +2,7 @@
 
 The server may have ended between an append and what should have followed it. So every link's offset
 is compared with its stream's tail, and streams that a pattern matches are looked for: those without
-a link came later than the subscription. Each stream of a pattern costs some 5 µs, each other link
-some 20 µs if its stream is not in memory.
+a link came later than the subscription. That takes some 10 µs a stream.
 """
 
 from __future__ import annotations

@@ -33,8 +33,7 @@ SCHEMAS: Final[dict[str, Json]] = {
         bucket_id=TEXT,
         streams=NUMBER,
         bytes=NUMBER,
-        created_at_ms=nullable(NUMBER)
-        | {"description": "Null if it is there through streams only."},
+        created_at_ms=NUMBER,
         last_write_at_ms=nullable(NUMBER) | {"description": "Null if nothing was written yet."},
     ),
     "ListedStream": record(

@@ -120,13 +120,12 @@ def operation(
     codes = [*ALWAYS, *errors]
     if need:
         codes += ["unauthorized", "forbidden"]
-    token = token or (BEARER if need else "")
     found: Json = {
         "operationId": identifier,
         "summary": summary,
         "tags": [tag],
         "responses": {str(status): each for status, each in answers.items()} | failures(codes),
-        "security": [{token: []}] if token else [],
+        "security": _security(need, token),
     }
     if need:
         found["x-scope"] = need.name.lower()
@@ -139,9 +138,16 @@ def operation(
     return found
 
 
-def json_body(kind: Json, *, required: bool = True) -> Json:
+def _security(need: Need, token: str) -> list[Json]:
+    if token:
+        return [{token: []}]
+    # Nothing is needed where access control is off.
+    return [{BEARER: []}, {}] if need else []
+
+
+def json_body(kind: Json) -> Json:
     """A body of JSON."""
-    return {"required": required, "content": {JSON_TYPE: {"schema": kind}}}
+    return {"required": True, "content": {JSON_TYPE: {"schema": kind}}}
 
 
 def head_of(get: Json) -> Json:

@@ -152,7 +152,7 @@ def _of_wake(name: str, summary: str, answers: dict[int, Json]) -> Json:
                 "FENCED",
                 "INVALID_OFFSET",
             ),
-            body=json_body(schema("WakeBody"), required=False),
+            body=json_body(schema("WakeBody")),
         ),
     )
 
