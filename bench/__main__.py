@@ -6,19 +6,22 @@ import os
 import resource
 import signal
 from types import FrameType
-from typing import Literal
+from typing import Literal, get_args
 
 from cyclopts import App
 from rich.console import Console
 
 from bench import append, hotspots, machine, read, report, sse, tools
+from bench.groups import STORAGE, SURFACE, Group, run_step
+from bench.groups_report import show_group
 from bench.process import LOAD_CPU
 from bench.scenario import Plan, run_rounds
 from bench.servers import ALL, HOLDFAST, Server
-from bench.storage.figures import FULL, Sizes
-from bench.storage.run import STEPS, run_step
+from bench.storage.figures import FULL, TRIAL, Sizes
 
 SCENARIOS = {s.SCENARIO.key: s.SCENARIO for s in (append, read, sse)}
+
+Only = Literal["append", "read", "sse", "storage", "bootstrap", "fork", "changes", "access"]
 
 app = App(name="bench", help="Holdfast beside its peers, in one run.")
 
@@ -26,7 +29,7 @@ app = App(name="bench", help="Holdfast beside its peers, in one run.")
 @app.default
 def bench(
     *,
-    only: list[Literal["append", "read", "sse", "storage"]] | None = None,
+    only: list[Only] | None = None,
     servers: list[Literal["holdfast", "node-memory", "node-file", "rust", "nginx"]] | None = None,
     seconds: int = 4,
     rounds: int = 3,
@@ -34,6 +37,7 @@ def bench(
     with_rust: bool = False,
     profile: bool = False,
     save: bool = True,
+    quick: bool = False,
     steps: list[Literal["streams", "ingest", "flushing", "catch-up", "recovery"]] | None = None,
     streams: int = FULL.streams,
     gigabytes: float = FULL.gigabytes,
@@ -60,6 +64,8 @@ def bench(
         Profile Holdfast under the append load instead of measuring.
     save
         Write results.json and RESULTS.md; otherwise only print.
+    quick
+        A trial: everything small, once and briefly, nothing saved.
     steps
         Steps of the storage scenario to run; all of them by default.
     streams
@@ -81,11 +87,14 @@ def bench(
         chosen = [server for server in ALL if servers is None or server.key in servers]
         if with_rust:
             tools.build_rust()
-        plan = Plan(seconds, rounds, patience, console)
-        _measure(plan, [key for key in SCENARIOS if only is None or key in only], chosen, save)
-        if only is None or report.STORAGE in only:
-            sizes = Sizes(streams, gigabytes, stream_mib, hard_mib)
-            _measure_storage(plan, list(steps or STEPS), sizes, save)
+        plan = Plan(1, 1, 0, console) if quick else Plan(seconds, rounds, patience, console)
+        save = save and not quick
+        wanted = set(get_args(Only)) if only is None else set(only)
+        _measure(plan, [key for key in SCENARIOS if key in wanted], chosen, save)
+        sizes = TRIAL if quick else Sizes(streams, gigabytes, stream_mib, hard_mib)
+        if STORAGE.key in wanted:
+            _measure_group(plan, STORAGE, list(steps or STORAGE.steps), sizes, save)
+        _measure_group(plan, SURFACE, [key for key in SURFACE.steps if key in wanted], sizes, save)
         if save:
             console.print(f"written: {os.path.relpath(report.RESULTS_MD)}")
     except tools.MissingError as error:
@@ -108,13 +117,16 @@ def _measure(plan: Plan, only: list[str], chosen: list[Server], save: bool) -> N
     report.show_targets(plan.console, results)
 
 
-def _measure_storage(plan: Plan, steps: list[str], sizes: Sizes, save: bool) -> None:
+def _measure_group(plan: Plan, group: Group, steps: list[str], sizes: Sizes, save: bool) -> None:
+    if not steps:
+        return
     HOLDFAST.require()
     results = report.load()
     about = _about(plan)
     for step in steps:
-        report.store_storage(results, step, run_step(step, plan, sizes), about, save)
-    report.show(plan.console, results, report.STORAGE)
+        found = run_step(group, step, plan, sizes)
+        report.store_step(results, group, step, found, about, save)
+    show_group(plan.console, group, results[group.key])
 
 
 def _about(plan: Plan) -> dict[str, str]:

@@ -9,15 +9,14 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from bench import tools
+from bench import groups_report, tools
+from bench.groups import GROUPS, Group
 from bench.scenario import OTHERS_SHOWN, Metrics, Outcome, Scenario
 from bench.servers import ALL, HOLDFAST, NGINX, NODE_FILE, NODE_MEMORY, RUST, Server
-from bench.storage import render as storage
 
 RESULTS_JSON = tools.BENCH_DIR / "results.json"
 RESULTS_MD = tools.BENCH_DIR / "RESULTS.md"
 PROFILE_MD = tools.BENCH_DIR / "profile.md"
-STORAGE = "storage"
 
 METHOD = """\
 Server on one core, load on the other, every server alike; a fresh data directory on disk for each
@@ -113,12 +112,17 @@ def store(
         write(results)
 
 
-def store_storage(
-    results: Results, step: str, found: dict[str, Any], about: dict[str, Any], save: bool
+def store_step(
+    results: Results,
+    group: Group,
+    step: str,
+    found: dict[str, Any],
+    about: dict[str, Any],
+    save: bool,
 ) -> None:
-    """The same with one step of the storage benchmark; the other steps stay."""
-    steps = results.get(STORAGE, {}).get("steps", {})
-    results[STORAGE] = {"about": about, "steps": {**steps, step: found}}
+    """The same with one step of a group; the other steps stay."""
+    steps = results.get(group.key, {}).get("steps", {})
+    results[group.key] = {"about": about, "steps": {**steps, step: found}}
     if save:
         write(results)
 
@@ -131,9 +135,6 @@ def write(results: Results) -> None:
 
 def show(console: Console, results: Results, key: str) -> None:
     """Print one scenario's tables."""
-    if key == STORAGE:
-        storage.show_storage(console, results[key])
-        return
     for case in results[key]["cases"]:
         heading, *rows = _rows(results[key], key, case)
         table = Table(*heading, title=f"{results[key]['title']}: {_case_title(key, case)}")
@@ -166,8 +167,9 @@ def render(results: Results) -> str:
     for key in COLUMNS:
         if key in results:
             parts += _section(results[key], key, common)
-    if STORAGE in results:
-        parts += _storage_section(results[STORAGE], common)
+    for group in GROUPS:
+        if group.key in results:
+            parts += _group_section(group, results[group.key], common)
     if PROFILE_MD.exists():
         parts += ["## Where the time goes", PROFILE_MD.read_text().strip()]
     return "\n\n".join(parts) + "\n"
@@ -200,16 +202,16 @@ def _section(result: dict[str, Any], key: str, common: dict[str, str]) -> list[s
     return [*parts, _listed(about)]
 
 
-def _storage_section(result: dict[str, Any], common: dict[str, str]) -> list[str]:
-    table = _markdown(storage.HEADING, storage.storage_rows(result))
+def _group_section(group: Group, result: dict[str, Any], common: dict[str, str]) -> list[str]:
+    table = _markdown(groups_report.HEADING, groups_report.group_rows(group, result))
     # The steps say themselves when they ran, how often and at which commit.
     said = {*common, "date", "commit", "runs"}
     about = {name: value for name, value in result["about"].items() if name not in said}
     return [
-        f"## {storage.TITLE}",
-        storage.NOTE,
+        f"## {group.title}",
+        group.note,
         table,
-        storage.notes(result),
+        groups_report.notes(group, result),
         _listed(about),
     ]
 

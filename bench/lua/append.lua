@@ -1,4 +1,4 @@
--- Appends SIZE bytes to COUNT streams in turn: wrk … -- PATH_PREFIX COUNT SIZE CONTENT_TYPE
+-- Appends SIZE bytes to COUNT streams in turn: wrk … -- PATH_PREFIX COUNT SIZE CONTENT_TYPE [TOKEN]
 local requests, count, turn = {}, 0, 0
 
 function init(args)
@@ -6,6 +6,7 @@ function init(args)
   count = tonumber(args[2])
   local body = string.rep("x", size)
   local headers = { ["Content-Type"] = content_type }
+  if args[5] then headers["Authorization"] = "Bearer " .. args[5] end
   for i = 0, count - 1 do
     requests[i] = wrk.format("POST", prefix .. i, headers, body)
   end

@@ -1,4 +1,4 @@
-"""What a step of the storage benchmark measures: figures, some of them with a limit to keep."""
+"""What a step of a group measures: figures, some of them with a limit to keep."""
 
 from __future__ import annotations
 
@@ -22,6 +22,11 @@ class Sizes:
     stream_mib: int = 256
     hard_mib: int = 256
     """The server's own default of `hot_bytes_hard`, of which only a smaller trial makes less."""
+    clients: int = 1000
+    """Who bootstrap at once, each a stream of its own."""
+    fork_mb: int = 1000
+    feed_streams: int = 10_000
+    feed_per_s: int = 20_000
 
     @property
     def ingest_bytes(self) -> int:
@@ -33,6 +38,7 @@ class Sizes:
 
 
 FULL = Sizes()
+TRIAL = Sizes(2000, 0.05, 8, 32, clients=50, fork_mb=32, feed_streams=200, feed_per_s=2000)
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +88,7 @@ class Measured:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One part of the storage benchmark, with servers and data of its own."""
+    """One part of a group, with servers and data of its own."""
 
     key: str
     note: str

@@ -121,11 +121,11 @@ def test_names_with_odd_characters(client) -> None:
 
 def test_host_has_its_own_routes(host, client) -> None:
     if host.streams_root == host.url:
-        check_error(client.get(f"{host.url}/hello"), 404, "not_found")
+        check_error(client.get(f"{host.url}/hello"), 404, "bucket_not_found")
         return
     assert "hello" in client.get(f"{host.url}/hello").text
     assert client.get(f"{host.url}/v1/stream/a").status_code == 404
-    check_error(client.get("/nothing"), 404, "not_found")
+    check_error(client.get("/nothing"), 404, "bucket_not_found")
 
 
 def test_health_and_metrics_are_below_the_prefix(client) -> None:

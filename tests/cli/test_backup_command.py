@@ -151,7 +151,7 @@ class TestBackup:
     def test_an_empty_server(self, run, tmp_path):
         with ServerProcess(tmp_path / "data") as server:
             line = run("backup", tmp_path / "new", "--data-dir", server.data_dir)
-        assert "position 0, 0 streams in 0 packs (0 bytes) and a log of 0 bytes" in line
+        assert "position 0, 0 streams in 0 packs (0 bytes), 0 snapshots and a log of 0 b" in line
         run("restore", tmp_path / "new", "--data-dir", tmp_path / "restored")
         with ServerProcess(tmp_path / "restored") as server:
             check(server, fill(server))

@@ -13,7 +13,6 @@ import subprocess
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, closing, suppress
-from dataclasses import dataclass
 from pathlib import Path
 
 import httpx
@@ -21,6 +20,7 @@ import pytest
 
 from holdfast import failpoints
 from tests.crash.conftest import MakeServer
+from tests.crash.snapshot_writers import Moment, Snapshots
 from tests.crash.wire import Answer, Wire
 from tests.server_process import COMMAND, ServerProcess
 
@@ -39,20 +39,13 @@ SLOWLY = """
 import time
 from holdfast import failpoints
 from holdfast.cli.main import run
-failpoints.hook = lambda name: None if name == "backup.pack_copied" else time.sleep(0.15)
+often = ("backup.pack_copied", "backup.snapshot_copied")
+failpoints.hook = lambda name: None if name in often else time.sleep(0.15)
 run()
 """
 TTL_S = 86_400
 RUN_STEPS = 3
 BACKUPS = 5
-
-
-@dataclass(frozen=True)
-class Moment:
-    """How far a writer was: what was answered, and what was sent."""
-
-    answered: int
-    sent: int
 
 
 class Line:
@@ -189,7 +182,7 @@ class Runs:
         assert b"".join(pages) == b"".join(b"step %d\n" % step for step in range(RUN_STEPS))
 
 
-Writers = list[Line | Runs]
+Writers = list[Line | Runs | Snapshots]
 
 
 def make_writers() -> Writers:
@@ -198,6 +191,7 @@ def make_writers() -> Writers:
         Line("json", "application/json"),
         Line("bytes", "application/octet-stream"),
         Runs("runs"),
+        Snapshots("states"),
     ]
 
 
@@ -295,6 +289,7 @@ def test_backups_of_a_busy_server_hold_all_that_was_acknowledged_before(
         for backup, before, after in taken:
             restored = tmp_path / backup
             await run("restore", place, "--backup", backup, "--data-dir", restored)
+            await run("check", "--data-dir", restored)
             await check_restored(make_server, restored, writers, before, after)
 
     server.start()
@@ -365,6 +360,7 @@ def test_a_killed_restore_is_no_data_directory_and_can_be_run_again(
             assert "run holdfast restore again" in refused.stderr
         again = json.loads(await run(*restore))
         assert again["packs"] > again["packs_copied"] == 0
+        assert again["snapshots"] > again["snapshots_copied"] == 0
         await check_restored(make_server, restored, writers, before, after)
 
     server.start()

@@ -72,9 +72,19 @@ class Wire:
             name.lower(): value.strip()
             for name, _, value in (line.partition(":") for line in lines)
         }
-        size = 0 if is_head else int(headers.get("content-length", "0"))
-        body = await self._reader.readexactly(size)
+        if headers.get("transfer-encoding") == "chunked" and not is_head:
+            body = await self._chunks()
+        else:
+            size = 0 if is_head else int(headers.get("content-length", "0"))
+            body = await self._reader.readexactly(size)
         return Answer(int(status_line.split()[1]), headers, body)
+
+    async def _chunks(self) -> bytes:
+        body = b""
+        while size := int(await self._reader.readuntil(b"\r\n"), 16):
+            body += (await self._reader.readexactly(size + 2))[:-2]
+        await self._reader.readexactly(2)
+        return body
 
     async def request(self, method: str, path: str, body: bytes = b"", **headers: str) -> Answer:
         """Send a request and read its answer."""

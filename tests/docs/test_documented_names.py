@@ -10,11 +10,10 @@ from prometheus_client.parser import text_string_to_metric_families
 from holdfast.clock import SystemClock
 from holdfast.errors import error_classes
 from holdfast.http.node import Node
+from holdfast.http.openapi.failures import NEVER_ANSWERED
+from holdfast.http.tree import TREE
 from holdfast.settings import load_settings
 from tools.coverage_page import ROOT
-
-# Errors of the start, which no response carries.
-START_ONLY = {"invalid_settings", "data_directory_locked", "unknown_format", "log_corrupt"}
 
 
 def documented(page: str, pattern: str) -> set[str]:
@@ -22,14 +21,36 @@ def documented(page: str, pattern: str) -> set[str]:
     return set(re.findall(rf"^\| `({pattern})", (ROOT / "docs" / page).read_text(), re.MULTILINE))
 
 
-def test_every_error_code_is_documented_with_its_status() -> None:
-    pages = "".join((ROOT / "docs" / page).read_text() for page in ("http.md", "subscriptions.md"))
-    rows = re.findall(r"^\| `([A-Za-z_]+)`(\*?) \| (\d{3}) \|", pages, re.MULTILINE)
-    assert {code: (int(status), star == "*") for code, star, status in rows} == {
+def test_every_error_code_is_in_the_one_table_with_its_status_and_whether_to_retry() -> None:
+    page = (ROOT / "docs/http.md").read_text()
+    rows = re.findall(r"^\| `(\w+)` \| (\d{3}) \| (yes|no) \| \S.* \|$", page, re.MULTILINE)
+    assert len({code for code, _, _ in rows}) == len(rows)
+    assert {code: (int(status), retry == "yes") for code, status, retry in rows} == {
         code: (cls.status, cls.retryable)
         for code, cls in error_classes().items()
-        if code not in START_ONLY
+        if code not in NEVER_ANSWERED
     }
+
+
+def test_every_route_is_in_the_documentation_of_the_metrics() -> None:
+    page = (ROOT / "docs/metrics.md").read_text()
+    (listed,) = re.findall(r"routes are (.+?) \|", page)
+    # Set by handlers, or where there is no route.
+    elsewhere = {"long_poll", "sse", "unknown"}
+    assert set(re.findall(r"`(\w+)`", listed)) == labels() | elsewhere
+
+
+def labels() -> set[str]:
+    resources = [
+        *TREE.fixed.values(),
+        *TREE.of_bucket.values(),
+        *TREE.of_stream.values(),
+        TREE.stream,
+        TREE.bucket,
+        TREE.snapshot,
+    ]
+    found = {route.label for resource in resources for route in resource.routes.values()}
+    return found | {"subscription"}
 
 
 @pytest.fixture

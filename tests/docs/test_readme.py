@@ -27,7 +27,7 @@ def test_every_page_it_links_to_exists() -> None:
 
 
 def test_curl_commands_work_in_their_order(tmp_path: Path) -> None:
-    assert len(CURL) == 4
+    assert len(CURL) == 11
     with ServerProcess(tmp_path, sse_lifetime=0.5) as server:
         answers = [
             subprocess.run(
@@ -39,11 +39,14 @@ def test_curl_commands_work_in_their_order(tmp_path: Path) -> None:
             ).stdout
             for command in CURL
         ]
-    created, appended, read, tailed = answers
+    created, appended, read, tailed, *further = answers
     assert b"HTTP/1.1 201" in created
     assert b"HTTP/1.1 204" in appended
     assert read.endswith(b"hello, world")
     assert b"data:hello, world\n" in tailed
+    statuses = [int(answer.split()[1]) for answer in further]
+    assert statuses == [201, 201, 204, 204, 200, 201, 200]
+    assert b"DRAFT" in further[4]
 
 
 @pytest.mark.parametrize("code", PYTHON)

@@ -240,7 +240,8 @@ class Backup:
             )
         self.copied = missing_objects(self._target, PACKS_PREFIX, found.packs)
         self.copied_snapshots = missing_objects(self._target, SNAPSHOTS_PREFIX, self._snapshots)
-        return sum(each.size_bytes for each in (*self.copied, *self.copied_snapshots))
+        packs_bytes = sum(each.size_bytes for each in self.copied)
+        return packs_bytes + sum(each.size_bytes for each in self.copied_snapshots)
 
     def copy_packs(self, advance: Advance) -> None:
         """Copy the packs that are missing."""

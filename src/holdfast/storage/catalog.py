@@ -22,7 +22,7 @@ _EXTENTS: Final = (
 )
 _SCAN: Final = (
     "SELECT streams.number, streams.name, packs.name, extents.start, extents.length, "
-    "extents.first_position, extents.last_position FROM streams "
+    "extents.first_position, extents.last_position, streams.row FROM streams "
     "JOIN extents ON extents.stream = streams.number "
     "JOIN packs ON packs.id = extents.pack "
     "WHERE streams.name >= ? AND streams.name < ? AND streams.name <= ? "
@@ -164,15 +164,21 @@ class Catalog:
         With `first` and `last` only streams from one name to the other, both included.
 
         Packs outside the range are never looked at, and streams come by name. A range may hold
-        records outside (after, until] as well: the pack's message index has every position.
+        records outside (after, until] as well: the pack's message index has every position. What
+        is kept for forks only is left out.
         """
         # A query that is under way would hold back what every other call on this connection sees.
         with closing(open_for_reading(self.path)) as connection:
             try:
                 # Any blob sorts behind all text.
                 names = max(prefix, first), _after_prefix(prefix), b"" if last is None else last
-                for row in connection.execute(_SCAN, (*names, after, until)):
-                    yield ScanRange(*row)
+                stream: StreamRow | None = None
+                for *found, row in connection.execute(_SCAN, (*names, after, until)):
+                    each = ScanRange(*found)
+                    if stream is None or stream.number != each.stream:
+                        stream = decoded_row(self.path, row)
+                    if not stream.deleted and each.start + each.length > stream.earliest:
+                        yield each
             except sqlite3.Error as error:
                 raise damaged(self.path, error) from error
 

@@ -38,6 +38,8 @@ class Merge(NamedTuple):
     # Packs without a delta that are in use for the same range of the log. A source may not name
     # them all: one may have taken the place of another that it names.
     companions: frozenset[str]
+    # Where the bytes that are needed start, of streams that a snapshot has trimmed.
+    starts: dict[int, int]
 
 
 class _Source:
@@ -79,7 +81,7 @@ def merge(store: ObjectStore, clock: Clock, plan: Merge) -> NewPack:
 
     def parts() -> Iterator[bytes]:
         nonlocal size
-        for part in _gathered(_contents(builder, sources, plan.extents)):
+        for part in _gathered(_contents(builder, sources, plan)):
             size += len(part)
             yield part
             failpoint("merge.uploading")
@@ -92,18 +94,32 @@ def merge(store: ObjectStore, clock: Clock, plan: Merge) -> NewPack:
     return new_pack(name, size, builder, meta, len(delta.rows))
 
 
-def _contents(
-    builder: PackBuilder, sources: list[_Source], extents: Sequence[tuple[int, Extent]]
-) -> Iterator[bytes]:
+def _contents(builder: PackBuilder, sources: list[_Source], plan: Merge) -> Iterator[bytes]:
     """The header, then each stream's runs of adjacent extents."""
     yield builder.header()
-    for run in _runs(extents):
+    for run in _runs(plan.extents):
         data = b"".join(sources[source].data(extent) for source, extent in run)
         messages = Messages()
         for source, extent in run:
             messages.extend(sources[source].messages(extent))
-        builder.add(run[0][1].stream, run[0][1].start, data, messages)
+        stream, start = run[0][1].stream, run[0][1].start
+        count, size = _dead(messages, plan.starts.get(stream, 0) - start)
+        if count:
+            data, messages = data[size:], messages.part(count, len(messages))
+        builder.add(stream, start + size, data, messages)
         yield data
+
+
+def _dead(messages: Messages, needed: int) -> tuple[int, int]:
+    """How many messages end before the first byte that is needed, and how many bytes they are."""
+    count = size = 0
+    if needed > 0:
+        for length in messages.lengths:
+            if size + length > needed:
+                break
+            count, size = count + 1, size + length
+    assert count < len(messages), "an extent in use holds something that is needed"
+    return count, size
 
 
 def _runs(extents: Sequence[tuple[int, Extent]]) -> Iterator[list[tuple[int, Extent]]]:

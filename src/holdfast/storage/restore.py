@@ -77,7 +77,8 @@ class Restore:
         target, manifest = self._target, self._manifest
         self.missing = missing_objects(target, PACKS_PREFIX, manifest.packs)
         self.missing_snapshots = missing_objects(target, SNAPSHOTS_PREFIX, manifest.snapshots)
-        return sum(each.size_bytes for each in (*self.missing, *self.missing_snapshots))
+        packs_bytes = sum(each.size_bytes for each in self.missing)
+        return packs_bytes + sum(each.size_bytes for each in self.missing_snapshots)
 
     def copy_packs(self, advance: Advance) -> None:
         """Copy the packs that are missing."""

@@ -8,8 +8,8 @@ the stream has then.
 A body that no stream ever had may be an upload that failed, or one that a record has published
 which is not flushed yet. Such a record is younger than the last one flushed, and an upload is
 published within the grace period, or in a while if there is none. So what is older than the last
-record flushed by more than that is an orphan. The time of the flush would be wrong here: it may be repeated for hours
-with the same end, while records are written that it does not cover.
+record flushed by more than that is an orphan. The time of the flush would be wrong here: it may be
+repeated for hours with the same end, while records are written that it does not cover.
 """
 
 from __future__ import annotations

@@ -58,7 +58,18 @@ def plan_merge(catalog: CatalogWriter, sources: list[PackRow]) -> Merge:
         extents,
         [row.name for row in superseded],
         frozenset(row.name for row in companions),
+        _starts(catalog, places),
     )
+
+
+def _starts(catalog: CatalogWriter, packs: Iterable[int]) -> dict[int, int]:
+    """Where the bytes that are needed start, of streams whose first extent here is in part dead."""
+    rows = catalog.read(
+        "SELECT number, streams.start FROM streams JOIN extents ON extents.stream = number "  # noqa: S608 (only marks)
+        f"AND extents.start < streams.start WHERE pack IN ({_marks(packs)})",
+        list(packs),
+    )
+    return dict(rows)
 
 
 def swap(

@@ -92,7 +92,7 @@ class Log:
     def delete_bucket(self, name):
         self.open.append(Record(Kind.DELETE_BUCKET, 0, self.now_ms, name.encode()))
 
-    def documents(self, **changes):
+    def documents(self, /, **changes):
         payload = encode_documents(changes)
         self.open.append(Record(Kind.DOCUMENTS, 0, self.now_ms, payload))
 
@@ -200,26 +200,31 @@ class Rig:
         return self.catalog.extents(number, 0, 10_000)
 
     def stored(self, number):
-        """The bytes of a stream, put together from its extents."""
-        at, data = 0, b""
-        for extent in self.extents(number):
+        """The bytes of a stream that are needed, put together from its extents."""
+        row, extents, data = self.catalog.find_number(number), self.extents(number), b""
+        at = extents[0].start if extents else row.start
+        assert at <= row.start < (extents[0].end if extents else row.start + 1)
+        dead = row.start - at
+        for extent in extents:
             assert extent.start == at, "extents leave no gap"
             data += self.memory.read(extent.pack, extent.data_at, extent.length)
             at = extent.end
-        return data
+        return data[dead:]
 
     def messages(self, number):
-        """The messages of a stream as (bytes, timestamp, position), from the packs' indexes."""
-        found = []
+        """The messages that are needed as (bytes, timestamp, position), from the packs' indexes."""
+        found, start = [], self.catalog.find_number(number).start
         packs = {row.name: self.open_pack(row) for row in self.packs}
         for extent in self.extents(number):
-            pack, at = packs[extent.pack], extent.data_at
+            pack, at, end = packs[extent.pack], extent.data_at, extent.start
             first = (extent.lengths_at - pack.footer.lengths_at) // 4
             part = pack.index().part(first, first + extent.messages)
             for length, at_ms, position in zip(
                 part.lengths, part.timestamps, part.positions, strict=True
             ):
-                found.append((self.memory.read(extent.pack, at, length), at_ms, position))
+                end += length
+                if end > start:
+                    found.append((self.memory.read(extent.pack, at, length), at_ms, position))
                 at += length
         return found
 
@@ -229,6 +234,7 @@ class Rig:
         return {
             "facts": read("SELECT * FROM facts ORDER BY name"),
             "streams": read("SELECT * FROM streams ORDER BY number"),
+            "documents": read("SELECT * FROM documents ORDER BY key"),
             "extents": read(
                 "SELECT stream, start, length, messages, first_position, last_position "
                 "FROM extents ORDER BY stream, start"
@@ -248,7 +254,7 @@ class Rig:
             assert sum(self.open_pack(row).verify()) == row.size_bytes
         for (number,) in self.writer.read("SELECT number FROM streams"):
             row = self.catalog.find_number(number)
-            assert len(self.stored(number)) == row.tail
+            assert len(self.stored(number)) == row.tail - row.start
         totals = self.catalog.totals()
         (streams,) = self.writer.read("SELECT count(*) FROM streams")[0]
         (stored,) = self.writer.read("SELECT coalesce(sum(length), 0) FROM extents")[0]

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from holdfast.format.rows import decode_row
 from holdfast.storage.catalog import _after_prefix
 from tests.unit.storage.histories import History, steps
 from tests.unit.storage.rig import Rig
@@ -34,15 +35,26 @@ texts = st.text(st.sampled_from(CHARACTERS), max_size=4)
 
 
 def model(rig, prefix, after, until):
-    """Every extent in use, looked at one by one."""
+    """Every extent in use, looked at one by one, but for what is there for forks only."""
     rows = rig.writer.read(
         "SELECT extents.stream, streams.name, packs.name, extents.start, length, first_position, "
-        "last_position FROM extents JOIN streams ON number = stream JOIN packs ON id = pack"
+        "last_position, row FROM extents JOIN streams ON number = stream JOIN packs ON id = pack"
     )
     return sorted(
-        (row for row in rows if row[1].startswith(prefix) and row[6] > after and row[5] <= until),
-        key=lambda row: (row[1], row[3]),
+        (
+            tuple(found)
+            for *found, row in rows
+            if found[1].startswith(prefix)
+            and found[6] > after
+            and found[5] <= until
+            and is_readable(decode_row(row), found[3] + found[4])
+        ),
+        key=lambda found: (found[1], found[3]),
     )
+
+
+def is_readable(stream, end):
+    return not stream.deleted and end > stream.earliest
 
 
 class TestPrefixes:

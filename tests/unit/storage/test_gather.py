@@ -8,9 +8,15 @@ from hypothesis import given, settings
 
 from holdfast.errors import LogCorruptError
 from holdfast.format.records import Kind, Record, encode
-from holdfast.format.rows import decode_row, encode_row
+from holdfast.format.rows import BUCKET_PREFIX, decode_bucket, decode_row, encode_row
 from holdfast.storage.gather import Gather
-from tests.unit.storage.histories import History, fields_of_row, fields_of_stream, steps
+from tests.unit.storage.histories import (
+    History,
+    fields_of_row,
+    fields_of_stream,
+    hot_bytes,
+    steps,
+)
 from tests.unit.storage.rig import JSON, Log, Rig
 
 
@@ -19,6 +25,7 @@ class Rows:
 
     def __init__(self):
         self.rows = {}
+        self.documents = {}
         self.data = {}
         self.messages = {}
         self.flushed = 0
@@ -29,7 +36,7 @@ class Rows:
 
     def take(self, log, through):
         """Gather up to a cut, and keep the outcome."""
-        gather = Gather(self.flushed, self.find, lambda _: None)
+        gather = Gather(self.flushed, self.find, self.documents.get)
         for position in range(self.flushed + 1, through + 1):
             gather.apply(position, log.body(position))
         assert gather.through == through
@@ -38,12 +45,18 @@ class Rows:
             self.removed.add(number)
         for number, share in gather.shares.items():
             assert gather.is_new(number) == (number not in self.rows)
-            assert share.start == len(self.data.setdefault(number, b""))
+            origin = share.row.meta.fork
+            own_start = 0 if origin is None else origin.offset
+            assert share.start == own_start + len(self.data.setdefault(number, b""))
             data = share.take_data()
             assert share.size_bytes == len(data)
             self.rows[number] = encode_row(share.row)
             self.data[number] += data
             self.messages.setdefault(number, []).extend(_cut_up(data, share.messages))
+        for key, value in gather.documents().items():
+            self.documents[key] = value
+            if value is None:
+                del self.documents[key]
         self.flushed = through
 
 
@@ -57,6 +70,21 @@ def _cut_up(data, index):
     assert at == len(data)
 
 
+def _check_documents(documents, state, history):
+    """Documents and buckets' rows are the engine's, and both what writers were told."""
+    rows = {
+        key.removeprefix(BUCKET_PREFIX): decode_bucket(documents.pop(key))
+        for key in list(documents)
+        if key.startswith(BUCKET_PREFIX)
+    }
+    assert rows == state.buckets
+    assert documents == state.documents == history.documents_now
+    assert history.buckets() == {
+        name: (row.explicit, row.streams, row.size_bytes) for name, row in rows.items()
+    }
+    assert state.stored_bytes == sum(row.size_bytes for row in rows.values())
+
+
 class TestEquality:
     @given(steps)
     def test_rows_are_the_engines_streams_wherever_the_log_is_cut(self, script):
@@ -64,13 +92,15 @@ class TestEquality:
         state, rows = history.state(), Rows()
         for cut in history.cuts:
             rows.take(history.log, cut)
-        assert rows.rows.keys() == state.by_number.keys()
+        told = history.by_number
+        assert rows.rows.keys() == state.by_number.keys() == told.keys()
         for number, stream in state.by_number.items():
             assert fields_of_row(rows.find(number)) == fields_of_stream(stream)
-            assert rows.data[number] == b"".join(stream.chunks)
-            assert rows.messages[number] == history.messages[number]
+            assert rows.data[number] == told[number].data[told[number].own_start :]
+            assert hot_bytes(stream) == told[number].data[stream.start :]
+            assert rows.messages[number] == told[number].messages
         assert rows.removed <= history.removed
-        assert sum(map(len, rows.data.values())) == state.stored_bytes
+        _check_documents(rows.documents, state, history)
 
     @given(steps)
     def test_cuts_make_no_difference(self, script):
@@ -80,6 +110,7 @@ class TestEquality:
         for position in range(1, history.log.position):
             often.take(history.log, position)
         assert once.rows == often.rows
+        assert once.documents == often.documents
         assert once.data == often.data
         assert once.messages == often.messages
         assert once.removed == set()
@@ -98,14 +129,14 @@ class TestEquality:
             for number, stream in state.by_number.items():
                 assert fields_of_row(rig.catalog.find_number(number)) == fields_of_stream(stream)
                 assert rig.catalog.find_name(stream.meta.name).number == number
-                assert rig.stored(number) == b"".join(stream.chunks)
-                assert rig.messages(number) == history.messages[number]
+                assert rig.stored(number) == hot_bytes(stream)
+                assert rig.messages(number) == history.by_number[number].needed_messages()
             for number in history.removed:
                 assert rig.catalog.find_number(number) is None
                 assert rig.extents(number) == []
-            totals = rig.catalog.totals()
-            assert (totals.streams, totals.stored_bytes) == (state.streams, state.stored_bytes)
-            assert totals.flushed == history.log.position - 1
+            assert rig.catalog.totals().streams == state.streams
+            assert rig.catalog.totals().flushed == history.log.position - 1
+            _check_documents(dict(rig.catalog.documents()), state, history)
             rig.verify()
             rig.close()
 

@@ -1,10 +1,10 @@
-"""Runs the steps one after another, and says of each when and beside what it was measured."""
+"""Benchmarks of Holdfast alone: groups of steps, each with servers, data and figures of its own."""
 
 from __future__ import annotations
 
 import resource
 import time
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from subprocess import SubprocessError
 from typing import Any
@@ -14,17 +14,44 @@ from bench.client import UnexpectedAnswerError
 from bench.process import ServerFailedError, machine_busy_s
 from bench.scenario import Plan, wait_for_quiet
 from bench.storage import catch_up, flushing, ingest, recovery, streams
-from bench.storage.figures import FULL, Sizes
-
-STEPS = {module.STEP.key: module.STEP for module in (streams, ingest, flushing, catch_up, recovery)}
+from bench.storage.figures import FULL, Sizes, Step
+from bench.surface import access, bootstrap, changes, fork
 
 FAILURES = (ServerFailedError, UnexpectedAnswerError, OSError, RuntimeError, SubprocessError)
 
 
-def run_step(key: str, plan: Plan, sizes: Sizes) -> dict[str, Any]:
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Steps that share a section of RESULTS.md."""
+
+    key: str
+    title: str
+    note: str
+    steps: dict[str, Step]
+
+
+STORAGE = Group(
+    "storage",
+    "Storage",
+    "Holdfast alone, with packs in a local directory: what the tiered storage is to reach. The "
+    "server and its storage process share one core, the load has the other. Sizes in MB and GB are "
+    "decimal.",
+    {module.STEP.key: module.STEP for module in (streams, ingest, flushing, catch_up, recovery)},
+)
+SURFACE = Group(
+    "surface",
+    "Bootstrap, forks, changes, access control",
+    "Holdfast alone, with what its wider HTTP surface is to reach. The server and its storage "
+    "process share one core, the load has the other.",
+    {module.STEP.key: module.STEP for module in (bootstrap, fork, changes, access)},
+)
+GROUPS = (STORAGE, SURFACE)
+
+
+def run_step(group: Group, key: str, plan: Plan, sizes: Sizes) -> dict[str, Any]:
     """Run one step; what it found, or why it found nothing, as results.json keeps it."""
-    step = STEPS[key]
-    plan.console.print(f"[dim]storage · {key}[/dim]", highlight=False)
+    step = group.steps[key]
+    plan.console.print(f"[dim]{group.key} · {key}[/dim]", highlight=False)
     wait_for_quiet(plan.patience_s)
     result: dict[str, Any] = {
         "note": step.note,

@@ -1,0 +1,121 @@
+"""A job that scans a bucket: it reads packs from the store's directory, and the rest by HTTP."""
+
+import base64
+import json
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+import httpx
+
+from holdfast.errors import ObjectMissingError
+from holdfast.storage.directory_objects import DirectoryObjects
+from holdfast.storage.pack_reader import Pack
+from tests.server_process import ServerProcess
+
+
+class Message(NamedTuple):
+    """One message of a scan; its number tells streams of one name apart."""
+
+    stream_id: str
+    stream: int
+    offset: int
+    # As stored: of a JSON stream with what separates it from the next.
+    data: bytes
+    position: int
+
+
+class Scan:
+    """What a plan says, and everything that it leads to."""
+
+    def __init__(
+        self, client: httpx.Client, server: ServerProcess, bucket: str, **query: str
+    ) -> None:
+        self._client = client
+        self._path = f"/{bucket}/streams"
+        self._store = DirectoryObjects(server.data_dir / "objects")
+        self._query = query
+        self.plan: dict[str, Any] = self._get("/scan", **query).json()
+        assert self.plan["bucket_id"] == bucket
+
+    @property
+    def next_cursor(self) -> str:
+        """Where the next scan, or the changes, go on."""
+        return self.plan["next_cursor"]
+
+    def messages(self, between: Callable[[], object] = lambda: None) -> list[Message]:
+        """Everything; `between` is done when half of it is known, but nothing is read."""
+        ranges = [(each, self.ranges(each)) for each in self.plan["partitions"]]
+        between()
+        found: list[Message] = []
+        for partition, lines in ranges:
+            found += self._read_partition(partition, lines)
+        return found + list(self.hot())
+
+    def ranges(self, partition: dict[str, Any]) -> list[dict[str, Any]]:
+        """Where the bytes of a partition are by now."""
+        query = {
+            "first": partition["first_stream_id"],
+            "last": partition["last_stream_id"],
+            "after": partition["after"],
+            "until": partition["until"],
+        }
+        prefix = {name: self._query[name] for name in ("prefix",) if name in self._query}
+        return self._lines("/scan/ranges", **query, **prefix)
+
+    def hot(self) -> Iterator[Message]:
+        """The messages that were not in packs when the plan was made."""
+        hot = self.plan["hot"]
+        if hot is None:
+            return
+        query = {**self._query, "after": hot["after"], "until": hot["until"]}
+        for line in self._lines("/records", **query):
+            data = base64.b64decode(line["payload"])
+            size = line["next_offset"] - line["offset"]
+            assert size - len(data) == (1 if line["content_type"] == "application/json" else 0)
+            data += b"\x1e" * (size - len(data))
+            yield Message(line["stream_id"], line["stream"], line["offset"], data, line["position"])
+
+    def _read_partition(
+        self, partition: dict[str, Any], lines: list[dict[str, Any]]
+    ) -> list[Message]:
+        while True:
+            try:
+                return [message for line in lines for message in self._read_range(partition, line)]
+            except ObjectMissingError:
+                # Merged away meanwhile.
+                lines = self.ranges(partition)
+
+    def _read_range(self, partition: dict[str, Any], line: dict[str, Any]) -> Iterator[Message]:
+        after, until = int(partition["after"]), int(partition["until"])
+        pack = Pack(self._store, line["pack"])
+        (extent,) = [
+            each
+            for each in pack.directory()
+            if (each.stream, each.start) == (line["stream"], line["offset"])
+        ]
+        assert extent.length == line["length"]
+        positions = extent.first_position, extent.last_position
+        assert positions == (line["first_position"], line["last_position"])
+        data = self._store.read(line["pack"], extent.data_at, extent.length)
+        index = pack.index().part(extent.message_at, extent.message_at + extent.messages)
+        at = 0
+        for size, position in zip(index.lengths, index.positions, strict=True):
+            if after < position <= until:
+                yield Message(
+                    line["stream_id"],
+                    line["stream"],
+                    extent.start + at,
+                    data[at : at + size],
+                    position,
+                )
+            at += size
+
+    def _lines(self, below: str, **query: str) -> list[dict[str, Any]]:
+        answer = self._get(below, **query)
+        assert answer.headers["Content-Type"] == "application/x-ndjson"
+        return [json.loads(line) for line in answer.content.splitlines()]
+
+    def _get(self, below: str, **query: str) -> httpx.Response:
+        answer = self._client.get(self._path + below, params=query)
+        assert answer.status_code == 200, answer.text
+        return answer
