@@ -74,6 +74,7 @@ def test_a_wake_under_way_outlives_the_server(make_server: MakeServer) -> None:
             assert acked(client, "hook") == {"events/a": wake["streams"][0]["tail_offset"]}
 
 
+@pytest.mark.spec("subscriptions 7-1")
 def test_a_wake_that_was_not_acknowledged_comes_again(make_server: MakeServer) -> None:
     server = make_server(**ALLOW)
     with WebhookReceiver() as receiver:
@@ -94,6 +95,7 @@ def test_a_wake_that_was_not_acknowledged_comes_again(make_server: MakeServer) -
             until(lambda: acked(client, "hook") == {"events/a": tail})
 
 
+@pytest.mark.spec("subscriptions 7.2-9", "subscriptions 7.3-9", "subscriptions 7.3-10")
 def test_a_claim_outlives_the_server_and_its_lease_does_not(make_server: MakeServer) -> None:
     server = make_server().start()
     with client_of(server) as client:
@@ -184,6 +186,7 @@ class Worker:
             self.problems.append(answer.text)
 
 
+@pytest.mark.spec("subscriptions 7-1")
 @pytest.mark.parametrize("seed", [1, 2])
 def test_everything_is_processed_however_often_the_server_is_killed(
     make_server: MakeServer, seed: int

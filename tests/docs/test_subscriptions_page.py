@@ -34,6 +34,7 @@ def run(server: ServerProcess, commands: str) -> str:
     return done.stdout
 
 
+@pytest.mark.spec("subscriptions 7.1-3")
 def test_webhooks_arrive_and_can_be_checked(server: ServerProcess) -> None:
     scope: dict[str, object] = {}
     exec(CHECK, scope)

@@ -20,7 +20,7 @@ from tests.http.streams import JSON, TEXT, EventStream, Stream, check_error, pro
 from tests.http.test_snapshot_uploads import MEBIBYTE, resident_bytes
 from tests.storage_stats import flush, until
 
-PAGE_ENTRIES = 10_000
+PAGE_ENTRIES = 5_000
 
 
 def page(client: httpx.Client, bucket: str, after: str = "-1", **parameters: str) -> dict[str, Any]:
@@ -187,9 +187,8 @@ def test_cursor_goes_on_where_the_page_ended(client) -> None:
     for number, cursor in enumerate(cursors):
         assert len(changes(client, bucket, cursor)) == len(cursors) - 1 - number
     assert changes(client, bucket, "now") == []
-    whole = client.get(f"/{bucket}/streams/changes").json()
-    assert whole == page(client, bucket, "-1")
-    assert whole["next_cursor"] == cursors[-1]
+    assert client.get(f"/{bucket}/streams/changes").json() == page(client, bucket, "-1")
+    assert page(client, bucket, cursors[1])["next_cursor"] == cursors[-1]
 
 
 def test_cursor_moves_past_what_concerns_others(client) -> None:
@@ -243,22 +242,24 @@ def test_other_method_is_405(client, method) -> None:
 def test_pages(client, server) -> None:
     """A page is about so many entries; it ends with a batch, of which none is cut."""
     stream = bucket_stream(client)
+    start = now(client, stream.bucket)
     count = PAGE_ENTRIES + 500
     append_many(server.port, stream.url, count)
-    first = page(client, stream.bucket)
+    first = page(client, stream.bucket, start)
     assert PAGE_ENTRIES <= len(first["changes"]) < PAGE_ENTRIES + 500
     assert first["up_to_date"] is False
     second = page(client, stream.bucket, first["next_cursor"])
     assert second["up_to_date"] is True
     found = [entry(each) for each in first["changes"] + second["changes"]]
     name = stream.stream_id
-    assert found == [(name, 0, 0, "created"), *((name, at, 1) for at in range(count))]
-    with client.stream("GET", f"/{stream.bucket}/streams/changes?live=sse") as answer:
+    assert found == [(name, at, 1) for at in range(count)]
+    path = f"/{stream.bucket}/streams/changes?live=sse&after={start}"
+    with client.stream("GET", path) as answer:
         events = EventStream(answer)
         live = events.next().json
-        assert live["upToDate"] is False
-        assert live["nextCursor"] == first["next_cursor"]
-        assert events.next().json["upToDate"] is True
+        assert live["up_to_date"] is False
+        assert live["next_cursor"] == first["next_cursor"]
+        assert events.next().json["up_to_date"] is True
 
 
 @pytest.mark.parametrize("ending", ["stop", "kill"])
@@ -347,6 +348,17 @@ class TestLongPoll:
         rest = changes(patient_client, bucket, found["next_cursor"])
         assert rest == [("a", 1, 1)]
 
+    def test_cursor_moves_past_what_concerned_others(self, client, connect) -> None:
+        """Else who waits in a quiet bucket of a busy server would be told that it missed much."""
+        bucket, waiting = new_bucket(client), connect()
+        cursor = now(client, bucket)
+        waiting.request("GET", f"/{bucket}/streams/changes?after={cursor}&live=long-poll")
+        client.head(f"/{bucket}")
+        bucket_stream(client, b"1", b"2")
+        found = json.loads(waiting.response().body)
+        assert (found["changes"], found["up_to_date"]) == ([], True)
+        assert found["next_cursor"] > cursor
+
     def test_server_that_stops_answers(self, start_server, client_of) -> None:
         server = start_server(long_poll_timeout=600)
         bucket = new_bucket(client_of(server))
@@ -362,22 +374,23 @@ class TestLongPoll:
 class TestSse:
     def test_what_was_and_what_comes(self, client) -> None:
         bucket = new_bucket(client)
+        start = now(client, bucket)
         stream = new_stream_in(bucket, client, b"1", stream_id="a")
         cursor = now(client, bucket)
-        with client.stream("GET", f"/{bucket}/streams/changes?after=-1&live=sse") as answer:
+        with client.stream("GET", f"/{bucket}/streams/changes?after={start}&live=sse") as answer:
             assert answer.headers["Content-Type"] == "text/event-stream"
             assert answer.headers["Cache-Control"] == "no-cache"
             events = EventStream(answer)
             first = events.next()
             assert first.type == "changes"
             assert len(first.json["changes"]) == 2
-            assert (first.json["nextCursor"], first.json["upToDate"]) == (cursor, True)
+            assert (first.json["next_cursor"], first.json["up_to_date"]) == (cursor, True)
             for number in range(3):
                 stream.append(b"x")
                 event = events.next().json
                 assert [entry(each) for each in event["changes"]] == [("a", 1 + number, 1)]
-                assert event["upToDate"] is True
-                assert event["nextCursor"] == now(client, bucket)
+                assert event["up_to_date"] is True
+                assert event["next_cursor"] == now(client, bucket)
             stream.delete()
             (gone,) = events.next().json["changes"]
             assert entry(gone) == ("a", 4, 0, "deleted")
@@ -387,7 +400,16 @@ class TestSse:
         with client.stream("GET", f"/{bucket}/streams/changes?after=now&live=sse") as answer:
             event = EventStream(answer).next()
             assert event.json["changes"] == []
-            assert event.json["upToDate"] is True
+            assert event.json["up_to_date"] is True
+
+    def test_first_event_comes_even_if_all_concerned_others(self, client) -> None:
+        bucket = new_bucket(client)
+        start = now(client, bucket)
+        bucket_stream(client, b"of another bucket")
+        with client.stream("GET", f"/{bucket}/streams/changes?after={start}&live=sse") as answer:
+            event = EventStream(answer).next().json
+        assert (event["changes"], event["up_to_date"]) == ([], True)
+        assert event["next_cursor"] > start
 
     def test_only_what_concerns_it(self, client) -> None:
         bucket = new_bucket(client)
@@ -403,14 +425,28 @@ class TestSse:
             assert [entry(each) for each in events.next().json["changes"]] == [("b", 0, 1)]
 
     def test_id_of_the_event_is_its_cursor(self, client) -> None:
-        stream = bucket_stream(client, b"1")
-        path = f"/{stream.bucket}/streams/changes?live=sse"
+        stream = bucket_stream(client)
+        start = now(client, stream.bucket)
+        stream.append(b"1")
+        path = f"/{stream.bucket}/streams/changes?after={start}&live=sse"
         with client.stream("GET", path) as answer:
             lines = answer.iter_lines()
             head = [next(lines) for _ in range(3)]
         event, name, data = head
         assert event == "event: changes"
-        assert name == f"id: {json.loads(data.removeprefix('data:'))['nextCursor']}"
+        assert name == f"id: {json.loads(data.removeprefix('data:'))['next_cursor']}"
+
+    def test_browser_that_comes_back_says_where_it_stands(self, client) -> None:
+        """`Last-Event-ID` counts more than the URL, which is that of its first request."""
+        stream = bucket_stream(client, b"1", stream_id="a")
+        cursor = now(client, stream.bucket)
+        stream.append(b"2")
+        path, fields = f"/{stream.bucket}/streams/changes?live=sse", {"Last-Event-ID": cursor}
+        with client.stream("GET", path, headers=fields) as answer:
+            first = EventStream(answer).next().json
+        assert [entry(each) for each in first["changes"]] == [("a", 1, 1)]
+        for given in ("", "nonsense", "9" * 20):
+            check_error(client.get(path, headers={"Last-Event-ID": given}), 400)
 
     def test_server_that_stops_says_where_to_go_on(self, start_server, client_of) -> None:
         server = start_server()
@@ -423,7 +459,32 @@ class TestSse:
             last = events.next().json
             assert list(events) == []
         assert last["changes"] == []
-        assert last["nextCursor"] == first["nextCursor"]
+        assert last["next_cursor"] == first["next_cursor"]
+
+    def test_last_event_moves_past_what_concerned_others(self, start_server, client_of) -> None:
+        client = client_of(start_server(sse_lifetime=1))
+        bucket = new_bucket(client)
+        with client.stream("GET", f"/{bucket}/streams/changes?after=now&live=sse") as answer:
+            events = EventStream(answer)
+            first = events.next().json
+            other = bucket_stream(client, b"1", b"2")
+            (last,) = [each.json for each in events]
+        assert (last["changes"], last["up_to_date"]) == ([], True)
+        assert last["next_cursor"] == now(client, other.bucket) > first["next_cursor"]
+
+    def test_change_behind_those_of_others_is_told(self, client) -> None:
+        bucket = new_bucket(client)
+        stream = new_stream_in(bucket, client, stream_id="a")
+        other = bucket_stream(client)
+        with client.stream("GET", f"/{bucket}/streams/changes?after=now&live=sse") as answer:
+            events = EventStream(answer)
+            events.next()
+            for number in range(5):
+                other.append(b"x")
+                stream.append(b"y")
+                event = events.next().json
+                assert [entry(each) for each in event["changes"]] == [("a", number, 1)]
+                other.append(b"x")
 
     def test_too_many_readers_are_503(self, start_server, client_of) -> None:
         client = client_of(start_server(live_readers_max=1))

@@ -57,6 +57,7 @@ SPELLINGS = {
 }
 
 
+@pytest.mark.spec("forks 4.2-1", "forks 4.2-4")
 @pytest.mark.parametrize("spelling", SPELLINGS.values(), ids=SPELLINGS.keys())
 @pytest.mark.parametrize("surface", ["bucketed", "flat"])
 def test_source_is_named_by_path_or_url(client, spelling, surface) -> None:
@@ -71,6 +72,7 @@ def test_source_is_named_by_path_or_url(client, spelling, surface) -> None:
     assert fork.read("-1").content == fork.flat.read("-1").content == b"12345"
 
 
+@pytest.mark.spec("forks 4.2-18")
 @pytest.mark.parametrize(
     ("path", "status"),
     [
@@ -180,6 +182,7 @@ def read_whole(fork: BucketStream, expected: bytes) -> None:
     assert parts(fork.bootstrap())[0] == (BINARY, b"")
 
 
+@pytest.mark.spec("forks 4.2-3", "forks 4.2-34")
 @pytest.mark.parametrize("cold", [False, True], ids=["hot", "cold"])
 @pytest.mark.parametrize("event", ["trim", "delete", "close", "append", "trim and delete"])
 def test_what_becomes_of_the_source_does_not_matter(client, event, cold) -> None:
@@ -208,6 +211,7 @@ def test_what_becomes_of_the_source_does_not_matter(client, event, cold) -> None
     read_whole(fork, b"12345abcd")
 
 
+@pytest.mark.spec("forks 4.2-13")
 def test_source_that_expires_stays_for_its_fork(client) -> None:
     source = BucketStream(client, new_bucket(client), "source")
     source.create(b"12345", stream_ttl="1")
@@ -244,6 +248,7 @@ def test_snapshots_of_a_fork_are_where_messages_end(client, kind) -> None:
         assert fork.publish(offset(at)).status_code == 204
 
 
+@pytest.mark.spec("forks 4.2-24", "forks 4.2-32", "forks 4.2-33", "forks 4.2-35")
 @pytest.mark.parametrize("cold", [False, True], ids=["hot", "cold"])
 def test_name_of_a_deleted_source(client, cold) -> None:
     source = bucket_stream(client, b"12345")
@@ -279,6 +284,7 @@ def test_name_of_a_deleted_source(client, cold) -> None:
     assert source.read("-1").content == b"new"
 
 
+@pytest.mark.spec("forks 4.2-2", "forks 4.2-34", "forks 4.2-37", "forks 8-1")
 @pytest.mark.parametrize("cold", [False, True], ids=["hot", "cold"])
 def test_chain_of_forks(client, cold) -> None:
     streams = [bucket_stream(client, b"0")]
@@ -343,6 +349,7 @@ def test_bucket_of_flat_streams_goes_with_a_deleted_source(client) -> None:
     assert client.get(f"/{bucket}").json()["bytes"] == 5
 
 
+@pytest.mark.spec("forks 4.2-23", "forks 4.2-25", "forks 4.2-26")
 def test_creating_the_same_fork_again(client) -> None:
     source = bucket_stream(client, b"12345", b"678")
     fork = fork_of(source, stream_fork_offset=offset(5))
@@ -365,6 +372,7 @@ def test_stream_cannot_be_its_own_source(client) -> None:
     check_error(stream.fork(stream), 409, "stream_exists")
 
 
+@pytest.mark.spec("forks 4.2-3", "forks 4.2-29")
 def test_source_and_fork_close_and_count_on_their_own(client) -> None:
     source = bucket_stream(client, b"1")
     source.append(b"2", stream_seq="5")
@@ -376,6 +384,7 @@ def test_source_and_fork_close_and_count_on_their_own(client) -> None:
     assert fork.read("-1").content == source.read("-1").content == b"123"
 
 
+@pytest.mark.spec("forks 5.8-2")
 def test_readers_of_a_fork_see_its_appends_alone(client) -> None:
     source = bucket_stream(client, b"1")
     fork = fork_of(source)
@@ -407,6 +416,7 @@ def merged(client: httpx.Client, at_least: int) -> None:
     until(lambda: metrics(client)["holdfast_merges_total"] >= at_least)
 
 
+@pytest.mark.spec("forks 4.2-34", "forks 4.2-35")
 def test_bytes_outlive_flush_merge_collection_and_restart(start_server, client_of) -> None:
     server = start_server(**TIDY)
     client = client_of(server)

@@ -134,6 +134,7 @@ def test_routes_are_no_buckets(client, bucket) -> None:
     check_error(client.delete(f"/{bucket}/stream-of-{bucket}"), 404, "not_found")
 
 
+@pytest.mark.spec("subscriptions 6-1", "subscriptions 6-2")
 @pytest.mark.parametrize("bucket", ["_proxy", "__ds"])
 @pytest.mark.parametrize("method", ["GET", "DELETE"])
 def test_internal_buckets_are_not_there(client, bucket, method) -> None:

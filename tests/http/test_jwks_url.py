@@ -127,7 +127,20 @@ def test_an_unknown_key_is_asked_for_but_not_too_often(clock):
     asyncio.run(scenario())
 
 
-@pytest.mark.parametrize("failure", ["status", "nonsense", "empty set", "huge"])
+def test_an_empty_set_withdraws_every_key(clock):
+    async def scenario():
+        issuer = Issuer()
+        async with guarded_by(issuer, clock) as guarded:
+            assert admits(guarded, 0)
+            issuer.body = b'{"keys":[]}'
+            await asyncio.sleep(0)
+            clock.advance(REFRESH_S)
+            await until(lambda: not admits(guarded, 0))
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("failure", ["status", "nonsense", "huge"])
 def test_a_failing_url_leaves_the_keys(clock, caplog, failure):
     async def scenario():
         issuer = Issuer()
@@ -137,8 +150,6 @@ def test_a_failing_url_leaves_the_keys(clock, caplog, failure):
                     issuer.status = "500 Oops"
                 case "nonsense":
                     issuer.body = b"<html>sesame</html>"
-                case "empty set":
-                    issuer.body = b'{"keys":[]}'
                 case "huge":
                     issuer.body = b" " * 2_000_000
             await asyncio.sleep(0)

@@ -373,3 +373,15 @@ def test_source_that_is_there_for_its_fork_only(client, server, flushes) -> None
         # The deletion is not in the catalog yet.
         found = [each for each in found if each[0] != "source"]
     assert found == [("fork", 5, b"678")]
+
+
+def test_what_a_trimmed_source_keeps_for_its_fork(client, server) -> None:
+    bucket = new_bucket(client)
+    source = new_stream_in(bucket, client, b"12345", stream_id="source")
+    flush(client)
+    source.append(b"678")
+    BucketStream(client, bucket, "fork").fork(source)
+    source.publish(offset(5))
+    expected = [("source", 5, b"678")]
+    flush(client)
+    assert texts(Scan(client, server, bucket).messages()) == expected

@@ -82,10 +82,10 @@ def test_appends_and_reads_go_on_meanwhile(client, upload, size) -> None:
 
 
 def test_other_uploads_go_on_meanwhile(client, upload) -> None:
-    """More than are written to the store at once."""
+    """However many clients are slow to send theirs."""
     stream = bucket_stream(client, b"12345")
     others = [bucket_stream(client, b"12345") for _ in range(8)]
-    sending = [upload(each, 5, LARGE_BYTES // 2) for each in others[:6]]
+    sending = [upload(each, 5, LARGE_BYTES) for each in others[:6]]
     for each in sending:
         each.send_half()
     small = [upload(each, 5, SMALL_BYTES) for each in others[6:]]

@@ -129,6 +129,13 @@ def verify(received: Received, jwks: dict[str, Any]) -> None:
 
 
 class TestWebhooks:
+    @pytest.mark.spec(
+        "subscriptions 6.2-9",
+        "subscriptions 6.5-1",
+        "subscriptions 6.5-2",
+        "subscriptions 7.1-3",
+        "subscriptions 7.1-5",
+    )
     def test_a_signed_wake_is_delivered_and_done(self, api: Api, client: httpx.Client) -> None:
         with WebhookReceiver(lambda _received: (200, DONE)) as receiver:
             created = api.webhook(receiver)
@@ -146,6 +153,7 @@ class TestWebhooks:
             )
             api.wait_until_acked({path: wake["streams"][0]["tail_offset"]})
 
+    @pytest.mark.spec("subscriptions 7.1-8", "subscriptions 7.1-9")
     def test_callbacks_acknowledge_and_fence(self, api: Api, receiver: WebhookReceiver) -> None:
         api.webhook(receiver)
         path = f"{api.bucket}/a"
@@ -160,6 +168,7 @@ class TestWebhooks:
         stale = api.client.post(wake["callback_url"], json=body, headers=headers)
         assert (stale.status_code, stale.json()["error"]["code"]) == (409, "FENCED")
 
+    @pytest.mark.spec("subscriptions 6.3-4")
     @pytest.mark.parametrize("status", [302, 404, 500])
     def test_any_other_status_is_tried_again(self, api: Api, status: int) -> None:
         answers = iter([(status, b""), (200, DONE)])
@@ -182,6 +191,13 @@ class TestWebhooks:
             generations = [receiver.next().json["generation"] for _ in range(3)]
             assert generations == [1, 2, 3]
 
+    @pytest.mark.spec(
+        "subscriptions 6.2-10",
+        "subscriptions 6.2-12",
+        "subscriptions 12.8-1",
+        "subscriptions 12.8-3",
+        "subscriptions 12.8-4",
+    )
     def test_targets_are_refused_unless_they_are_allowed(self, api: Api) -> None:
         for url in ("http://10.0.0.1/hook", "http://localhost:1/", "https://169.254.169.254/"):
             refused = api.create(type="webhook", webhook={"url": url})
@@ -200,6 +216,13 @@ class TestWebhooks:
 
 
 class TestPullWake:
+    @pytest.mark.spec(
+        "subscriptions 7.2-1",
+        "subscriptions 7.2-4",
+        "subscriptions 7.2-6",
+        "subscriptions 7.2-7",
+        "subscriptions 7.2-8",
+    )
     def test_claim_ack_and_release(self, api: Api) -> None:
         wake_stream = api.pull(lease_ttl_ms=5000)
         path = f"{api.bucket}/a"
@@ -222,6 +245,7 @@ class TestPullWake:
         events = f"/v1/stream/{wake_stream}"
         until(lambda: api.client.get(events).json()[-1]["generation"] == 3)
 
+    @pytest.mark.spec("subscriptions 7.3-2", "subscriptions 12.9-1")
     @pytest.mark.parametrize("action", ["callback", "ack", "release"])
     def test_tokens_are_asked_for(self, api: Api, action: str) -> None:
         api.pull()
@@ -234,6 +258,7 @@ class TestPullWake:
 
 
 class TestRequests:
+    @pytest.mark.spec("subscriptions 6.4-1", "subscriptions 6.4-4")
     def test_streams_are_added_and_removed(self, api: Api, receiver: WebhookReceiver) -> None:
         api.webhook(receiver)
         assert api.post("streams", {"streams": ["manual/a", "manual/b"]}).status_code == 204
@@ -242,6 +267,7 @@ class TestRequests:
         assert api.client.delete(f"{api.url}/streams/manual/b").status_code == 204
         assert api.acked() == {}
 
+    @pytest.mark.spec("subscriptions 6-1")
     def test_what_is_not_there(self, api: Api) -> None:
         for method, path in (
             ("GET", api.url),
@@ -273,6 +299,7 @@ class TestRequests:
         )
         assert large.status_code == 413
 
+    @pytest.mark.spec("subscriptions 6.1-1", "subscriptions 6.3-5")
     def test_ids_of_any_kind(self, client: httpx.Client, receiver: WebhookReceiver) -> None:
         text = f"ä b%?#{uuid4().hex}"
         url = f"{CONTROL}/subscriptions/" + "".join(f"%{byte:02X}" for byte in text.encode())
@@ -331,6 +358,7 @@ class TestRequests:
 
 
 class TestOtherServers:
+    @pytest.mark.spec("subscriptions 6.2-12", "subscriptions 12.8-3")
     def test_without_a_setting_nothing_on_this_machine_is_called(
         self, start_server: Callable[..., ServerProcess], receiver: WebhookReceiver
     ) -> None:
@@ -338,6 +366,7 @@ class TestOtherServers:
             refused = Api(client).create(type="webhook", webhook={"url": receiver.url})
             assert refused.json()["error"]["code"] == "WEBHOOK_URL_REJECTED"
 
+    @pytest.mark.spec("subscriptions 6.5-4", "subscriptions 6.5-8")
     def test_everything_is_there_after_a_restart(
         self, start_server: Callable[..., ServerProcess], receiver: WebhookReceiver
     ) -> None:

@@ -8,6 +8,10 @@ durable in that order. So there is one published state, and behind it a list of 
 - after "unknown", or when the node crashes, some first part of what is pending was kept and the
   rest was not; which one shows, and from then on it is decided
 
+An effect may concern several streams: a fork counts with its source, and a source may go with its
+last fork. Buckets and documents are kept the same way, under names that no stream can have; what is
+asked of streams that have to do with one another is in `relatives`.
+
 Nothing of the engine's own code is used here but the types of requests and answers.
 """
 
@@ -24,6 +28,7 @@ from holdfast.errors import (
     ProducerFencedError,
     ProducerGapError,
     StreamClosedError,
+    StreamDeletedError,
     StreamExistsError,
     StreamNotFoundError,
     StreamSeqError,
@@ -69,6 +74,16 @@ class Version(NamedTuple):
     closer: tuple | None = None
     seq: bytes | None = None
     producers: Mapping = MappingProxyType({})
+    # The stream that it was forked from, as (birth, name, offset). `data` starts with its bytes.
+    fork: tuple | None = None
+    # Its own bytes are kept from `start` on, and readers may ask for those from `earliest` on.
+    start: int = 0
+    earliest: int = 0
+    # The snapshot at `earliest`: the name of its object.
+    snapshot: str = ""
+    forks: int = 0
+    # There for its forks only.
+    deleted: bool = False
 
     @property
     def tail(self):
@@ -89,12 +104,10 @@ def media_of(content_type):
 
 
 class Effect:
-    """What a request does once it is durable: a new version of a stream, or none."""
+    """What a request does once it is durable: a new version of a stream, or none, by name."""
 
-    def __init__(self, request, name, version):
-        self.request = request
-        self.name = name
-        self.version = version
+    def __init__(self, changes):
+        self.changes = changes
         self.is_unknown = False
 
 
@@ -116,10 +129,12 @@ class Model:
     def staged(self, name):
         """The stream as it will be."""
         effect = self.last_effect(name)
-        return self.published.get(name) if effect is None else effect.version
+        return self.published.get(name) if effect is None else effect.changes[name]
 
-    def last_effect(self, name):
-        return next((each for each in reversed(self.pending) if each.name == name), None)
+    def last_effect(self, *names):
+        """The last of the pending effects that concerns any of these."""
+        wanted = set(names)
+        return next((each for each in reversed(self.pending) if wanted & each.changes.keys()), None)
 
     def deadline_ms(self, version):
         if version.deadline_ms is None:
@@ -133,11 +148,21 @@ class Model:
     def writable(self, name, now_ms):
         """The stream that a write meets, or None."""
         version = self.staged(name)
-        return None if version is None or self.is_due(version, now_ms) else version
+        if version is None or version.deleted or self.is_due(version, now_ms):
+            return None
+        return version
+
+    def gone(self, name):
+        """The error of a write to a stream that is not there."""
+        version = self.staged(name)
+        is_kept = version is not None and version.deleted
+        return Refusal(StreamDeletedError if is_kept else StreamNotFoundError)
 
     def readable(self, name, now_ms):
         """The stream that a reader finds, or None."""
         version = self.published.get(name)
+        if version is not None and version.deleted:
+            return None
         if version is None or not self.is_due(version, now_ms):
             return version
         # A write that came in time, and is on its way, saves it.
@@ -158,7 +183,9 @@ class Model:
     def create(self, name, request, messages, now_ms):
         existing = self.writable(name, now_ms)
         if existing is not None:
-            return self._confirm(existing, request), None
+            return self.confirm(existing, request), None
+        if self.staged(name) is not None and self.staged(name).deleted:
+            return Refusal(StreamExistsError), None
         if request.producer is not None and request.producer.seq != 0:
             expected = {"expected": 0, "received": request.producer.seq}
             return Refusal(ProducerGapError, expected), None
@@ -178,12 +205,14 @@ class Model:
             now_ms,
             expires_at_ms,
         )
-        version = _written(version, request, messages, now_ms)
+        version = written(version, request, messages, now_ms)
         answer = Created(True, request.content_type, version.tail, version.closed, ANY)
-        return answer, Effect(request, name, version)
+        return answer, Effect({name: version})
 
     @staticmethod
-    def _confirm(existing, request):
+    def confirm(existing, request):
+        if existing.fork is not None:
+            return Refusal(StreamExistsError)
         same_end = request.ttl_s == existing.ttl_s and (
             existing.ttl_s is not None or request.expires_at_ms == existing.expires_at_ms
         )
@@ -198,7 +227,7 @@ class Model:
     def append(self, name, request, messages, now_ms):
         stream = self.writable(name, now_ms)
         if stream is None:
-            return Refusal(StreamNotFoundError), None
+            return self.gone(name), None
         producer = request.producer
         if stream.closed:
             return self._append_to_closed(stream, request), None
@@ -212,10 +241,10 @@ class Model:
             return Refusal(StreamSeqError), None
         if request.body and not messages:
             return Refusal(InvalidJsonError), None
-        version = _written(stream, request, messages, now_ms)
+        version = written(stream, request, messages, now_ms)
         state = None if producer is None else ProducerState(producer.epoch, producer.seq)
         answer = Appended(version.tail, version.closed, state, bool(messages), ANY)
-        return answer, Effect(request, name, version)
+        return answer, Effect({name: version})
 
     @staticmethod
     def _append_to_closed(stream, request):
@@ -243,19 +272,21 @@ class Model:
         return None
 
     def delete(self, name, now_ms):
-        if self.writable(name, now_ms) is None:
-            return Refusal(StreamNotFoundError), None
-        return Deleted(), Effect(None, name, None)
+        stream = self.writable(name, now_ms)
+        if stream is None:
+            return self.gone(name), None
+        return Deleted(), Effect(removal(self, stream))
 
     # What becomes of effects.
 
     def publish(self, count):
         """The first `count` of the pending effects are durable."""
         for effect in self.pending[:count]:
-            if effect.version is None:
-                self.published.pop(effect.name, None)
-            else:
-                self.published[effect.name] = effect.version
+            for name, version in effect.changes.items():
+                if version is None:
+                    self.published.pop(name, None)
+                else:
+                    self.published[name] = version
             for call in self.on_publish:
                 call(effect)
         del self.pending[:count]
@@ -278,18 +309,40 @@ class Model:
 
         `matches(name, version)` says whether the node has this stream in this state.
         """
-        names = sorted({effect.name for effect in self.pending})
+        names = sorted({name for effect in self.pending for name in effect.changes})
         state = {name: self.published.get(name) for name in names}
         if all(matches(name, state[name]) for name in names):
             return 0
         for count, effect in enumerate(self.pending, 1):
-            state[effect.name] = effect.version
+            state.update(effect.changes)
             if all(matches(name, state[name]) for name in names):
                 return count
         raise Violation(f"no outcome of {len(self.pending)} pending writes fits what is there")
 
 
-def _written(version, request, messages, now_ms):
+def removal(model, stream):
+    """The changes that the end of a stream means to it and to those it comes from."""
+    changes = {}
+    while True:
+        changes[stream.name] = stream._replace(deleted=True) if stream.forks else None
+        if stream.forks or stream.fork is None:
+            return changes
+        source = model.staged(stream.fork[1])
+        source = source._replace(forks=source.forks - 1)
+        if source.forks or not source.deleted:
+            changes[source.name] = trimmed(source)
+            return changes
+        stream = source
+
+
+def trimmed(version):
+    """A stream without the bytes that neither its readers nor its forks can ask for."""
+    if version.forks or version.deleted:
+        return version
+    return version._replace(start=max(version.start, version.earliest))
+
+
+def written(version, request, messages, now_ms):
     """The version that a write of these messages makes of another."""
     data, ends = version.data, version.ends
     for message in messages or ():

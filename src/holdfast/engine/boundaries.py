@@ -11,7 +11,7 @@ from bisect import bisect_left, bisect_right
 from typing import TYPE_CHECKING
 
 from holdfast.engine.read_through import stretch_at
-from holdfast.errors import HoldfastError
+from holdfast.errors import HoldfastError, OffsetGoneError
 from holdfast.protocol.content import JSON
 from holdfast.protocol.json_mode import SEPARATOR
 
@@ -56,7 +56,11 @@ class _Walk:
     def go_on(self, at: int) -> None:
         """Go on from here, until something has to be waited for."""
         while at < self._end:
-            owner, stretch_end = stretch_at(self._reader.state, self._stream, at)
+            try:
+                owner, stretch_end = stretch_at(self._reader.state, self._stream, at)
+            except HoldfastError as error:
+                self._done(error)
+                return
             limit = min(self._end, stretch_end)
             if at < owner.base:
                 self._ask_cold(owner, at, min(limit, owner.base), stretch_end)
@@ -76,7 +80,9 @@ class _Walk:
 
         def got(ends: list[int] | HoldfastError) -> None:
             if isinstance(ends, HoldfastError):
-                self._done(ends)
+                # A snapshot may have been published meanwhile, and the packs be swept already.
+                earliest = self._stream.earliest
+                self._done(OffsetGoneError(earliest) if limit < earliest else ends)
             else:
                 self._take(ends, limit, stretch_end)
                 self.go_on(limit)

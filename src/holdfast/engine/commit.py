@@ -190,8 +190,10 @@ class CommitLoop:
         if result.outcome is Outcome.COMMITTED:
             self.pending_bytes -= batch.size_bytes
             self._counters.committed(batch, self._clock.monotonic_s() - self._started_s)
-            self._publish(batch)
-            self._take()
+            try:
+                self._publish(batch)
+            finally:
+                self._take()
         else:
             self._fail(batch, result.reason)
         self._tell_if_idle()

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from holdfast.engine.overlay import Staged
 from holdfast.errors import (
     BucketNotFoundError,
+    ConflictError,
     ContentTypeMismatchError,
     ForkSourceDeletedError,
     InvalidOffsetError,
@@ -14,16 +15,23 @@ from holdfast.errors import (
     PreconditionFailedError,
     QuotaExceededError,
     StreamNotFoundError,
+    UnavailableError,
 )
 from holdfast.format.records import Fork, Kind, Record, StreamMeta, stream_number
 from holdfast.protocol import content, json_mode
 from holdfast.protocol.producer import is_duplicate
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from holdfast.engine.commit import CommitLoop
     from holdfast.engine.lifetimes import Lifetimes
     from holdfast.engine.overlay import Staging
     from holdfast.engine.requests import CreateRequest, ForkRequest
+
+
+# Forks of forks of forks: a read walks through all of them.
+FORK_DEPTH_MAX: Final = 1000
 
 
 class Creating:
@@ -37,12 +45,14 @@ class Creating:
         *,
         ttl_is_fixed: bool,
         streams_max: int,
+        check_room: Callable[[str, int], None],
     ) -> None:
         self._staging = staging
         self._commits = commits
         self._lifetimes = lifetimes
         self._ttl_is_fixed = ttl_is_fixed
         self._streams_max = streams_max
+        self._check_room = check_room
 
     def stage(self, name: str, request: CreateRequest, now_ms: int) -> Staged:
         """Stage a creation under a name that is free; raises if it cannot be."""
@@ -55,6 +65,8 @@ class Creating:
         body, media = request.body, content.media_type(meta.content_type)
         if body and media == content.JSON:
             body = json_mode.store_form(body)
+        if body:
+            self._check_room(name, len(body))
         batch = self._commits.batch()
         number = stream_number(batch.position, len(batch.records))
         staged = Staged(number, meta, media, meta.expires_at_ms)
@@ -107,7 +119,24 @@ class Creating:
             raise StreamNotFoundError(asked.name)
         return source
 
+    def _check_depth(self, source: Staged) -> None:
+        """Raise if reads would have to go through too many streams."""
+        depth = 0
+        each: Staged | None = source
+        while each is not None and each.meta.fork is not None:
+            depth += 1
+            each = self._staging.view(each.meta.fork.name)
+        if depth >= FORK_DEPTH_MAX:
+            raise ConflictError(
+                f"The stream to fork is the fork of a fork, {depth} deep, and no more are taken."
+            )
+
     def _fork(self, asked: ForkRequest, source: Staged) -> Fork:
+        if asked.offset is not None and asked.source != source.number:
+            raise UnavailableError(
+                "The stream to fork, or the one at this URL, was replaced meanwhile. Try again."
+            )
+        self._check_depth(source)
         offset = source.tail if asked.offset is None else asked.offset
         if offset > source.tail:
             raise InvalidOffsetError(

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from holdfast.errors import HoldfastError
 from holdfast.format.records import Kind, Record, encode, encode_documents
 
 if TYPE_CHECKING:
@@ -38,14 +37,11 @@ class Documents:
     def commit(self, changes: Mapping[str, bytes | None], reply: Reply, context: Any) -> None:
         """Change documents, all or none; None lets go of one.
 
-        `reply(context, None)` comes once they are durable, `reply(context, error)` if they are not.
+        Raises if the log takes nothing now. Otherwise `reply(context, None)` comes once they are
+        durable, or `reply(context, error)` if that fails.
         Like a deletion this is taken where memory is full: it makes no stream larger.
         """
-        try:
-            self._commits.check_log()
-        except HoldfastError as error:
-            reply(context, error)
-            return
+        self._commits.check_log()
         record = Record(Kind.DOCUMENTS, 0, self._clock.now_ms(), encode_documents(dict(changes)))
         batch = self._commits.add(record, encode(record))
         batch.answers.append((reply, context, None))

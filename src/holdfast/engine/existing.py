@@ -72,6 +72,9 @@ def _is_same_fork(fork: Fork | None, asked: ForkRequest | None) -> bool:
         return fork is None and asked is None
     return (
         fork.name == asked.name
-        and asked.asked_offset in {None, fork.asked_offset, fork.offset}
         and asked.sub_offset == fork.sub_offset
+        and (
+            asked.asked_offset in {None, fork.asked_offset}
+            or (asked.asked_offset == fork.offset and not asked.sub_offset)
+        )
     )

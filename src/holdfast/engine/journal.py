@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from array import array
 from bisect import bisect_right
-from collections import deque
+from itertools import islice
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from holdfast.format.records import Kind
@@ -24,8 +24,8 @@ KEPT_ENTRIES: Final = 262_144
 _APPENDED: Final = (int(Kind.APPEND), "")
 _WITH_BYTES: Final = frozenset({Kind.APPEND, Kind.CREATE})
 _ENDINGS: Final = frozenset({Kind.DELETE, Kind.EXPIRE})
-# Changes that are given out at once.
-PAGE_ENTRIES_MAX: Final = 10_000
+# Changes that are looked at, at once.
+PAGE_ENTRIES_MAX: Final = 5_000
 
 
 class Change(NamedTuple):
@@ -79,10 +79,20 @@ class JournalBatch:
 class Journal:
     """Batches in order; the oldest go once they are in packs and there are enough newer ones."""
 
-    __slots__ = ("_batches", "_entries", "_flushed", "_keeps_unflushed", "earliest", "last")
+    __slots__ = (
+        "_batches",
+        "_entries",
+        "_first",
+        "_flushed",
+        "_keeps_unflushed",
+        "earliest",
+        "last",
+    )
 
     def __init__(self, *, keeps_unflushed: bool) -> None:
-        self._batches: deque[JournalBatch] = deque()
+        # Those before `_first` are gone; a list, since readers start anywhere in it.
+        self._batches: list[JournalBatch] = []
+        self._first = 0
         self._entries = 0
         # Without storage nothing is ever in packs, and the number of entries alone decides.
         self._keeps_unflushed = keeps_unflushed
@@ -98,11 +108,10 @@ class Journal:
     def add(self, batch: JournalBatch) -> None:
         """A batch is published."""
         self.last = batch.position
-        if batch.streams:
-            self._batches.append(batch)
-            self._entries += len(batch.streams)
-            if self._entries > KEPT_ENTRIES:
-                self._trim()
+        self._batches.append(batch)
+        self._entries += len(batch.streams)
+        if self._entries > KEPT_ENTRIES:
+            self._trim()
 
     def flushed(self, through: int) -> None:
         """Everything up to here is in packs."""
@@ -111,17 +120,24 @@ class Journal:
 
     def _trim(self) -> None:
         batches = self._batches
-        while self._entries > KEPT_ENTRIES and batches:
-            oldest = batches[0]
+        while self._entries > KEPT_ENTRIES and self._first < len(batches):
+            oldest = batches[self._first]
             if self._keeps_unflushed and oldest.position > self._flushed:
-                return
-            batches.popleft()
+                break
+            batches[self._first] = _GONE
+            self._first += 1
             self._entries -= len(oldest.streams)
             self.earliest = oldest.position
+        if 2 * self._first > len(batches):
+            # Now and then, so that each costs next to nothing.
+            del batches[: self._first]
+            self._first = 0
 
     def after(self, position: int) -> Iterator[JournalBatch]:
-        """The batches after a position, which is not before `earliest`."""
+        """The batches after a position, which is not before `earliest`; to be taken at once."""
         batches = self._batches
-        at = bisect_right(batches, position, key=lambda batch: batch.position)
-        for index in range(at, len(batches)):
-            yield batches[index]
+        at = bisect_right(batches, position, self._first, key=lambda batch: batch.position)
+        return islice(batches, at, None)
+
+
+_GONE: Final = JournalBatch(0, (), (), {})

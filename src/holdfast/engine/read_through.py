@@ -40,7 +40,9 @@ def stretch_at(state: State, stream: Stream, offset: int) -> Stretch:
             return Stretch(owner, end)
         end = min(end, fork.offset)
         source = state.find_number(fork.source)
-        assert source is not None, "a source stays as long as its forks"
+        if source is None:
+            # A source stays as long as its forks: this one is gone itself.
+            raise StreamNotFoundError(stream.meta.name)
         owner = source
 
 
@@ -77,7 +79,11 @@ class _Read:
             if at < stream.earliest:
                 self._done(OffsetGoneError(stream.earliest))
                 return
-            owner, end = stretch_at(self._reader.state, stream, at)
+            try:
+                owner, end = stretch_at(self._reader.state, stream, at)
+            except HoldfastError as error:
+                self._done(error)
+                return
             if at < owner.base:
                 self._ask_cold(owner, at, min(end, owner.base))
                 return

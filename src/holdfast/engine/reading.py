@@ -63,7 +63,7 @@ def end_of_read(
         if whole > offset or not must_give:
             return whole
         chunk, start = _chunk(stream, first)
-        return start + _cut(chunk, offset - start, bytes_max, stream.media)
+        return min(limit, start + _cut(chunk, offset - start, bytes_max, stream.media))
     if whole == target:
         return whole
     # Some messages of the append that does not fit may fit.

@@ -8,12 +8,17 @@ from holdfast.protocol.producer import Producer, ProducerState
 
 
 class ForkRequest(msgspec.Struct, frozen=True):
-    """Which stream to fork, and where; the offset is resolved, `asked_offset` is as asked for."""
+    """Which stream to fork, and where.
+
+    `source` is the number of the stream that the offset was resolved for; 0 if it was not. Only a
+    fork that exists already is confirmed without that. `asked_offset` is as asked for.
+    """
 
     name: str
     offset: int | None = None
     asked_offset: int | None = None
     sub_offset: int = 0
+    source: int = 0
 
 
 class CreateRequest(msgspec.Struct, frozen=True):

@@ -12,6 +12,7 @@ Rules:
 
 from __future__ import annotations
 
+import logging
 from typing import TYPE_CHECKING, Any, Final
 
 from holdfast.engine.bucket_writes import BucketWrites
@@ -57,6 +58,7 @@ if TYPE_CHECKING:
     from holdfast.storage.cold import ColdReader
     from holdfast.storage.commands import Worker
 
+_log = logging.getLogger(__name__)
 # What changes a stream without its live readers having anything to say about it.
 _UNSEEN: Final = (Kind.TOUCH, Kind.SNAPSHOT)
 
@@ -111,6 +113,7 @@ class Shard:
             self.lifetimes,
             ttl_is_fixed=ttl_is_fixed,
             streams_max=bucket_streams_max,
+            check_room=self._check_quota,
         )
         self.buckets = BucketWrites(self._staging.buckets, self._commits, clock)
         self.documents = Documents(self.state, self._commits, clock)
@@ -218,6 +221,11 @@ class Shard:
             return True
         staged = self._staging.buckets.overlay.get(bucket)
         return staged is not None and staged.exists
+
+    def exists(self, name: str) -> bool:
+        """Whether there is a stream of this name, or is about to be."""
+        staged = self._staging.view(name)
+        return staged is not None and not staged.gone and not staged.expired(self._clock.now_ms())
 
     def names(self, prefix: str) -> Iterator[str]:
         """The names of all published streams that start so, in order within each bucket."""
@@ -359,7 +367,7 @@ class Shard:
             if not body:
                 raise InvalidJsonError("An empty array appends nothing; send at least one message.")
         if self._bucket_bytes_max and body:
-            self._check_quota(staged, len(body))
+            self._check_quota(staged.meta.name, len(body))
         record = Record(Kind.APPEND, staged.number, now_ms, body, request.close, producer, seq)
         self._staging.add(staged, record)
         return Appended(
@@ -370,13 +378,16 @@ class Shard:
             staged.number,
         )
 
-    def _check_quota(self, staged: Staged, size_bytes: int) -> None:
+    def _check_quota(self, name: str, size_bytes: int) -> None:
         """Raise if the bucket has no room; what is pending may exceed the quota for a moment."""
-        name = staged.meta.name.partition("/")[0]
-        bucket = self.state.buckets.get(name)
-        if bucket is not None and bucket.size_bytes + size_bytes > self._bucket_bytes_max:
+        if not self._bucket_bytes_max:
+            return
+        bucket_id = name.partition("/")[0]
+        bucket = self.state.buckets.get(bucket_id)
+        held_bytes = 0 if bucket is None else bucket.size_bytes
+        if held_bytes + size_bytes > self._bucket_bytes_max:
             raise QuotaExceededError(
-                f"The bucket {name!r} holds {bucket.size_bytes} bytes of the "
+                f"The bucket {bucket_id!r} holds {held_bytes} bytes of the "
                 f"{self._bucket_bytes_max} that are its quota."
             )
 
@@ -419,8 +430,11 @@ class Shard:
         for stream in woken:
             if stream.readers is not None:
                 stream.readers.wake()
-        for watcher in self.watchers:
-            watcher(batch, entries)
+        for watcher in tuple(self.watchers):
+            try:
+                watcher(batch, entries)
+            except Exception:  # noqa: BLE001 (a defect in one must not stop the log)
+                _log.exception("a batch could not be told to everybody")
         if self.tier is not None:
             self.tier.published()
 

@@ -180,6 +180,9 @@ class StreamSource(Protocol):
     def find_number(self, number: int) -> StreamRow | None:
         """The stream with this number."""
 
+    def name_of(self, number: int) -> str | None:
+        """The name of the stream with this number."""
+
 
 class State:
     """All streams of a shard: by name and by number those in memory, the others on demand."""
@@ -264,6 +267,15 @@ class State:
             return stream
         row = self._source.find_number(number)
         return None if row is None else self._load(row)
+
+    def name_of(self, number: int) -> str | None:
+        """The name of the stream with this number; it is not brought into memory for that."""
+        stream = self.by_number.get(number)
+        if stream is not None:
+            return stream.meta.name
+        if self._source is None or number in self.removed_numbers:
+            return None
+        return self._source.name_of(number)
 
     def _load(self, row: StreamRow) -> Stream:
         # A deleted stream can be there for its forks when its bucket is gone.

@@ -16,7 +16,7 @@ from holdfast.errors import (
 )
 from holdfast.http.access.gate import Gate, check_scope
 from holdfast.http.access.scopes import Need
-from holdfast.http.changes import Feed
+from holdfast.http.change_feed import Feed
 from holdfast.http.errors import answer_error
 from holdfast.http.metrics import HttpCounters, MetricsPage
 from holdfast.http.query import parse_query
@@ -154,7 +154,9 @@ class App:
         if task.cancelled():
             return
         error = task.exception()
-        if error is not None:
+        if isinstance(error, HoldfastError):
+            answer_error(slot, error)
+        elif error is not None:
             _log.error("a request failed", exc_info=error)
             slot.abort()
 

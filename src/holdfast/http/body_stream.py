@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 BUFFER_BYTES_MAX: Final = 1024 * 1024
+_FOLDED_BYTES: Final = 64 * 1024
 
 
 class BodyStream:
@@ -23,7 +24,7 @@ class BodyStream:
     def __init__(self, bytes_max: int, on_want: Callable[[], None]) -> None:
         self._bytes_max = bytes_max
         self._on_want = on_want
-        self._pieces: deque[bytes] = deque()
+        self._pieces: deque[bytes | bytearray] = deque()
         self._buffered = 0
         self._size = 0
         self._error: HoldfastError | None = None
@@ -44,7 +45,12 @@ class BodyStream:
         if self._size > self._bytes_max:
             self.fail(PayloadTooLargeError(f"The body exceeds {self._bytes_max} bytes."))
             return
-        self._pieces.append(piece)
+        last = self._pieces[-1] if self._pieces else b""
+        if isinstance(last, bytearray) and len(last) < _FOLDED_BYTES:
+            last += piece
+        else:
+            # Many small pieces would take many times their length.
+            self._pieces.append(bytearray(piece) if len(piece) < _FOLDED_BYTES else piece)
         self._buffered += len(piece)
         self._wake()
 
@@ -79,7 +85,7 @@ class BodyStream:
                 self._buffered -= len(piece)
                 if was_full and not self.full:
                     self._on_want()
-                return piece
+                return bytes(piece)
             if self.complete:
                 raise StopAsyncIteration
             if not self.wanted:

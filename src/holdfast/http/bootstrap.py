@@ -6,10 +6,11 @@ answer is on its way are for the read that follows it.
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from holdfast.engine.boundaries import ends_in_memory, message_ends
+from holdfast.engine.boundaries import message_ends
 from holdfast.engine.reading import read
 from holdfast.errors import InvalidRequestError
 from holdfast.http.awaiting import answer_of
@@ -45,7 +46,25 @@ def bootstrap(app: App, request: Request, slot: Slot, name: str) -> None:
         slot.answer(200, fields, body)
     else:
         pieces = _pieces(app, stream, multipart, stream.snapshot, stream.earliest, stream.tail)
-        app.stream_answer(request, slot, fields, pieces)
+        if _is_small(stream):
+            app.spawn(_answer_whole(slot, fields, pieces), slot)
+        else:
+            app.stream_answer(request, slot, fields, pieces)
+
+
+def _is_small(stream: Stream) -> bool:
+    """Whether the whole body may be held in memory."""
+    size_bytes = stream.tail - stream.earliest
+    if stream.snapshot is not None:
+        size_bytes += stream.snapshot.size_bytes
+    return size_bytes <= _AT_ONCE_BYTES_MAX
+
+
+async def _answer_whole(slot: Slot, fields: bytes, pieces: AsyncIterator[bytes]) -> None:
+    """Answer in one piece what has to be fetched first; that is faster than piece by piece."""
+    body = b"".join([piece async for piece in pieces])
+    slot.on_gone = None
+    slot.answer(200, fields, body)
 
 
 def _fields(stream: Stream, multipart: Multipart) -> bytes:
@@ -67,15 +86,14 @@ def _at_once(app: App, stream: Stream, multipart: Multipart) -> bytes | None:
     first = b"" if snapshot is None else app.snapshots.cached(snapshot)
     if first is None:
         return None
-    ends = () if stream.media == JSON else ends_in_memory(stream, start, end)
-    return b"".join(
-        (
-            multipart.first(DEFAULT if snapshot is None else snapshot.content_type),
-            first,
-            multipart.messages(read(stream, start, end), start, ends),
-            multipart.last(),
+    content_type = DEFAULT if snapshot is None else snapshot.content_type
+    if stream.media != JSON:
+        # In memory each append is a chunk of its own, and a stream starts where one ends.
+        return multipart.whole(
+            content_type, first, stream.chunks[bisect_right(stream.ends, start) :]
         )
-    )
+    messages = multipart.messages(read(stream, start, end), start, ())
+    return b"".join((multipart.first(content_type), first, messages, multipart.last()))
 
 
 async def _pieces(

@@ -120,10 +120,15 @@ class Connection(RequestReader):
             self._dispatch(request, slot)
         else:
             self._backlog.append((request, slot))
-            if isinstance(request, Request):
-                self._backlog_bytes += len(request.body)
+            self._backlog_bytes += self._held_bytes(request)
             self._reset_deadline()
         self._update_reading()
+
+    def _held_bytes(self, request: Request | HoldfastError) -> int:
+        """What a request that has to wait counts for; one whose body is to come fills the room."""
+        if not isinstance(request, Request):
+            return 0
+        return len(request.body) if request.stream is None else self._listener.body_bytes_max + 1
 
     def _dispatch(self, request: Request | HoldfastError, slot: NativeSlot) -> None:
         self._slots.append(slot)
@@ -173,8 +178,7 @@ class Connection(RequestReader):
         try:
             while self._backlog and not self._slots and not self._closing and not self.paused:
                 request, slot = self._backlog.popleft()
-                if isinstance(request, Request):
-                    self._backlog_bytes -= len(request.body)
+                self._backlog_bytes -= self._held_bytes(request)
                 self._dispatch(request, slot)
         finally:
             self._advancing = False

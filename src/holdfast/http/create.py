@@ -46,7 +46,7 @@ def create(app: App, request: Request, slot: Slot, name: str) -> None:
         needs_bucket=request.bucketed,
     )
     location = app.location(request)
-    if fork is None or fork.offset is None or app.shard.state.find(name) is not None:
+    if fork is None or fork.offset is None or app.shard.exists(name):
         app.shard.create(name, asked, _answer, (slot, location, asked))
     else:
         app.spawn(_create_fork(app, slot, name, asked, location), slot)

@@ -27,6 +27,7 @@ _KEPT = (
     b"host",
     b"if-match",
     b"if-none-match",
+    b"last-event-id",
     b"producer-epoch",
     b"producer-id",
     b"producer-seq",

@@ -92,10 +92,10 @@ async def resolve_fork(app: App, asked: ForkRequest) -> ForkRequest:
         partial(is_boundary, app.shard.reader, source, asked.offset)
     ):
         raise InvalidOffsetError(f"Offset {asked.offset:020d} is inside a JSON message.")
-    if not asked.sub_offset:
-        return asked
-    offset = await _behind(app, source, asked.offset, asked.sub_offset)
-    return ForkRequest(asked.name, offset, asked.asked_offset, asked.sub_offset)
+    offset = asked.offset
+    if asked.sub_offset:
+        offset = await _behind(app, source, offset, asked.sub_offset)
+    return ForkRequest(asked.name, offset, asked.asked_offset, asked.sub_offset, source.number)
 
 
 async def _behind(app: App, source: Stream, offset: int, sub_offset: int) -> int:

@@ -171,7 +171,9 @@ class RequestReader(ABC, asyncio.Protocol):
         self._slot = NativeSlot(self, method, not parser.should_keep_alive(), http11)
         self._request = request = Request(method, path, query, fields, listener.scheme, self._peer)
         self._body_bytes = 0
-        if method == b"PUT" and SNAPSHOT_PATH in path and takes_stream(path):
+        if path[:1] != b"/":
+            self._normalise_target(request)
+        if method == b"PUT" and SNAPSHOT_PATH in request.path and takes_stream(request.path):
             self._begin_stream(request)
         self.deadline = listener.tick + listener.body_ticks
         if (
@@ -309,8 +311,6 @@ class RequestReader(ABC, asyncio.Protocol):
             self._refuse_body()
         elif request.method == b"CONNECT":
             self._refuse(InvalidRequestError("CONNECT is for proxies, and this is none."))
-        elif not request.path.startswith(b"/"):
-            self._normalise_target(request)
         if self._discarding or self._upgrading:
             return
         if self._stream is not None:
@@ -325,7 +325,9 @@ class RequestReader(ABC, asyncio.Protocol):
         scheme, found, rest = request.path.partition(b"://")
         if found and scheme.lower() in (b"http", b"https"):
             request.path = b"/" + rest.partition(b"/")[2]
-        elif not (request.path == b"*" and request.method == b"OPTIONS"):
+        elif not (request.path == b"*" and request.method == b"OPTIONS") and (
+            request.method != b"CONNECT"
+        ):
             self._refuse(InvalidRequestError("The request target must be a path."))
 
     def _stay(self) -> bytes:

@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import msgspec
 
-from holdfast.errors import InvalidRequestError, NotFoundError
+from holdfast.errors import GoneError, InvalidRequestError, NotFoundError
 from holdfast.http.awaiting import answer_of
 from holdfast.http.buckets import find_bucket
-from holdfast.http.changes import check_cursor, name_of, parse_cursor
+from holdfast.http.change_pages import check_cursor, name_of, parse_cursor
 from holdfast.http.health import JSON_FIELDS
 from holdfast.http.query import parse_query
 from holdfast.protocol.content import JSON
@@ -28,8 +28,7 @@ from holdfast.protocol.json_mode import SEPARATOR
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterable, Iterator
 
-    from holdfast.engine.journal import Change
-    from holdfast.engine.state import Stream
+    from holdfast.engine.journal import Change, JournalBatch
     from holdfast.http.app import App
     from holdfast.http.exchange import Request, Slot
     from holdfast.storage.catalog import Catalog, ScanRange
@@ -158,6 +157,8 @@ def _range_lines(ranges: Iterable[ScanRange], skip: int) -> Iterator[bytes]:
                 "pack": each.pack,
                 "offset": each.start,
                 "length": each.length,
+                "earliest": each.earliest,
+                "content_type": each.content_type,
                 "first_position": each.first_position,
                 "last_position": each.last_position,
             }
@@ -179,34 +180,50 @@ def records(app: App, request: Request, slot: Slot, name: str) -> None:
     """The hot rest of a scan: a line of JSON for each message, in the order of the log."""
     asked = _asked(app, request, name)
     check_cursor(app, asked.after)
-    app.stream_answer(request, slot, _NDJSON, _record_lines(app, asked))
+    # All of them now: the oldest may be gone before the first line is asked for.
+    batches = [
+        batch
+        for batch in app.shard.state.journal.after(asked.after)
+        if batch.position <= asked.until
+    ]
+    app.stream_answer(request, slot, _NDJSON, _record_lines(app, asked, batches))
 
 
-async def _record_lines(app: App, asked: ScanRequest) -> AsyncIterator[bytes]:
+async def _record_lines(
+    app: App, asked: ScanRequest, batches: list[JournalBatch]
+) -> AsyncIterator[bytes]:
     state = app.shard.state
-    batches = [batch for batch in state.journal.after(asked.after) if batch.position <= asked.until]
     skip = asked.prefix.index("/") + 1
+    examined = 0
     for batch in batches:
         lines: list[bytes] = []
         for change in batch.changes():
+            examined += 1
+            if examined % _LINES == 0:
+                # Others have their turn, also where nothing concerns this bucket.
+                await asyncio.sleep(0)
             name = name_of(state, change)
-            stream = state.find_number(change.stream)
-            if change.length and stream is not None and name.startswith(asked.prefix):
-                lines += await _message_lines(app, stream, change, name[skip:])
+            if change.length and name.startswith(asked.prefix):
+                lines += await _message_lines(app, change, name[skip:])
         if lines:
             yield b"\n".join([*lines, b""])
 
 
-async def _message_lines(app: App, stream: Stream, change: Change, stream_id: str) -> list[bytes]:
+async def _message_lines(app: App, change: Change, stream_id: str) -> list[bytes]:
     """The messages of one append, but for those whose place a snapshot has taken."""
+    stream = app.shard.state.find_number(change.stream)
+    if stream is None or stream.gone:
+        return []
     start = max(change.offset, stream.earliest)
     at, end = start, change.offset + change.length
-    if stream.gone:
-        return []
     parts = []
-    while at < end:
-        at, data = await answer_of(partial(app.shard.reader.read, stream, at, end - at))
-        parts.append(data)
+    try:
+        while at < end:
+            at, data = await answer_of(partial(app.shard.reader.read, stream, at, end - at))
+            parts.append(data)
+    except (NotFoundError, GoneError):
+        # Deleted or trimmed while it was read.
+        return []
     whole = b"".join(parts)
     if not whole:
         return []

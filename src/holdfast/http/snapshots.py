@@ -7,6 +7,7 @@ finds.
 
 from __future__ import annotations
 
+import asyncio
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -16,6 +17,7 @@ from holdfast.engine.snapshot_writes import check_place
 from holdfast.errors import (
     HoldfastError,
     InvalidOffsetError,
+    RequestTimeoutError,
     SnapshotConflictError,
     SnapshotNotFoundError,
 )
@@ -49,7 +51,8 @@ async def _publish(
 ) -> None:
     try:
         await _check_boundary(app, stream, offset)
-        uploaded = await app.snapshots.put(stream.number, offset, request.pieces())
+        async with asyncio.timeout(app.settings.http.snapshot_timeout_s):
+            uploaded = await app.snapshots.put(stream.number, offset, request.pieces())
         snapshot = Snapshot(
             offset, uploaded.name, content_type, uploaded.size_bytes, uploaded.checksum
         )
@@ -61,6 +64,10 @@ async def _publish(
                 await app.snapshots.remove(uploaded.name)
             raise
         failpoint("snapshot.published")
+    except TimeoutError:
+        request.abandon_body(slot)
+        answer_error(slot, RequestTimeoutError("The snapshot did not arrive in time."))
+        return
     except HoldfastError as error:
         request.abandon_body(slot)
         answer_error(slot, error)

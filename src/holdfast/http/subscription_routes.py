@@ -172,7 +172,7 @@ def _page(app: App, request: Request) -> tuple[str, int]:
     """What `after` and `limit` say."""
     query = parse_query(request.query)
     text = query.get("limit", str(app.subscriptions.settings.wake_streams_max))
-    if not (text.isascii() and text.isdigit() and 1 <= int(text[:9]) <= PAGE_MAX):
+    if not (text.isascii() and text.isdigit() and len(text) < 9 and 1 <= int(text) <= PAGE_MAX):
         raise InvalidRequestError(f"limit must be a number from 1 to {PAGE_MAX}.")
     return query.get("after", ""), int(text)
 

@@ -10,7 +10,13 @@ from holdfast.storage.catalog import Catalog
 from holdfast.storage.catalog_writer import CatalogWriter
 from holdfast.storage.cold import ColdReader
 from holdfast.storage.commands import Setup
-from holdfast.storage.open_objects import open_objects, open_ranges, probe, take_ownership
+from holdfast.storage.open_objects import (
+    open_objects,
+    open_ranges,
+    open_uploads,
+    probe,
+    take_ownership,
+)
 from holdfast.storage.process import StorageProcess
 from holdfast.storage.snapshot_store import SnapshotStore
 
@@ -35,7 +41,7 @@ class TieredStorage:
         self._ranges = open_ranges(settings.storage, directory.objects_path)
         self._cold = ColdReader(self.catalog, self._ranges, settings.storage.block_cache_bytes)
         self.snapshots = SnapshotStore(
-            open_objects(settings.storage, directory.objects_path),
+            open_uploads(settings.storage, directory.objects_path),
             self._ranges,
             clock,
             settings.storage.snapshot_cache_bytes,

@@ -143,9 +143,11 @@ def parse_target(url: str) -> Target:
         raise OutboundRefusedError("The URL has a fragment (#…). Leave it out.")
     try:
         parsed = httpx.URL(url)
-    except httpx.InvalidURL:
+        # Taken apart here: a host like `xn--` cannot be, and httpx finds out when it is asked.
+        host = parsed.host
+    except (httpx.InvalidURL, UnicodeError):
         raise OutboundRefusedError("The URL cannot be parsed. Use https://HOST/PATH.") from None
-    if parsed.scheme not in _PORTS or not parsed.host:
+    if parsed.scheme not in _PORTS or not host:
         raise OutboundRefusedError("The URL must be absolute: https://HOST/PATH.")
     if parsed.userinfo:
         raise OutboundRefusedError("The URL holds a user or password. Leave them out.")

@@ -48,6 +48,13 @@ class Multipart:
             at = end - start
         return self._delimiter.join(pieces)
 
+    def whole(self, content_type: str, first: bytes, messages: Sequence[bytes]) -> bytes:
+        """The whole body at once, from messages that are apart; their bytes are copied once."""
+        opening = self.first(content_type) + first
+        if not messages:
+            return opening + self.last()
+        return self._delimiter.join((opening, *messages[:-1], messages[-1] + self.last()))
+
     def last(self) -> bytes:
         """How the body ends."""
         return b"\r\n--%b--\r\n" % self._boundary

@@ -140,6 +140,7 @@ class HttpSettings:
     header_bytes_max: Count = setting(32_768, "Bytes of request line and headers; more is 431.")
     body_bytes_max: Count = setting(8_388_608, "Bytes of a request body; more is 413.")
     snapshot_bytes_max: Count = setting(134_217_728, "Bytes of a snapshot's body; more is 413.")
+    snapshot_timeout_s: Seconds = setting(300.0, "Time for a whole snapshot to be published.")
     header_timeout_s: Seconds = setting(10.0, "Time for a request's headers to arrive.")
     body_timeout_s: Seconds = setting(30.0, "Longest silence within a request body.")
     idle_timeout_s: Seconds = setting(75.0, "How long an idle keep-alive connection stays open.")

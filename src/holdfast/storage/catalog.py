@@ -20,15 +20,21 @@ _EXTENTS: Final = (
     "extents.data_at, extents.message_at, extents.messages, extents.sums "
     "FROM extents JOIN packs ON packs.id = extents.pack "
 )
+_SCANNED: Final = (
+    "SELECT name, row FROM streams "
+    "WHERE name >= ?1 AND name > ?2 AND name < ?3 AND name <= ?4 ORDER BY name LIMIT ?5"
+)
 _SCAN: Final = (
     "SELECT streams.number, streams.name, packs.name, extents.start, extents.length, "
-    "extents.first_position, extents.last_position, streams.row FROM streams "
+    "extents.first_position, extents.last_position FROM streams "
     "JOIN extents ON extents.stream = streams.number "
     "JOIN packs ON packs.id = extents.pack "
-    "WHERE streams.name >= ? AND streams.name < ? AND streams.name <= ? "
+    "WHERE streams.name >= ? AND streams.name <= ? "
     "AND extents.last_position > ? AND extents.first_position <= ? "
     "ORDER BY streams.name, extents.start"
 )
+# Streams that a scan looks at in one step.
+_SCAN_STREAMS: Final = 500
 _LAST_CHARACTER: Final = chr(0x10FFFF)
 _FIRST_SURROGATE: Final = 0xD800
 _BEHIND_SURROGATES: Final = 0xE000
@@ -82,6 +88,9 @@ class ScanRange(NamedTuple):
     length: int
     first_position: int
     last_position: int
+    # Bytes before this are not the stream's any more.
+    earliest: int = 0
+    content_type: str = ""
 
 
 class Catalog:
@@ -113,6 +122,11 @@ class Catalog:
         """The stream with this number."""
         found = self._one("SELECT row FROM streams WHERE number = ?", (number,))
         return None if found is None else decoded_row(self.path, found[0])
+
+    def name_of(self, number: int) -> str | None:
+        """The name of the stream with this number."""
+        found = self._one("SELECT name FROM streams WHERE number = ?", (number,))
+        return None if found is None else str(found[0])
 
     def documents(self) -> Iterator[tuple[str, bytes]]:
         """Every document by key."""
@@ -167,20 +181,48 @@ class Catalog:
         records outside (after, until] as well: the pack's message index has every position. What
         is kept for forks only is left out.
         """
-        # A query that is under way would hold back what every other call on this connection sees.
+        after_name = ""
+        # Any blob sorts behind all text.
+        bounds = max(prefix, first), _after_prefix(prefix), b"" if last is None else last
+        # A query that is under way would hold back what every other call on this connection sees,
+        # and a reader that takes long would keep SQLite's log from ever being shortened.
         with closing(open_for_reading(self.path)) as connection:
-            try:
-                # Any blob sorts behind all text.
-                names = max(prefix, first), _after_prefix(prefix), b"" if last is None else last
-                stream: StreamRow | None = None
-                for *found, row in connection.execute(_SCAN, (*names, after, until)):
-                    each = ScanRange(*found)
-                    if stream is None or stream.number != each.stream:
-                        stream = decoded_row(self.path, row)
-                    if not stream.deleted and each.start + each.length > stream.earliest:
-                        yield each
-            except sqlite3.Error as error:
-                raise damaged(self.path, error) from error
+            while True:
+                rows, ranges = self._scanned(connection, bounds, after_name, after, until)
+                for found in ranges:
+                    row = rows.get(found[0])
+                    # Some of it may be there for forks only.
+                    if row is not None and not row.deleted and found[3] + found[4] > row.earliest:
+                        yield ScanRange(*found)._replace(
+                            earliest=row.earliest, content_type=row.meta.content_type
+                        )
+                if len(rows) < _SCAN_STREAMS:
+                    return
+                after_name = next(reversed(rows.values())).meta.name
+
+    def _scanned(
+        self,
+        connection: sqlite3.Connection,
+        bounds: tuple[str, str | bytes, str | bytes],
+        after_name: str,
+        after: int,
+        until: int,
+    ) -> tuple[dict[int, StreamRow], list[Any]]:
+        """Some streams in the order of their names, and all their ranges as of one moment."""
+        least, beyond, last = bounds
+        try:
+            values = (least, after_name, beyond, last, _SCAN_STREAMS)
+            found = [
+                decoded_row(self.path, row)
+                for _, row in connection.execute(_SCANNED, values).fetchall()
+            ]
+            if not found:
+                return {}, []
+            names = found[0].meta.name, found[-1].meta.name
+            ranges = connection.execute(_SCAN, (*names, after, until)).fetchall()
+        except sqlite3.Error as error:
+            raise damaged(self.path, error) from error
+        return {row.number: row for row in found}, ranges
 
     def _one(self, statement: str, values: Sequence[object] = ()) -> Any:
         try:

@@ -190,7 +190,7 @@ class _Read:
             # To cut text the bytes around the cut have to be looked at.
             self._is_cut = is_text(request.media)
             around = max(target, request.start + CHARACTER_BYTES_MAX) + 1
-            self._fetch(min(around, ends[index]) if self._is_cut else target)
+            self._fetch(min(around, ends[index], request.limit) if self._is_cut else target)
 
     def _fetch(self, end: int) -> None:
         """Get the blocks up to `end`."""

@@ -73,15 +73,24 @@ class ObstoreObjects:
     """An object store in a bucket; `connect` opens it with the patience that is asked for."""
 
     def __init__(
-        self, url: str, connect: Callable[[Patience], Bucket], patience: Patience = UPLOADS
+        self,
+        url: str,
+        connect: Callable[[Patience], Bucket],
+        patience: Patience = UPLOADS,
+        part_bytes: int = _PART_BYTES,
     ) -> None:
         self.url = url
         self._connect = connect
         self._bucket = connect(patience)
+        self._part_bytes = part_bytes
 
     def with_patience(self, patience: Patience) -> ObstoreObjects:
         """The same store for another use."""
-        return ObstoreObjects(self.url, self._connect, patience)
+        return ObstoreObjects(self.url, self._connect, patience, self._part_bytes)
+
+    def with_parts(self, part_bytes: int) -> ObstoreObjects:
+        """The same store for uploads that hold less in memory."""
+        return ObstoreObjects(self.url, self._connect, UPLOADS, part_bytes)
 
     def put(self, name: str, data: bytes | bytearray | memoryview) -> None:
         """Send everything in one request."""
@@ -96,7 +105,7 @@ class ObstoreObjects:
                 name,
                 _made_elsewhere(parts),
                 use_multipart=True,
-                chunk_size=_PART_BYTES,
+                chunk_size=self._part_bytes,
                 max_concurrency=_PARTS_AT_ONCE,
             )
 

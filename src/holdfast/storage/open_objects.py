@@ -21,6 +21,7 @@ from holdfast.storage.buckets import bucket_connection
 from holdfast.storage.directory_objects import DirectoryObjects, PooledRanges
 from holdfast.storage.obstore_errors import credential_advice, explained
 from holdfast.storage.obstore_objects import PROBING, AsyncRanges, ObstoreObjects
+from holdfast.storage.snapshot_store import PART_BYTES
 
 if TYPE_CHECKING:
     from holdfast.settings import StorageSettings
@@ -48,6 +49,12 @@ def open_objects(storage: StorageSettings, default_directory: Path) -> ObjectSto
         return ObstoreObjects(storage.store, bucket_connection(storage, os.environ))
     except (BaseError, OSError) as error:
         raise _unusable(error, storage.store) from None
+
+
+def open_uploads(storage: StorageSettings, default_directory: Path) -> ObjectStore:
+    """The same store for snapshots, of which several are uploaded at once."""
+    store = open_objects(storage, default_directory)
+    return store.with_parts(PART_BYTES) if isinstance(store, ObstoreObjects) else store
 
 
 def open_ranges(storage: StorageSettings, default_directory: Path) -> RangeReader:

@@ -28,8 +28,9 @@ if TYPE_CHECKING:
     from holdfast.storage.objects import ObjectInfo, ObjectStore
 
 _log = logging.getLogger(__name__)
-# Bodies looked at in one collection, so that a flush does not wait for long.
+# Bodies looked at and removed in one collection, so that a flush does not wait for long.
 SWEEP_OBJECTS_MAX: Final = 10_000
+REMOVED_MAX: Final = 500
 # From the end of an upload to its record is a moment, unless the machine stands still.
 PUBLISHED_MS_MAX: Final = 600_000
 
@@ -44,14 +45,17 @@ class Collected(NamedTuple):
 def remove_dropped(catalog: CatalogWriter, store: ObjectStore, before_ms: int) -> Collected:
     """Remove the bodies that no stream has since this moment, or longer."""
     rows = catalog.read(
-        "SELECT name, size_bytes FROM dropped_snapshots WHERE dropped_ms <= ? ORDER BY name",
-        (before_ms,),
+        "SELECT name, size_bytes FROM dropped_snapshots WHERE dropped_ms <= ? "
+        "ORDER BY dropped_ms, name LIMIT ?",
+        (before_ms, REMOVED_MAX),
     )
     for name, _ in rows:
         store.remove(name)
         failpoint("garbage.removed")
-        with catalog.transaction() as connection:
-            connection.execute("DELETE FROM dropped_snapshots WHERE name = ?", (name,))
+    with catalog.transaction() as connection:
+        connection.executemany(
+            "DELETE FROM dropped_snapshots WHERE name = ?", ((name,) for name, _ in rows)
+        )
     return Collected(len(rows), sum(size_bytes for _, size_bytes in rows))
 
 

@@ -1,8 +1,9 @@
 """Snapshot bodies: from a request to the object store, and from there to answers.
 
-An upload goes through a bounded buffer and a thread, whatever the store: the thread asks the event
-loop for the next part and blocks until there is one. A small body is one request to the store.
-Small bodies that were used last are kept in memory.
+A small body is gathered in memory and stored with one request. A larger one goes through a thread
+of its own, whatever the store: the thread asks the event loop for the next part and blocks until
+there is one. There are few of those, so that what they hold in memory is bounded; who comes when
+all are taken is told to come again. Small bodies that were used last are kept in memory.
 """
 
 from __future__ import annotations
@@ -15,11 +16,11 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from xxhash import xxh3_64
 
-from holdfast.errors import HoldfastError, PackCorruptError
+from holdfast.errors import HoldfastError, OverloadedError, PackCorruptError
 from holdfast.failpoints import failpoint
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterator
+    from collections.abc import AsyncIterator, Callable, Iterator
 
     from holdfast.clock import Clock
     from holdfast.format.records import Snapshot
@@ -27,11 +28,16 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 SNAPSHOTS_PREFIX: Final = "snapshots/"
-# A body up to this size is one request, and one larger comes in parts of about this size.
-PART_BYTES: Final = 8 * 1024 * 1024
+# A body up to this size is one request; a larger one goes in parts, of at least what S3 takes.
+SMALL_BYTES_MAX: Final = 1024 * 1024
+PART_BYTES: Final = 5 * 1024 * 1024
 PIECE_BYTES: Final = 1024 * 1024
 _CACHED_BYTES_MAX: Final = 512 * 1024
-_UPLOADS_AT_ONCE: Final = 4
+SMALL_AT_ONCE_MAX: Final = 64
+LARGE_AT_ONCE_MAX: Final = 8
+_SMALL_THREADS: Final = 4
+# Directories that snapshots are spread over.
+_SHELVES: Final = 256
 
 
 class Uploaded(NamedTuple):
@@ -54,30 +60,68 @@ class SnapshotStore:
         self._cache_bytes = cache_bytes
         self._cached_bytes = 0
         self._cache: OrderedDict[str, bytes] = OrderedDict()
-        self._threads = ThreadPoolExecutor(_UPLOADS_AT_ONCE, "snapshot-upload")
+        self._small = ThreadPoolExecutor(_SMALL_THREADS, "snapshot")
+        self._large = ThreadPoolExecutor(LARGE_AT_ONCE_MAX, "snapshot-upload")
+        self._gathering = self._uploading = 0
 
     async def put(self, stream: int, offset: int, body: AsyncIterator[bytes]) -> Uploaded:
         """Store a body under a name of its own; raises what the body raises, storing nothing."""
-        name = f"{SNAPSHOTS_PREFIX}{stream:016x}/{offset:020d}-{self._clock.random_u64():016x}"
-        loop = asyncio.get_running_loop()
-        first = await _gathered(body)
+        name = self._name(stream, offset)
+        first = await self._gather(body)
         checksum = xxh3_64(first)
-        size = len(first)
-        if size < PART_BYTES:
-            await loop.run_in_executor(self._threads, self._store.put, name, first)
+        if len(first) <= SMALL_BYTES_MAX:
+            await self._in_thread(self._small, self._store.put, name, first)
             self._keep(name, first)
+            size = len(first)
         else:
-            parts = _Parts(loop, body, first, checksum)
-            await loop.run_in_executor(self._threads, self._store.put_parts, name, parts)
-            size = parts.size_bytes
+            size = await self._put_large(name, body, first, checksum)
         failpoint("snapshot.uploaded")
         return Uploaded(name, size, checksum.intdigest())
 
+    def _name(self, stream: int, offset: int) -> str:
+        shelf = (stream ^ stream >> 20) % _SHELVES
+        salt = self._clock.random_u64()
+        return f"{SNAPSHOTS_PREFIX}{shelf:02x}/{stream:016x}-{offset:020d}-{salt:016x}"
+
+    async def _gather(self, body: AsyncIterator[bytes]) -> bytes:
+        """The body if it is small, and otherwise the beginning of it."""
+        if self._gathering >= SMALL_AT_ONCE_MAX:
+            raise OverloadedError("Too many snapshots are being sent. Try again later.")
+        self._gathering += 1
+        try:
+            return await _gathered(body, SMALL_BYTES_MAX + 1)
+        finally:
+            self._gathering -= 1
+
+    async def _put_large(
+        self, name: str, body: AsyncIterator[bytes], first: bytes, checksum: xxh3_64
+    ) -> int:
+        """Send a body in parts; how long it was."""
+        if self._uploading >= LARGE_AT_ONCE_MAX:
+            raise OverloadedError("Too many large snapshots are being sent. Try again later.")
+        self._uploading += 1
+        parts = _Parts(asyncio.get_running_loop(), body, first, checksum)
+        upload = self._in_thread(self._large, self._store.put_parts, name, parts)
+        # The thread goes on if the request ends: its place is free once it has.
+        upload.add_done_callback(self._uploaded)
+        await asyncio.shield(upload)
+        return parts.size_bytes
+
+    def _uploaded(self, upload: asyncio.Future[None]) -> None:
+        self._uploading -= 1
+        if not upload.cancelled():
+            # Whoever waited for it has got it, unless they are gone.
+            upload.exception()
+
+    def _in_thread(
+        self, threads: ThreadPoolExecutor, call: Callable[..., None], *arguments: object
+    ) -> asyncio.Future[None]:
+        return asyncio.get_running_loop().run_in_executor(threads, call, *arguments)
+
     async def remove(self, name: str) -> None:
         """Remove an object that will never be published; garbage collection finds what is left."""
-        loop = asyncio.get_running_loop()
         try:
-            await loop.run_in_executor(self._threads, self._store.remove, name)
+            await self._in_thread(self._small, self._store.remove, name)
         except HoldfastError as error:
             _log.warning("a snapshot that was not published stays for now: %s", error.message)
 
@@ -108,7 +152,8 @@ class SnapshotStore:
 
     def close(self) -> None:
         """Let go of threads; uploads under way fail with their requests."""
-        self._threads.shutdown(wait=False, cancel_futures=True)
+        for threads in (self._small, self._large):
+            threads.shutdown(wait=False, cancel_futures=True)
 
     async def _read(self, name: str, at: int, size: int) -> bytes:
         future: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
@@ -134,14 +179,14 @@ class SnapshotStore:
             self._cached_bytes -= len(oldest)
 
 
-async def _gathered(body: AsyncIterator[bytes]) -> bytes:
-    """The next part of a body: all of it, or at least so many bytes."""
+async def _gathered(body: AsyncIterator[bytes], least: int) -> bytes:
+    """The next part of a body: all that is left of it, or at least so many bytes."""
     parts: list[bytes] = []
     size = 0
     async for piece in body:
         parts.append(piece)
         size += len(piece)
-        if size >= PART_BYTES:
+        if size >= least:
             break
     return b"".join(parts)
 
@@ -165,7 +210,11 @@ class _Parts:
     def __iter__(self) -> Iterator[bytes]:
         yield self._first
         self._first = b""
-        while part := asyncio.run_coroutine_threadsafe(_gathered(self._body), self._loop).result():
+        while part := self._next():
             self._checksum.update(part)
             self.size_bytes += len(part)
             yield part
+
+    def _next(self) -> bytes:
+        part = asyncio.run_coroutine_threadsafe(_gathered(self._body, PART_BYTES), self._loop)
+        return part.result()

@@ -94,7 +94,10 @@ class Driver:
                 self._hear(changes)
 
     def _published(self, _batch: Batch, changes: JournalBatch) -> None:
-        if changes.position > self._heard:
+        if changes.position > self._heard + 1:
+            # One was missed, if only because telling somebody else has failed.
+            self.catch_up()
+        elif changes.position > self._heard:
             self._hear(changes)
 
     def _hear(self, changes: JournalBatch) -> None:

@@ -2,9 +2,16 @@
 
 from unittest.mock import ANY
 
-from holdfast.engine.requests import Appended, AppendRequest, Created, CreateRequest
+from holdfast.engine.requests import (
+    Appended,
+    AppendRequest,
+    Created,
+    CreateRequest,
+    ForkRequest,
+)
 from holdfast.engine.shard import Shard
 from holdfast.errors import HoldfastError
+from holdfast.format.records import Snapshot
 from holdfast.log.interface import Outcome
 from holdfast.protocol.producer import Producer
 from holdfast.testing import FakeClock, ScriptedLog
@@ -87,9 +94,50 @@ class Driver:
     def delete(self, name=NAME):
         return self._ask(self.shard.delete, name)
 
+    def fork(self, name, source=NAME, offset=None, content_type=None, **fields):
+        staged = self.shard._staging.view(source)
+        number = 0 if staged is None else staged.number
+        request = ForkRequest(source, offset, offset, source=number)
+        return self.create(name, content_type, fork=request, **fields)
+
+    def publish(self, offset, name=NAME, number=None):
+        """Publish a snapshot of a stream, whose body nobody looks at."""
+        if number is None:
+            number = self.shard.find(name).number
+        snapshot = Snapshot(offset, f"snapshots/{number}/{offset}", TEXT, 1, 1)
+        return self._ask(self.shard.snapshots.publish, name, number, snapshot)
+
+    def create_bucket(self, name):
+        return self._ask(self.shard.buckets.create, name)
+
+    def delete_bucket(self, name):
+        return self._ask(self.shard.buckets.delete, name)
+
+    def documents(self, **changes):
+        return self._ask(self.shard.documents.commit, changes)
+
+    def listed(self, prefix, after="", page=2):
+        """The names of all published streams that start so."""
+        return [each.name for each in self.shard.listing.streams(prefix, after, page)]
+
     def read(self, name=NAME):
         """All durable bytes of the stream."""
         return b"".join(self.shard.find(name).chunks)
+
+    def content(self, name=NAME, start=None, bytes_max=7):
+        """All that can be read of the stream, wherever it is; in small pieces."""
+        stream = self.shard.find(name)
+        at, data = stream.earliest if start is None else start, b""
+        while at < stream.tail:
+            answers = []
+            self.shard.reader.read(stream, at, bytes_max, answers.append)
+            self.clock.run()
+            [answer] = answers
+            if isinstance(answer, HoldfastError):
+                raise answer
+            assert answer.end > at
+            at, data = answer.end, data + answer.data
+        return data
 
     def exists(self, name=NAME):
         try:
@@ -150,8 +198,15 @@ def dump(state):
             "ends": stream.ends,
             "recorded_deadline_ms": stream.recorded_deadline_ms,
             "gone": stream.gone,
+            "base": stream.base,
+            "start": stream.start,
+            "earliest": stream.earliest,
+            "snapshot": stream.snapshot,
+            "forks": stream.forks,
+            "deleted": stream.deleted,
         }
         for number, stream in sorted(state.by_number.items())
     ]
     names = {name: stream.number for name, stream in state.by_name.items()}
-    return streams, names, state.stored_bytes, state.appended_bytes
+    sizes = state.stored_bytes, state.appended_bytes
+    return streams, names, sizes, state.buckets, state.documents

@@ -161,7 +161,7 @@ class Tiered(Driver):
     def flush(self):
         """Have everything that was written in packs, and let go."""
         self.commit()
-        if self.state.generation.streams:
+        if self.state.generation.records:
             self.begin_flush()
             self.finish_flush()
 

@@ -103,6 +103,14 @@ def test_what_is_no_plain_url_is_refused(patterns, url):
     assert refusal(TargetPolicy(patterns), url).endswith(".")
 
 
+@pytest.mark.spec(
+    "subscriptions 6.2-11",
+    "subscriptions 6.2-12",
+    "subscriptions 12.8-1",
+    "subscriptions 12.8-2",
+    "subscriptions 12.8-3",
+    "subscriptions 12.8-4",
+)
 @pytest.mark.parametrize("url", REFUSED_UNLESS_NAMED)
 def test_plain_http_and_inner_addresses_need_a_name(url):
     message = refusal(TargetPolicy(), url)
@@ -148,6 +156,7 @@ def test_patterns_name_no_more_than_they_say(url):
     assert refusal(TargetPolicy(PATTERNS), url)
 
 
+@pytest.mark.spec("subscriptions 6.2-10", "subscriptions 12.8-3", "subscriptions 12.8-4")
 @pytest.mark.parametrize(
     ("host", "port", "address", "passes"),
     [
@@ -237,6 +246,7 @@ def test_any_text_is_taken_or_refused_and_never_repeated(text):
     assert "hunter2" not in said
 
 
+@pytest.mark.spec("subscriptions 6.2-12", "subscriptions 12.8-3")
 @given(
     st.ip_addresses(v=4).filter(lambda each: not each.is_global),
     st.sampled_from(["https://{}/", "https://[::ffff:{}]/", "https://{}.:8443/"]),

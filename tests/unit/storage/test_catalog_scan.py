@@ -42,7 +42,7 @@ def model(rig, prefix, after, until):
     )
     return sorted(
         (
-            tuple(found)
+            (*found, decode_row(row).earliest, decode_row(row).meta.content_type)
             for *found, row in rows
             if found[1].startswith(prefix)
             and found[6] > after

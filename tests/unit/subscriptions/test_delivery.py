@@ -71,6 +71,7 @@ def receipt_of(outcome):
     return asyncio.run(scenario())
 
 
+@pytest.mark.spec("subscriptions 7.1-1", "subscriptions 7.1-5")
 @pytest.mark.parametrize(
     ("status", "body", "receipt"),
     [

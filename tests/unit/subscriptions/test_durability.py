@@ -175,6 +175,7 @@ class TestRestart:
         desk.advance(30)
         assert desk.sent["generation"] == 2
 
+    @pytest.mark.spec("subscriptions 7.3-9", "subscriptions 7.3-10")
     def test_a_lease_that_ended_meanwhile_is_over(self, desk):
         desk.pull(lease_ttl_ms=1000)
         desk.create_stream("events/a", 1)
@@ -186,6 +187,7 @@ class TestRestart:
         assert desk.claim("worker-2").json["generation"] == 2
         assert desk.speak("ack", old).code == "FENCED"
 
+    @pytest.mark.spec("subscriptions 7-1")
     def test_an_append_whose_wake_was_lost_wakes(self, desk):
         desk.webhook()
         desk.create_stream("events/a")

@@ -29,6 +29,7 @@ def model(pattern, path):
     return (pattern[0] == "*" or literal == path[0]) and model(pattern[1:], path[1:])
 
 
+@pytest.mark.spec("subscriptions 6.2-4")
 @given(PATTERNS.filter(bool), PATHS)
 def test_matches_what_the_rules_say(pattern, path):
     path = path.replace("%2A", "*")

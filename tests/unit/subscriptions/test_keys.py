@@ -38,6 +38,7 @@ def subscription(**fields):
 
 
 class TestFile:
+    @pytest.mark.spec("subscriptions 6.5-7", "subscriptions 6.5-8")
     def test_is_for_the_server_alone_and_read_again(self, path, clock):
         keys = KeyStore(path, clock).keys()
         assert path.stat().st_mode & 0o777 == 0o600
@@ -75,6 +76,7 @@ class TestFile:
 
 
 class TestSignatures:
+    @pytest.mark.spec("subscriptions 7.1-3")
     def test_can_be_checked_with_the_published_key(self, clock):
         signer = Signer(KeyStore(None, clock), clock)
         body = b'{"a":1}'
@@ -85,6 +87,7 @@ class TestSignatures:
         public = Ed25519PublicKey.from_public_bytes(from_unpadded(key["x"]))
         public.verify(from_unpadded(parts["ed25519"]), parts["t"].encode() + b"." + body)
 
+    @pytest.mark.spec("subscriptions 6.5-4", "subscriptions 6.5-6")
     def test_the_id_is_the_thumbprint_of_the_key(self, clock):
         [key] = json.loads(Signer(KeyStore(None, clock), clock).jwks())["keys"]
         members = {name: key[name] for name in ("crv", "kty", "x")}
@@ -92,6 +95,7 @@ class TestSignatures:
         digest = hashlib.sha256(text.encode()).digest()
         assert key["kid"] == "ds_" + base64.urlsafe_b64encode(digest).decode().rstrip("=")
 
+    @pytest.mark.spec("subscriptions 6.5-9")
     def test_the_first_key_signs_and_all_are_published(self, path, clock):
         old = Signer(KeyStore(path, clock), clock).kid
         file = json.loads(path.read_text())
@@ -103,16 +107,19 @@ class TestSignatures:
 
 
 class TestTokens:
+    @pytest.mark.spec("subscriptions 12.9-2")
     def test_tell_their_generation_after_a_restart_too(self, path, clock):
         token = Tokens(KeyStore(path, clock), clock).make(subscription())
         assert Tokens(KeyStore(path, clock), clock).generation(token, subscription()) == 3
 
+    @pytest.mark.spec("subscriptions 7.1-7", "subscriptions 12.9-2")
     @pytest.mark.parametrize("other", [{"id": "other"}, {"incarnation": 2}])
     def test_are_for_one_subscription(self, clock, other):
         tokens = Tokens(KeyStore(None, clock), clock)
         with pytest.raises(WakeTokenInvalidError):
             tokens.generation(tokens.make(subscription()), subscription(**other))
 
+    @pytest.mark.spec("subscriptions 12.9-2")
     def test_expire(self, clock):
         tokens = Tokens(KeyStore(None, clock), clock)
         token = tokens.make(subscription())
@@ -120,6 +127,7 @@ class TestTokens:
         with pytest.raises(WakeTokenExpiredError):
             tokens.generation(token, subscription())
 
+    @pytest.mark.spec("subscriptions 12.9-2", "subscriptions 12.9-3")
     def test_cannot_be_made_up(self, clock):
         tokens = Tokens(KeyStore(None, clock), clock)
         payload, signature = tokens.make(subscription()).split(".")

@@ -27,6 +27,9 @@ class TestExplicit:
         desk.create_stream("manual/b", 1)
         assert tails(desk.sent) == {"manual/b": desk.tail("manual/b")}
 
+    @pytest.mark.spec(
+        "subscriptions 6.4-1", "subscriptions 6.4-3", "subscriptions 6.4-4", "subscriptions 6.4-5"
+    )
     def test_added_and_removed(self, desk):
         desk.create(type="webhook", streams=["manual/a"])
         assert desk.do("add_streams", ("manual/b",)).status == 204
@@ -38,12 +41,14 @@ class TestExplicit:
         desk.create_stream("manual/b", 1)
         assert desk.courier.under_way == []
 
+    @pytest.mark.spec("subscriptions 6.4-3")
     def test_adding_does_not_move_what_is_acknowledged(self, desk):
         desk.webhook()
         desk.create_stream("events/a", 1)
         desk.do("add_streams", ("events/a",))
         assert desk.acked() == {"events/a": "-1"}
 
+    @pytest.mark.spec("subscriptions 6.1-3", "subscriptions 6.1-4", "subscriptions 6.4-6")
     def test_explicit_takes_precedence_and_the_pattern_remains(self, desk):
         desk.create_stream("events/a", 1)
         desk.webhook(streams=["events/a"])
@@ -102,12 +107,14 @@ class TestGone:
 
 
 class TestCreation:
+    @pytest.mark.spec("subscriptions 6.2-5", "subscriptions 6.2-6", "subscriptions 6.2-8")
     def test_the_same_configuration_is_confirmed(self, desk):
         first = desk.create(type="webhook", pattern="/events/*", streams=["b", "a", "a"])
         again = desk.create(type="webhook", pattern="events/*", streams=["a", "b"])
         assert (first.status, again.status) == (201, 200)
         assert first.json == again.json
 
+    @pytest.mark.spec("subscriptions 6.2-7", "subscriptions 6.2-8")
     @pytest.mark.parametrize(
         "change",
         [
@@ -124,6 +131,7 @@ class TestCreation:
         said = desk.create(**{"type": "webhook", "pattern": "events/*", **change})
         assert (said.status, said.code) == (409, "SUBSCRIPTION_ALREADY_EXISTS")
 
+    @pytest.mark.spec("subscriptions 6.3-1", "subscriptions 6.3-2")
     def test_what_is_shown(self, desk):
         shown = desk.webhook(description="why").json
         signing = shown["webhook"].pop("signing")
@@ -150,6 +158,7 @@ class TestCreation:
             "next_after": None,
         }
 
+    @pytest.mark.spec("subscriptions 6.2-10", "subscriptions 6.2-11", "subscriptions 6.2-12")
     @pytest.mark.parametrize(
         "url", ["http://10.0.0.1/hook", "http://receiver.example/", "https://127.0.0.1/", "x"]
     )
@@ -184,6 +193,9 @@ class TestCreation:
 
 
 class TestBodies:
+    @pytest.mark.spec(
+        "subscriptions 6.2-1", "subscriptions 6.2-2", "subscriptions 6.2-3", "subscriptions 7.4-2"
+    )
     @pytest.mark.parametrize(
         "body",
         [

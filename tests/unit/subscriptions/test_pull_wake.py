@@ -21,6 +21,7 @@ def generations(desk, stream="wake/pool"):
 
 
 class TestOffer:
+    @pytest.mark.spec("subscriptions 7.2-1")
     def test_an_append_is_offered_on_the_wake_stream(self, desk):
         desk.pull()
         desk.create_stream("events/a", 1)
@@ -34,6 +35,7 @@ class TestOffer:
             }
         ]
 
+    @pytest.mark.spec("subscriptions 7-2")
     def test_once_for_any_number_of_appends(self, desk):
         desk.pull()
         desk.create_stream("events/a", 1)
@@ -84,6 +86,7 @@ class TestOffer:
 
 
 class TestClaim:
+    @pytest.mark.spec("subscriptions 7.2-3")
     def test_gives_the_wake_and_a_token(self, desk):
         desk.pull(lease_ttl_ms=5000)
         desk.create_stream("events/a", 1)
@@ -93,6 +96,7 @@ class TestClaim:
         assert wake["lease_ttl_ms"] == 5000
         assert tails(wake) == {"events/a": desk.tail("events/a")}
 
+    @pytest.mark.spec("subscriptions 7.2-4")
     def test_one_holder_at_a_time(self, desk):
         desk.pull()
         desk.create_stream("events/a", 1)
@@ -125,6 +129,7 @@ class TestClaim:
 
 
 class TestAck:
+    @pytest.mark.spec("subscriptions 7.2-6", "subscriptions 7.2-9")
     def test_done_acknowledges_and_ends_the_wake(self, desk):
         desk.pull()
         desk.create_stream("events/a", 1)
@@ -135,6 +140,7 @@ class TestAck:
         assert desk.speak("ack", wake, done=True).code == "FENCED"
         assert desk.claim().code == "NO_PENDING_WORK"
 
+    @pytest.mark.spec("subscriptions 7-2", "subscriptions 7.2-6")
     def test_what_came_meanwhile_is_offered(self, desk):
         desk.pull()
         desk.create_stream("events/a", 1)
@@ -144,6 +150,7 @@ class TestAck:
         assert desk.speak("ack", wake, tails(wake), done=True).json["next_wake"]
         assert generations(desk) == [1, 2]
 
+    @pytest.mark.spec("subscriptions 7.2-5", "subscriptions 7.3-8")
     def test_without_done_keeps_the_lease(self, desk):
         desk.pull(lease_ttl_ms=1000)
         desk.create_stream("events/a", 1)
@@ -153,6 +160,7 @@ class TestAck:
             assert desk.speak("ack", wake).json == {"ok": True, "next_wake": False}
         assert desk.claim("other").code == "ALREADY_CLAIMED"
 
+    @pytest.mark.spec("subscriptions 7.2-9", "subscriptions 7.3-9", "subscriptions 7.3-10")
     def test_a_lease_that_ends_gives_the_wake_to_the_next(self, desk):
         desk.pull(lease_ttl_ms=1000)
         desk.create_stream("events/a", 1)
@@ -208,6 +216,7 @@ class TestAck:
 
 
 class TestRelease:
+    @pytest.mark.spec("subscriptions 7.2-7", "subscriptions 7.2-8")
     def test_offers_the_work_again(self, desk):
         desk.pull()
         desk.create_stream("events/a", 1)

@@ -12,6 +12,9 @@ def desk():
 
 
 class TestWake:
+    @pytest.mark.spec(
+        "subscriptions 6.2-15", "subscriptions 7-1", "subscriptions 7.1-1", "subscriptions 7.1-2"
+    )
     def test_an_append_to_a_matching_stream_is_delivered(self, desk):
         assert desk.webhook().status == 201
         desk.create_stream("events/a", {"event": 1})
@@ -29,6 +32,7 @@ class TestWake:
             }
         ]
 
+    @pytest.mark.spec("subscriptions 6.2-4")
     def test_what_does_not_match_wakes_nobody(self, desk):
         desk.webhook()
         desk.create_stream("other/a", 1)
@@ -48,6 +52,7 @@ class TestWake:
         desk.engine.commit()
         assert desk.sent["generation"] == 1
 
+    @pytest.mark.spec("subscriptions 7-2")
     def test_appends_during_a_wake_make_no_second_one(self, desk):
         desk.webhook()
         desk.create_stream("events/a", 1)
@@ -55,6 +60,7 @@ class TestWake:
         desk.create_stream("events/b", 1)
         assert desk.sent["generation"] == 1
 
+    @pytest.mark.spec("subscriptions 6.2-13", "subscriptions 6.2-14")
     def test_streams_that_exist_start_at_their_tail(self, desk):
         desk.create_stream("events/a", 1, 2)
         tail = desk.tail("events/a")
@@ -76,6 +82,7 @@ class TestWake:
 
 
 class TestDone:
+    @pytest.mark.spec("subscriptions 7.1-5")
     def test_done_in_the_answer_acknowledges_what_was_sent(self, desk):
         desk.webhook()
         desk.create_stream("events/a", 1)
@@ -84,6 +91,7 @@ class TestDone:
         assert desk.acked() == {"events/a": tail}
         assert desk.courier.under_way == []
 
+    @pytest.mark.spec("subscriptions 7.1-6")
     def test_what_came_after_the_snapshot_wakes_again(self, desk):
         desk.webhook()
         desk.create_stream("events/a", 1)
@@ -105,6 +113,7 @@ class TestDone:
 
 
 class TestCallback:
+    @pytest.mark.spec("subscriptions 7.1-8", "subscriptions 7.1-9")
     def test_acknowledges_and_ends_the_wake(self, desk):
         desk.webhook()
         desk.create_stream("events/a", 1)
@@ -115,6 +124,7 @@ class TestCallback:
         stale = desk.speak("callback", wake, tails(wake), done=True)
         assert (stale.status, stale.code) == (409, "FENCED")
 
+    @pytest.mark.spec("subscriptions 7.1-8")
     def test_next_wake_is_told(self, desk):
         desk.webhook()
         desk.create_stream("events/a", 1)
@@ -133,6 +143,7 @@ class TestCallback:
         desk.advance(5)
         assert desk.courier.under_way == []
 
+    @pytest.mark.spec("subscriptions 7.3-7")
     def test_extends_the_lease(self, desk):
         desk.webhook(lease_ttl_ms=1000)
         desk.create_stream("events/a", 1)
@@ -144,6 +155,7 @@ class TestCallback:
         assert desk.sent["generation"] == 2
         assert desk.speak("callback", wake).code == "FENCED"
 
+    @pytest.mark.spec("subscriptions 7.1-9", "subscriptions 7.3-4", "subscriptions 7.3-5")
     @pytest.mark.parametrize(
         ("changes", "code"),
         [
@@ -157,6 +169,7 @@ class TestCallback:
         desk.create_stream("events/a", 1)
         assert desk.speak("callback", desk.sent, **changes).code == code
 
+    @pytest.mark.spec("subscriptions 7.1-7", "subscriptions 7.3-2")
     def test_the_token_is_for_this_subscription_only(self, desk):
         desk.webhook()
         desk.create("other", type="webhook", pattern="none/*")
@@ -164,6 +177,7 @@ class TestCallback:
         assert desk.speak("callback", desk.sent, subscription="other").code == "TOKEN_INVALID"
         assert desk.speak("callback", desk.sent | {"callback_token": "x.y"}).status == 401
 
+    @pytest.mark.spec("subscriptions 6.3-6")
     def test_of_a_subscription_created_anew_are_not_for_tokens_of_the_old(self, desk):
         desk.webhook()
         desk.create_stream("events/a", 1)
@@ -180,6 +194,7 @@ class TestCallback:
 
 
 class TestRetries:
+    @pytest.mark.spec("subscriptions 6.3-4", "subscriptions 7.1-10")
     def test_failures_are_repeated_after_growing_pauses(self, desk):
         desk.webhook()
         desk.create_stream("events/a", 1)
@@ -198,6 +213,7 @@ class TestRetries:
         assert desk.show()["status"] == "active"
         assert desk.show()["next_attempt_at"] is None
 
+    @pytest.mark.spec("subscriptions 7.1-11")
     def test_the_schedule_survives_a_restart(self, desk):
         desk.webhook()
         desk.create_stream("events/a", 1)
@@ -235,6 +251,9 @@ class TestRetries:
 
 
 class TestLease:
+    @pytest.mark.spec(
+        "subscriptions 7-3", "subscriptions 7.3-1", "subscriptions 7.3-6", "subscriptions 7.3-10"
+    )
     def test_a_receiver_that_never_calls_back_is_woken_again(self, desk):
         desk.webhook(lease_ttl_ms=1000)
         desk.create_stream("events/a", 1)
@@ -246,6 +265,7 @@ class TestLease:
         assert second["generation"] == 2
         assert second["wake_id"] != first["wake_id"]
 
+    @pytest.mark.spec("subscriptions 7.3-6")
     def test_a_delivery_that_takes_long_is_not_overtaken_by_its_lease(self, desk):
         desk.webhook(lease_ttl_ms=1000)
         desk.create_stream("events/a", 1)

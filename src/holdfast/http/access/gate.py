@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from holdfast.errors import ForbiddenError, RateLimitedError
+from holdfast.errors import ForbiddenError, RateLimitedError, UnauthorizedError
 from holdfast.http.access.authentication import check_expiry
 from holdfast.http.access.rate_limits import RateLimit, client_of, retry_after_s
 from holdfast.http.access.scopes import ALL_BUCKETS, Identity, Need, Scope
@@ -89,13 +89,21 @@ class Gate:
         return identity
 
     def _identify(self, request: Request) -> Identity:
-        """A token that was not seen lately; looking at it costs time, so that is limited, too."""
+        """A token that was not seen lately; who shows bad ones too often has to wait."""
         assert self._authentication is not None
-        if self._client_limit is not None:
-            self._take(self._client_limit, client_of(request.peer), "from one client")
-        return self._authentication.identify(
-            request.fields.get(b"authorization"), self._clock.now_ms() / 1000
-        )
+        limit, address = self._client_limit, client_of(request.peer)
+        if limit is not None:
+            wait_s = limit.wait_s(address, self._clock.monotonic_s())
+            if wait_s > 1e-9:
+                raise _too_many(limit, "from one client", wait_s)
+        try:
+            return self._authentication.identify(
+                request.fields.get(b"authorization"), self._clock.now_ms() / 1000
+            )
+        except UnauthorizedError:
+            if limit is not None:
+                self._take(limit, address, "from one client")
+            raise
 
     def _limit_client(
         self, limit: RateLimit, request: Request, need: Need, identity: Identity | None
@@ -108,10 +116,13 @@ class Gate:
     def _take(self, limit: RateLimit, key: str, whose: str) -> None:
         wait_s = limit.take(key, self._clock.monotonic_s())
         if wait_s > 0:
-            raise RateLimitedError(
-                f"Too many requests: at most {limit.rate:g} a second {whose}.",
-                retry_after_s(wait_s),
-            )
+            raise _too_many(limit, whose, wait_s)
+
+
+def _too_many(limit: RateLimit, whose: str, wait_s: float) -> RateLimitedError:
+    return RateLimitedError(
+        f"Too many requests: at most {limit.rate:g} a second {whose}.", retry_after_s(wait_s)
+    )
 
 
 def check_scope(

@@ -38,9 +38,10 @@ class _KeySet(msgspec.Struct):
 
 
 def parse_jwks(content: bytes) -> Keys:
-    """The keys of a set that can be used here, or ValueError if there is none.
+    """The keys of a set that can be used here, or ValueError if it is none.
 
-    Errors repeat nothing of the set: somebody may have put private keys into it.
+    A set may be empty: whoever withdraws a key may have no other. Errors repeat nothing of the set:
+    somebody may have put private keys into it.
     """
     try:
         found = msgspec.json.decode(content, type=_KeySet).keys
@@ -49,7 +50,7 @@ def parse_jwks(content: bytes) -> Keys:
     if len(found) > KEYS_MAX:
         raise ValueError(f"it holds more than {KEYS_MAX} keys")
     keys = tuple(key for key in map(_usable_key, found) if key is not None)
-    if not keys:
+    if found and not keys:
         raise ValueError("it holds no RSA key (2048 bits or more) and no Ed25519 key")
     return keys
 

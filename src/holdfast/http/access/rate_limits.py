@@ -41,6 +41,10 @@ class RateLimit:
         self._whole_at_s[key] = whole_at_s
         return 0.0
 
+    def wait_s(self, key: str, now_s: float) -> float:
+        """The seconds to wait for the next request of the key, 0 if it need not; takes nothing."""
+        return self._whole_at_s.get(key, now_s) + self._interval_s - now_s - self._slack_s
+
     def __len__(self) -> int:
         return len(self._whole_at_s)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from holdfast.http.access.scopes import Need
-from holdfast.http.changes import ChangeEntry
+from holdfast.http.change_pages import ChangeEntry
 from holdfast.http.openapi.failures import BUCKET_PATH, COLD, OF_BUCKET
 from holdfast.http.openapi.fields import parameters
 from holdfast.http.openapi.pieces import (
@@ -50,8 +50,8 @@ SCHEMAS: Final[dict[str, Json]] = derived(ChangeEntry, Partition) | {
             record(
                 "With `live=sse`: the changes of each event.",
                 changes=listed(schema("ChangeEntry")),
-                nextCursor=OFFSET,
-                upToDate=FLAG,
+                next_cursor=OFFSET,
+                up_to_date=FLAG,
             )
         ),
         id=OFFSET,
@@ -75,6 +75,8 @@ SCHEMAS: Final[dict[str, Json]] = derived(ChangeEntry, Partition) | {
         pack=TEXT,
         offset=NUMBER,
         length=NUMBER,
+        earliest=NUMBER,
+        content_type=TEXT,
         first_position=NUMBER,
         last_position=NUMBER,
     ),
