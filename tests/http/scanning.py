@@ -100,7 +100,7 @@ class Scan:
         index = pack.index().part(extent.message_at, extent.message_at + extent.messages)
         at = 0
         for size, position in zip(index.lengths, index.positions, strict=True):
-            if after < position <= until:
+            if after < position <= until and extent.start + at >= line["earliest"]:
                 yield Message(
                     line["stream_id"],
                     line["stream"],

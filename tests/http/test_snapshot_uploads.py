@@ -2,12 +2,14 @@
 
 import os
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import httpx
 import pytest
 
 from holdfast.storage.directory_objects import UNFINISHED
+from holdfast.storage.snapshot_store import LARGE_AT_ONCE_MAX
 from tests.http.bucketed import BucketStream, bucket_stream, offset, parts
 from tests.http.raw import RawConnection, RawResponse
 from tests.http.streams import BINARY, TEXT, check_error
@@ -44,11 +46,11 @@ class Upload:
         return self._connection.response()
 
 
-def objects(server: ServerProcess) -> list[Path]:
+def objects(server: ServerProcess, *places: str) -> list[Path]:
     """All files of snapshots, finished or not."""
     store = server.data_dir / "objects"
-    places = [store / "snapshots", store / UNFINISHED]
-    return [path for place in places for path in place.rglob("*") if path.is_file()]
+    places = places or ("snapshots", UNFINISHED)
+    return [path for place in places for path in (store / place).rglob("*") if path.is_file()]
 
 
 def resident_bytes(server: ServerProcess, field: str = "VmHWM") -> int:
@@ -96,6 +98,31 @@ def test_other_uploads_go_on_meanwhile(client, upload) -> None:
         assert each.finish().status == 204
     for other, each in zip(others, [*sending, *small], strict=True):
         assert other.snapshot(offset(5)).content == each.body
+
+
+def test_too_many_large_uploads_are_503(start_server, client_of) -> None:
+    """What they hold in memory is bounded; small ones go on, and a place is free once one ends."""
+    server = start_server()
+    client = client_of(server)
+    streams = [bucket_stream(client, b"12345") for _ in range(LARGE_AT_ONCE_MAX)]
+    other = bucket_stream(client, b"12345")
+    for ends_well in (False, True):
+        with ExitStack() as stack:
+            sending = [
+                Upload(stack.enter_context(RawConnection(server.port)), stream, 5, LARGE_BYTES)
+                for stream in streams
+            ]
+            for each in sending:
+                each.send_half()
+            until(lambda: len(objects(server, UNFINISHED)) == LARGE_AT_ONCE_MAX)
+            refused = other.publish(offset(5), bytes(LARGE_BYTES))
+            check_error(refused, 503, "overloaded")
+            assert refused.headers["Retry-After"]
+            assert other.publish(offset(5), b"small").status_code == 204
+            if ends_well:
+                assert [each.finish().status for each in sending] == [204] * len(sending)
+        until(lambda: not objects(server, UNFINISHED))
+    assert other.publish(offset(5), bytes(LARGE_BYTES)).status_code == 204
 
 
 @pytest.mark.spec("extensions 2.2-10")

@@ -4,14 +4,15 @@ from holdfast.engine.state import Stream
 from holdfast.format.rows import decode_row
 from holdfast.storage.findings import Findings
 from holdfast.storage.verify import verify_catalog
-from tests.simulation.model import Violation
+from tests.simulation.model import Version, Violation
+from tests.simulation.relatives import BUCKET, DOCUMENT
 
 
 def same_stream(model, version, seen):
     """Whether what the node has is this version, deadline aside."""
     number = model.numbers.get(version.birth)
     meta = seen.meta
-    return (
+    return same_relatives(model, version, seen) and (
         (seen.number not in model.numbers.values() if number is None else seen.number == number)
         and meta.content_type == version.content_type
         and meta.ttl_s == version.ttl_s
@@ -26,12 +27,33 @@ def same_stream(model, version, seen):
     )
 
 
+def same_relatives(model, version, seen):
+    """Whether it comes from where it should, starts there, and has so many forks."""
+    fork = seen.meta.fork
+    if version.fork is None or fork is None:
+        same_fork = version.fork is None and fork is None
+    else:
+        birth, name, offset = version.fork
+        number = model.numbers.get(birth, fork.source)
+        same_fork = (fork.source, fork.name, fork.offset) == (number, name, offset)
+    snapshot = "" if seen.snapshot is None else seen.snapshot.object
+    return (
+        same_fork
+        and snapshot == version.snapshot
+        and (seen.start, seen.earliest) == (version.start, version.earliest)
+        and (seen.forks, seen.deleted) == (version.forks, version.deleted)
+    )
+
+
 def differences(version, seen):
     """For messages: what is there and what should be."""
     fields = ("number", "tail", "closed", "closer", "seq", "producers", "created_ms")
-    fields = (*fields, "last_write_ms", "deadline_ms", "meta")
+    fields = (*fields, "last_write_ms", "deadline_ms", "meta", "start", "earliest", "snapshot")
+    fields = (*fields, "forks", "deleted")
     have = {name: getattr(seen, name) for name in fields} if seen is not None else None
-    want = None if version is None else {**version._asdict(), "data": version.tail}
+    want = version
+    if isinstance(version, Version):
+        want = {**version._asdict(), "data": version.tail}
     return f"\n  there is:  {have}\n  should be: {want}"
 
 
@@ -48,12 +70,16 @@ def check_hot_bytes(version, stream):
 
 def audit(model, node, names, now_ms):
     """Everything the node knows of every stream is as the model says, right now."""
-    streams = stored_bytes = 0
+    streams = 0
+    buckets = {}
     for name in names:
         seen, version = node.seen(name), model.published.get(name)
         if seen is not None:
             streams += 1
-            stored_bytes += seen.tail
+            if not seen.deleted:
+                counts = buckets.setdefault(name.partition("/")[0], [0, 0])
+                counts[0] += 1
+                counts[1] += seen.tail - seen.start
         if version is None or (seen is None and model.is_due(version, now_ms)):
             if seen is not None:
                 raise Violation(f"{name} should not be there{differences(version, seen)}")
@@ -71,11 +97,33 @@ def audit(model, node, names, now_ms):
     if hot_bytes > tier.cost_bytes:
         raise Violation(f"{hot_bytes} bytes are in memory, and count as {tier.cost_bytes}")
     audit_catalog(node.catalog._connection)
+    audit_values(model, state, buckets)
+    stored_bytes = sum(size_bytes for _, size_bytes in buckets.values())
     if (state.streams, state.stored_bytes) != (streams, stored_bytes):
         raise Violation(
             f"there are {streams} streams with {stored_bytes} bytes, but the node counts "
             f"{state.streams} with {state.stored_bytes}"
         )
+
+
+def audit_values(model, state, buckets):
+    """Buckets are what their streams add up to or were created, documents are as was told."""
+    explicit = {name.removeprefix(BUCKET) for name in model.published if name.startswith(BUCKET)}
+    counted = {
+        name: (name in explicit, *buckets.get(name, (0, 0))) for name in explicit | buckets.keys()
+    }
+    there = {
+        name: (row.explicit, row.streams, row.size_bytes) for name, row in state.buckets.items()
+    }
+    if there != counted:
+        raise Violation(f"the buckets are {there}, and should be {counted}")
+    told = {
+        name.removeprefix(DOCUMENT): value
+        for name, value in model.published.items()
+        if name.startswith(DOCUMENT)
+    }
+    if state.documents != told:
+        raise Violation(f"the documents are {state.documents}, and should be {told}")
 
 
 def audit_catalog(connection):
@@ -89,16 +137,19 @@ def audit_catalog(connection):
     (stored_bytes,) = rows("SELECT coalesce(sum(length), 0) FROM extents")[0]
     if (facts["streams"], facts["stored_bytes"]) != (streams, stored_bytes):
         raise Violation(f"the catalog counts {facts}, not {streams} with {stored_bytes} bytes")
-    at = {}
+    at, first = {}, {}
     for stream, start, length in rows("SELECT stream, start, length FROM extents ORDER BY 1, 2"):
-        if start != at.get(stream, 0):
+        if start != at.get(stream, start):
             raise Violation(f"stream {stream:x} has a gap or an overlap at {start}")
+        first.setdefault(stream, (start, start + length))
         at[stream] = start + length
     for number, encoded in rows("SELECT number, row FROM streams"):
-        if decode_row(encoded).tail != at.pop(number, 0):
+        row = decode_row(encoded)
+        start, end = first.pop(number, (row.start, row.start + 1))
+        if row.tail != at.get(number, row.start) or not start <= row.start < end:
             raise Violation(f"stream {number:x} has not all of its bytes in packs")
-    if at:
-        raise Violation(f"there are extents of streams that do not exist: {at}")
+    if first:
+        raise Violation(f"there are extents of streams that do not exist: {first}")
     for name, dead_bytes in rows(
         "SELECT name, data_bytes - dead_bytes - "
         "(SELECT coalesce(sum(length), 0) FROM extents WHERE pack = id) AS lost "
@@ -119,6 +170,8 @@ def settle_after_crash(model, node, floors, names, now_ms):
     """Find out which pending writes a crash has spared, and which renewals; adopt that."""
 
     def matches(name, version):
+        if name not in names:
+            return node.value(name) == version
         seen = node.seen(name)
         if version is None:
             return seen is None
@@ -134,7 +187,7 @@ def settle_after_crash(model, node, floors, names, now_ms):
             return seen.deadline_ms is None
         return floor_ms <= seen.deadline_ms <= model.deadline_ms(version)
 
-    for name in names:
+    for name in {**dict.fromkeys(names), **model.published}:
         if model.last_effect(name) is None and not matches(name, model.published.get(name)):
             version, seen = model.published.get(name), node.seen(name)
             raise Violation(f"a crash has changed {name}{differences(version, seen)}")
@@ -142,7 +195,9 @@ def settle_after_crash(model, node, floors, names, now_ms):
         count = model.settled(matches)
     except Violation as violation:
         shown = "".join(
-            differences(effect.version, node.seen(effect.name)) for effect in model.pending
+            differences(version, node.seen(name))
+            for effect in model.pending
+            for name, version in effect.changes.items()
         )
         raise Violation(f"after a crash {violation}{shown}") from None
     model.publish(count)

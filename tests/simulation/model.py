@@ -126,6 +126,10 @@ class Model:
 
     # What there is.
 
+    def streams(self):
+        """All published versions of streams."""
+        return [each for each in self.published.values() if isinstance(each, Version)]
+
     def staged(self, name):
         """The stream as it will be."""
         effect = self.last_effect(name)

@@ -22,6 +22,7 @@ from holdfast.testing import (
     StoreFaults,
 )
 from tests.simulation.model import Violation
+from tests.simulation.relatives import BUCKET, DOCUMENT
 
 LOG = Path("/data/log")
 POST_US = (0, 2000)
@@ -254,6 +255,14 @@ class Node:
         if stream is None and name not in state.removed:
             stream = self.catalog.find_name(name)
         return stream
+
+    def value(self, name):
+        """A document, or whether a bucket was created, by the name that the model has for it."""
+        state = self.shard.state
+        if name.startswith(DOCUMENT):
+            return state.documents.get(name.removeprefix(DOCUMENT))
+        bucket = state.buckets.get(name.removeprefix(BUCKET))
+        return True if bucket is not None and bucket.explicit else None
 
     def end(self):
         """As kill -9 does it."""

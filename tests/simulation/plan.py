@@ -10,12 +10,23 @@ from typing import NamedTuple
 
 from holdfast.engine import lifetimes, live, tier
 from holdfast.format import pack_builder, packs
-from holdfast.storage import blocks, cold, flush, merge, merge_plan, pack_reader
+from holdfast.storage import (
+    blocks,
+    cold,
+    flush,
+    merge,
+    merge_plan,
+    pack_reader,
+    snapshot_garbage,
+)
 
 
 class Plan(NamedTuple):
     steps: int
     names: int
+    # Streams that may be forked, and how often something is asked for that concerns several.
+    kin: int
+    related_share: float
     # The shard.
     batch_bytes_max: int
     pending_bytes_max: int
@@ -58,6 +69,8 @@ def make_plan(seed):
     return Plan(
         steps=random.choice([200, 400, 600]),
         names=random.choice([2, 5, 9]),
+        kin=random.choice([0, 3, 6]),
+        related_share=random.choice([0.0, 0.1, 0.3]),
         batch_bytes_max=random.choice([200, 1000, 1 << 20]),
         pending_bytes_max=random.choice([3000, 1 << 20, 1 << 20]),
         commit_timeout_s=random.choice([0.3, 2.0]),
@@ -110,6 +123,8 @@ def make_constants(random):
         ((merge_plan,), "MESSAGES_MAX", random.choice([20, 4_000_000])),
         ((pack_reader,), "_READ_BYTES", random.choice([64, 8 << 20])),
         ((pack_reader,), "_TAIL_BYTES", random.choice([200, 256 << 10])),
+        ((snapshot_garbage,), "PUBLISHED_MS_MAX", 2000),
+        ((snapshot_garbage,), "SWEEP_OBJECTS_MAX", random.choice([2, 10_000])),
         ((tier,), "_STREAMS_PER_ROUND", small),
         ((lifetimes,), "_SWEEP_STREAMS_MAX", random.choice([1, 3, 500])),
         ((live,), "WAKES_PER_ROUND", random.choice([1, 32])),

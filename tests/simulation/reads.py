@@ -4,8 +4,10 @@ from holdfast.engine.reading import check_offset, end_of_read, read
 from holdfast.errors import (
     HoldfastError,
     InvalidOffsetError,
+    OffsetGoneError,
     PackCorruptError,
     StoreError,
+    StreamDeletedError,
     StreamNotFoundError,
 )
 from holdfast.storage import cold
@@ -35,16 +37,25 @@ class ColdRead:
         self._extents = self._count_extents()
 
     def _count_extents(self):
-        return len(self._node.catalog.extents(self.number, self.start, 1 << 30))
+        """Its own, and those of the streams it comes from."""
+        version, model = self.version, self._run.model
+        count, number = 0, self.number
+        while True:
+            count += len(self._node.catalog.extents(number, self.start, 1 << 30))
+            if version is None or version.fork is None:
+                return count
+            birth, name, _ = version.fork
+            number, version = model.numbers.get(birth, 0), model.published.get(name)
 
     def published(self, effect):
         """Something was published meanwhile."""
-        if effect.name == self.version.name:
-            if effect.version is not None and effect.version.birth == self.version.birth:
-                self.version = effect.version
-                self.tails.append(effect.version.tail)
-            else:
+        if self.version.name in effect.changes:
+            version = effect.changes[self.version.name]
+            if version is None or version.birth != self.version.birth or version.deleted:
                 self.is_removed = True
+            else:
+                self.version = version
+                self.tails.append(version.tail)
 
     def check(self, result):
         """The result is what the rule says, for one of the ends the stream had."""
@@ -73,6 +84,9 @@ class ColdRead:
         match error:
             case StreamNotFoundError():
                 expected = gone
+            case OffsetGoneError():
+                expected = self.start < self.version.earliest
+                run.saw("read of what is gone")
             case InvalidOffsetError():
                 is_json = self.version.media == JSON
                 expected = is_json and self.start not in (0, *self.version.ends)
@@ -113,10 +127,12 @@ class Reads:
         run, model = self._run, self._model
         run.writes.sync()
         version = model.readable(name, run.now_ms)
+        kept = model.published.get(name)
+        is_kept = kept is not None and kept.deleted
         try:
             stream = run.node.shard.find(name)
-        except StreamNotFoundError:
-            if version is not None:
+        except (StreamNotFoundError, StreamDeletedError) as error:
+            if version is not None or isinstance(error, StreamDeletedError) != is_kept:
                 raise Violation(f"{name} is not found{differences(version, None)}") from None
             return None, None
         if version is None:
@@ -159,6 +175,11 @@ class Reads:
         run.trace("read", version.name, start, bytes_max)
         try:
             check_offset(stream, start)
+        except OffsetGoneError:
+            if start >= version.earliest:
+                raise Violation(f"offset {start} of {version.name} is refused") from None
+            run.saw("read of what is gone")
+            return
         except InvalidOffsetError:
             inside = version.media == JSON and start not in (0, *version.ends)
             if start <= version.tail and not inside:
@@ -199,7 +220,7 @@ class Reads:
     def read_cold(self, stream, version, start, bytes_max, done):
         """Read what is in packs; `done(asked, result)` once the result is checked."""
         run = self._run
-        run.saw("cold read")
+        run.saw("cold read" if version.fork is None else "read through a fork")
         asked = ColdRead(run, version, stream.number, start, bytes_max)
         self._count += 1
         number = self._count
@@ -229,7 +250,7 @@ class Reads:
         if stream is None or len(self._tailers) > 3:
             return
         run.trace("follow", name)
-        start = run.random.choice([0, stream.tail])
+        start = run.random.choice([stream.earliest, stream.tail])
         tailer = Tailer(run, stream, version.birth, start, run.random.choice(BYTES_MAX[-4:]))
         self._tailers.append(tailer)
         run.node.shard.live.add(stream, tailer)
@@ -262,10 +283,10 @@ class Reads:
         """The least deadlines that have to survive a crash now, by birth."""
         model, state = self._model, self._run.node.shard.state
         floors = {}
-        for name, version in model.published.items():
+        for version in model.streams():
             if not version.slides:
                 continue
-            stream = state.by_name.get(name)
+            stream = state.by_name.get(version.name)
             # Of what is not in memory the log knew all there was to know.
             floor_ms = stream.recorded_deadline_ms if stream else model.deadline_ms(version)
             floors[version.birth] = max(floor_ms, self.floors.get(version.birth, 0))
@@ -301,6 +322,10 @@ class Tailer:
         while not (self._is_reading or self._has_left):
             stream = self._stream
             if stream.gone or self._at >= stream.tail:
+                return
+            if self._at < stream.earliest:
+                # A snapshot has overtaken it.
+                self.leave()
                 return
             version = run.model.published.get(stream.meta.name)
             if version is None or version.birth != self._birth:
@@ -338,7 +363,7 @@ class Tailer:
         version = run.model.published.get(name)
         if self._has_left or run.model.is_unsettled:
             return
-        if version is None or version.birth != self._birth:
+        if version is None or version.birth != self._birth or version.deleted:
             if not stream.gone:
                 raise Violation(f"a follower of {name} does not know that it is gone")
         elif stream.gone:

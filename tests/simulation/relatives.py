@@ -124,8 +124,11 @@ class RelatedModel(Model):
 
     # What others need of a stream.
 
-    def objects(self):
+    def objects(self, now_ms):
         """Bodies of snapshots that somebody has, or will have if what is pending is kept."""
         versions = [*self.published.values()]
         versions += [each for effect in self.pending for each in effect.changes.values()]
-        return {each.snapshot for each in versions if isinstance(each, Version) and each.snapshot}
+        streams = [each for each in versions if isinstance(each, Version)]
+        return {
+            each.snapshot for each in streams if each.snapshot and not self.is_due(each, now_ms)
+        }

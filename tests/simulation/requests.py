@@ -2,10 +2,13 @@
 
 import json
 
-from holdfast.engine.requests import AppendRequest, CreateRequest
+from holdfast.engine.requests import AppendRequest, CreateRequest, ForkRequest
 from holdfast.protocol.producer import Producer
 from tests.simulation.model import JSON, SEPARATOR, media_of
+from tests.simulation.relatives import BUCKET, DOCUMENT
 
+# Streams in this bucket have no deadline, and may be forked.
+KIN = "kin/"
 BYTES = "application/octet-stream"
 CONTENT_TYPES = (BYTES, "text/plain", "text/plain; charset=utf-8", JSON, "Application/JSON")
 MEDIA = (BYTES, "text/plain", JSON)
@@ -14,10 +17,12 @@ PRODUCERS = (b"p", b"other")
 
 
 class Requests:
-    def __init__(self, random, model, names):
+    def __init__(self, random, model, names, shard):
         self._random = random
         self._model = model
         self._names = names
+        self._shard = shard
+        self._count = 0
 
     def name(self):
         return self._random.choice(self._names)
@@ -33,7 +38,7 @@ class Requests:
             )
             return request, ()
         ttl_s = expires_at_ms = None
-        match random.randrange(10):
+        match 9 if name.startswith(KIN) else random.randrange(10):
             case 0 | 1 | 2 | 3:
                 ttl_s = random.choice([1, 5, 30, 30, 100, 100])
             case 4:
@@ -51,6 +56,43 @@ class Requests:
         close = random.random() < 0.04
         request = CreateRequest(content_type, ttl_s, expires_at_ms, close, body, producer, seq)
         return request, messages
+
+    def fork(self):
+        """(name, request, messages) of a fork of a stream that has no deadline."""
+        random, model = self._random, self._model
+        kin = [name for name in self._names if name.startswith(KIN)]
+        if not kin:
+            return "", None, ()
+        name, source = random.choice(kin), random.choice(kin)
+        version = model.staged(source)
+        offset = None
+        if version is not None and random.random() < 0.6:
+            offset = random.choice((version.earliest, version.tail, *version.ends))
+            if version.media == BYTES and random.random() < 0.5:
+                offset = random.randint(version.earliest, version.tail)
+            if random.random() < 0.05:
+                offset = version.tail + 1
+        body, messages = b"", ()
+        if version is not None and random.random() < 0.3:
+            body, messages = self.body(version.media)
+            if not messages:
+                body, messages = b"", ()
+        staged = self._shard()._staging.view(source)
+        number = 0 if staged is None else staged.number
+        asked = ForkRequest(source, offset, offset, source=number)
+        return name, CreateRequest(None, body=body, fork=asked), messages
+
+    def bucket(self):
+        """A bucket as the model names it; one of them never has streams with a deadline."""
+        return BUCKET + self._random.choice((KIN.rstrip("/"), "empty", "other"))
+
+    def document(self):
+        """(name, value): nobody can mistake one value for another."""
+        name = f"{DOCUMENT}{self._random.randrange(4)}"
+        self._count += 1
+        if self._model.staged(name) is not None and self._random.random() < 0.3:
+            return name, None
+        return name, b"%d" % self._count
 
     def append(self, name, now_ms):
         """(request, messages)"""

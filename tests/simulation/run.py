@@ -14,11 +14,13 @@ from holdfast.storage.rebuild import rebuild
 from holdfast.testing import KilledError
 from tests.simulation.checks import audit, settle_after_crash, verify_packs
 from tests.simulation.ending import Ending
-from tests.simulation.model import Model, Violation
+from tests.simulation.model import Violation
 from tests.simulation.node import Machine, Node
 from tests.simulation.plan import in_force, make_plan
 from tests.simulation.reads import Reads
-from tests.simulation.requests import Requests
+from tests.simulation.relatives import RelatedModel
+from tests.simulation.requests import KIN, Requests
+from tests.simulation.snapshots import Snapshots
 from tests.simulation.trace import Trace
 from tests.simulation.trouble import NodeKilledError, Trouble
 from tests.simulation.writes import Writes
@@ -44,9 +46,11 @@ class Run:
         self.trace = Trace(self.clock, directory, is_shown=is_shown)
         self.seen = Counter()
         self.names = [f"bucket/{number}" for number in range(self.plan.names)]
-        self.model = Model(ttl_is_fixed=self.plan.ttl_is_fixed)
-        self.requests = Requests(self.random, self.model, self.names)
+        self.names += [f"{KIN}{number}" for number in range(self.plan.kin)]
+        self.model = RelatedModel(ttl_is_fixed=self.plan.ttl_is_fixed)
+        self.requests = Requests(self.random, self.model, self.names, lambda: self.node.shard)
         self.writes = Writes(self)
+        self.snapshots = Snapshots(self)
         self.reads = Reads(self)
         self.trouble = Trouble(self)
         self.machine.objects.on_remove = self.trouble.removed
@@ -122,7 +126,12 @@ class Run:
 
     def _request(self):
         random, writes, reads = self.random, self.writes, self.reads
-        if random.random() < self.plan.write_share:
+        if random.random() < self.plan.related_share:
+            call = random.choices(
+                (writes.fork, self.snapshots.upload, writes.delete, writes.bucket, writes.document),
+                (6, 6, 4, 1, 1),
+            )[0]
+        elif random.random() < self.plan.write_share:
             call = random.choices((writes.append, writes.create, writes.delete), (40, 6, 2))[0]
         else:
             call = random.choices(
@@ -134,6 +143,7 @@ class Run:
         self.writes.sync()
         if not self.model.is_unsettled:
             audit(self.model, self.node, self.names, self.now_ms)
+            self.snapshots.check()
 
     # Time and death.
 
@@ -155,7 +165,7 @@ class Run:
         model = self.model
         if not self.node.is_idle or self.machine.is_in_trouble:
             return []
-        return [each for each in model.published.values() if model.is_due(each, self.now_ms)]
+        return [each for each in model.streams() if model.is_due(each, self.now_ms)]
 
     def _check_gone(self, due):
         """Nobody asked for these, and they are removed all the same."""
@@ -187,6 +197,7 @@ class Run:
         if waiting:
             self.saw("pending write kept" if kept else "pending writes lost")
         audit(self.model, self.node, self.names, self.now_ms)
+        self.snapshots.check()
 
     def _stop_gently(self):
         """Have the node finish what is under way, as far as it can in a while."""

@@ -10,6 +10,7 @@ from holdfast.storage.merge import merge
 from holdfast.storage.swap import plan_merge
 from holdfast.testing import WorkerKilledError
 from tests.simulation.model import Violation
+from tests.simulation.snapshots import PREFIX
 
 LOG_OPERATIONS = (
     "write", "sync", "sync", "create", "sync_directory", "truncate", "remove", "allocate",
@@ -236,7 +237,7 @@ class Trouble:
         def done():
             if self._pin_requests[name] != request:
                 return
-            in_use = set(self._packs("retired_ms IS NULL"))
+            in_use = {*self._packs("retired_ms IS NULL"), *self._snapshots()}
             _, kept = self._pins.get(name, (0, set()))
             self._pins[name] = (until_ms, kept | in_use)
 
@@ -274,6 +275,11 @@ class Trouble:
     def _packs(self, where):
         connection = self._run.node.catalog._connection
         return [name for (name,) in connection.execute(f"SELECT name FROM packs WHERE {where}")]
+
+    def _snapshots(self):
+        connection = self._run.node.catalog._connection
+        rows = connection.execute("SELECT snapshot FROM streams WHERE snapshot IS NOT NULL")
+        return [name for (name,) in rows]
 
     def _rewrite(self):
         """Rewrite a pack or two as a job outside would do it, and ask for the swap."""
@@ -314,6 +320,9 @@ class Trouble:
         self._forget_old_pins()
         if any(name in kept for _, kept in self._pins.values()):
             raise Violation(f"{name} is removed though it is pinned")
+        if name.startswith(PREFIX):
+            run.snapshots.check_removal(name)
+            return
         before_ms = run.now_ms - int(run.plan.grace_s * 1000)
         connection = run.node.catalog._connection
         row = connection.execute("SELECT retired_ms FROM packs WHERE name = ?", (name,)).fetchone()

@@ -9,18 +9,23 @@ from holdfast.errors import (
 )
 from tests.simulation.checks import differences, same_stream
 from tests.simulation.model import Refusal, Violation
+from tests.simulation.relatives import BUCKET, DOCUMENT
+
+# What makes no stream larger, or even frees memory.
+TAKEN_WHEN_FULL = ("delete", "snapshot", "delete_bucket", "documents")
 
 
 class Write:
     """A request under way, the answer it is to get, and what it does then."""
 
-    def __init__(self, number, kind, name, expected, effect, rests_on):
+    def __init__(self, number, kind, name, expected, effect, rests_on, done):
         self.number = number
         self.kind = kind
         self.name = name
         self.expected = expected
         self.effect = effect
         self.rests_on = rests_on
+        self.done = done
         self.answer = None
 
 
@@ -51,24 +56,60 @@ class Writes:
     def delete(self):
         self.send("delete", self._run.requests.name())
 
-    def send(self, kind, name, *what):
+    def fork(self):
+        run = self._run
+        name, request, messages = run.requests.fork()
+        if name:
+            self.send("fork", name, request, messages)
+
+    def bucket(self):
+        kind = self._run.random.choice(("create_bucket", "delete_bucket"))
+        self.send(kind, self._run.requests.bucket())
+
+    def document(self):
+        self.send("documents", *self._run.requests.document())
+
+    def send(self, kind, name, *what, done=None):
         run, model = self._run, self._model
         self.sync()
         refusal = self._refusal(kind)
-        rests_on = model.last_effect(name)
+        rests_on = self._rests_on(kind, name, what)
         expected, effect = getattr(model, kind)(name, *what, run.now_ms)
         if refusal is not None:
             expected, effect, rests_on = refusal, None, None
         self._count += 1
-        write = Write(self._count, kind, name, expected, effect, rests_on)
+        write = Write(self._count, kind, name, expected, effect, rests_on, done)
         run.trace("send", write.number, kind, name, *what[:1])
         self.open[write.number] = write
         if effect is not None:
             model.pending.append(effect)
         try:
-            getattr(run.node.shard, kind)(name, *what[:1], self._answered, write)
+            self._ask(kind, name, what, write)
         except HoldfastError as error:
             self._answered(write, error)
+
+    def _rests_on(self, kind, name, what):
+        """The pending effect before which a refusal must not be answered."""
+        if kind == "fork" and self._model.writable(name, self._run.now_ms) is None:
+            return self._model.last_effect(name, what[0].fork.name)
+        return self._model.last_effect(name)
+
+    def _ask(self, kind, name, what, write):
+        shard, reply = self._run.node.shard, self._answered
+        match kind:
+            case "fork":
+                shard.create(name, what[0], reply, write)
+            case "snapshot":
+                number = self._model.numbers[what[1]]
+                shard.snapshots.publish(name, number, what[0], reply, write)
+            case "create_bucket":
+                shard.buckets.create(name.removeprefix(BUCKET), reply, write)
+            case "delete_bucket":
+                shard.buckets.delete(name.removeprefix(BUCKET), reply, write)
+            case "documents":
+                shard.documents.commit({name.removeprefix(DOCUMENT): what[0]}, reply, write)
+            case _:
+                getattr(shard, kind)(name, *what[:1], reply, write)
 
     def _refusal(self, kind):
         """The error a write gets where no write is taken, or none of its kind."""
@@ -77,7 +118,7 @@ class Writes:
         is_full = tier.cost_bytes > tier.hard_bytes
         if bool(commits.full) != is_full:
             raise Violation(f"full is {commits.full!r} at {tier.cost_bytes} hot bytes")
-        if is_full and kind != "delete":
+        if is_full and kind not in TAKEN_WHEN_FULL:
             self._run.refused("hot limit")
             return Refusal(OverloadedError)
         if shard.stalled:
@@ -96,6 +137,8 @@ class Writes:
             raise Violation(f"request {write.number} was answered twice")
         write.answer = outcome
         effect = write.effect
+        if write.done is not None:
+            write.done(outcome)
         if isinstance(outcome, CommitFailedError):
             self._run.saw("commit failed")
             self.sync()
@@ -138,6 +181,8 @@ class Writes:
 
     def _is_published(self, name, version):
         run, model = self._run, self._model
+        if name not in run.names:
+            return run.node.value(name) == version
         seen = run.node.seen(name)
         if version is None:
             return seen is None

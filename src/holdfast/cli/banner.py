@@ -12,13 +12,16 @@ def banner(url: str, settings: Settings) -> str:
         data = "*** IN MEMORY: NOTHING IS WRITTEN TO DISK, NOTHING SURVIVES A RESTART ***"
     else:
         data = f"{settings.server.data_dir.resolve()} (on disk before it is acknowledged)"
+    header = ""
+    if settings.access.is_on:
+        header = "-H 'Authorization: Bearer '\"$TOKEN\" "
     return f"""\
 Holdfast is listening on {url}
 data: {data}
 
 Try it:
-  curl -i -X PUT -H 'Content-Type: text/plain' {stream}
-  curl -i -X POST -H 'Content-Type: text/plain' -d 'hello, world' {stream}
-  curl '{stream}?offset=-1'
-  curl -N '{stream}?offset=-1&live=sse'
+  curl -i -X PUT {header}-H 'Content-Type: text/plain' {stream}
+  curl -i -X POST {header}-H 'Content-Type: text/plain' -d 'hello, world' {stream}
+  curl {header}'{stream}?offset=-1'
+  curl -N {header}'{stream}?offset=-1&live=sse'
 """

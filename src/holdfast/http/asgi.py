@@ -30,6 +30,7 @@ from holdfast.errors import (
     UnavailableError,
 )
 from holdfast.http.asgi_slot import AsgiSlot
+from holdfast.http.body_stream import BodyStream
 from holdfast.http.errors import answer_error, error_body
 from holdfast.http.exchange import KEPT_FIELDS, Request, join_repeated
 from holdfast.http.node import Node
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
     from types import TracebackType
 
+    from holdfast.http.app import App
     from holdfast.settings import Settings
 
     Scope = dict[str, Any]
@@ -135,11 +137,14 @@ class AsgiApp:
             await _answer_not_running(send)
             return
         app = self._node.app
+        slot = AsgiSlot(app, is_head=scope["method"] == "HEAD")
+        if _takes_stream(scope):
+            await self._http_stream(app, scope, receive, send, slot)
+            return
         # The body first: some hosts break off if they are answered before they gave it.
-        body = await _body(receive, _bytes_max(self._settings, scope))
+        body = await _body(receive, self._settings.http.body_bytes_max)
         if body is None:
             return
-        slot = AsgiSlot(app, is_head=scope["method"] == "HEAD")
         try:
             request = _request(scope)
             if isinstance(body, HoldfastError):
@@ -151,23 +156,60 @@ class AsgiApp:
         if slot.done:
             await slot.deliver(send)
             return
-        watch = asyncio.create_task(_watch(receive, slot))
+        await _deliver(slot, send, asyncio.create_task(_watch(receive, slot)))
+
+    async def _http_stream(
+        self, app: App, scope: Scope, receive: Receive, send: Send, slot: AsgiSlot
+    ) -> None:
+        """A request whose body is worked on while it arrives."""
+        wanted = asyncio.Event()
+        stream = BodyStream(self._settings.http.snapshot_bytes_max, wanted.set)
         try:
-            await slot.deliver(send)
-        except OSError:
-            # The host noticed before we did that the client is gone.
-            pass
-        finally:
-            watch.cancel()
-            if not slot.done:
-                slot.abandon()
+            request = _request(scope)
+            request.stream = stream
+            app.handle(request, slot)
+        except HoldfastError as error:
+            stream.fail()
+            answer_error(slot, error)
+        await _deliver(slot, send, asyncio.create_task(_pump(receive, slot, stream, wanted)))
 
 
-def _bytes_max(settings: Settings, scope: Scope) -> int:
-    """How large the body may be; a snapshot's may be larger, and is held in memory here."""
+async def _deliver(slot: AsgiSlot, send: Send, task: asyncio.Task[None]) -> None:
+    """Send the answer as it comes, while a task sees to the other direction."""
+    try:
+        await slot.deliver(send)
+    except OSError:
+        # The host noticed before we did that the client is gone.
+        pass
+    finally:
+        task.cancel()
+        if not slot.done:
+            slot.abandon()
+
+
+def _takes_stream(scope: Scope) -> bool:
+    """Whether the body is a snapshot's."""
     path = scope["path"].removeprefix(scope.get("root_path", "").rstrip("/")).encode()
-    is_snapshot = scope["method"] == "PUT" and SNAPSHOT_PATH in path and takes_stream(path)
-    return settings.http.snapshot_bytes_max if is_snapshot else settings.http.body_bytes_max
+    return scope["method"] == "PUT" and SNAPSHOT_PATH in path and takes_stream(path)
+
+
+async def _pump(
+    receive: Receive, slot: AsgiSlot, stream: BodyStream, wanted: asyncio.Event
+) -> None:
+    """Feed a body as it arrives and is wanted; then tell the slot when the client goes away."""
+    while True:
+        while stream.full:
+            wanted.clear()
+            await wanted.wait()
+        message = await receive()
+        if message["type"] == "http.disconnect":
+            break
+        stream.feed(message.get("body", b""))
+        if not message.get("more_body", False):
+            stream.finish()
+    stream.fail()
+    if not slot.done:
+        slot.abandon()
 
 
 def _request(scope: Scope) -> Request:
