@@ -63,13 +63,26 @@ class Client:
     ) -> Response:
         """Send one request and read its whole answer. Failures of the connection are OSError."""
         try:
-            self._connection.request(method, path, body, headers or {})
-            answer = self._connection.getresponse()
+            answer = self._ask(method, path, body, headers or {})
             content = answer.read()
         except http.client.HTTPException as error:
             self._connection.close()
             raise OSError(str(error)) from error
         return Response(answer.status, {k.lower(): v for k, v in answer.getheaders()}, content)
+
+    def _ask(
+        self, method: str, path: str, body: bytes, headers: dict[str, str]
+    ) -> http.client.HTTPResponse:
+        """Send one request; once more if the server had closed the connection for idleness."""
+        for is_last in (False, True):
+            try:
+                self._connection.request(method, path, body, headers)
+                return self._connection.getresponse()
+            except (http.client.RemoteDisconnected, BrokenPipeError):
+                self._connection.close()
+                if is_last:
+                    raise
+        raise AssertionError("the loop ends with an answer or an error")
 
     def send(self, request: Request) -> Response:
         """Send one request and insist on an expected status."""

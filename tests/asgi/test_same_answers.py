@@ -28,6 +28,7 @@ NAMES = (
     "producers",
     "read",
     "restart",
+    "snapshot_retention",
     "snapshots",
     "sse",
     "ttl",

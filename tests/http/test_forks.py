@@ -3,8 +3,6 @@
 What forks are at all is shown by the upstream suite.
 """
 
-from pathlib import Path
-
 import httpx
 import pytest
 
@@ -20,11 +18,10 @@ from tests.http.bucketed import (
 )
 from tests.http.cold import IDLE
 from tests.http.streams import BINARY, JSON, TEXT, Stream, check_error
-from tests.server_process import ServerProcess
-from tests.storage_stats import flush, metrics, until
+from tests.storage_stats import flush, until
 
-# Whatever can be merged or collected is, on demand.
-TIDY = IDLE | {"merge_packs": 2, "garbage_grace": 0}
+# Whatever can be merged or collected is, on demand, and snapshots are read from the store.
+TIDY = IDLE | {"merge_packs": 2, "garbage_grace": 0, "snapshot_cache_bytes": 0}
 
 
 def collect(client: httpx.Client) -> None:
@@ -38,12 +35,6 @@ def fork_of(source: Stream, bucket: str = "", **headers: str) -> BucketStream:
     answer = fork.fork(source, **headers)
     assert answer.status_code == 201, answer.text
     return fork
-
-
-def size_on_disk(server: ServerProcess) -> int:
-    """All blocks of all files, but for those that the log has zeroed ahead."""
-    paths = [*Path(server.data_dir).rglob("*")]
-    return sum(path.stat().st_size for path in paths if path.is_file() and path.suffix != ".seg")
 
 
 SPELLINGS = {
@@ -394,68 +385,3 @@ def test_readers_of_a_fork_see_its_appends_alone(client) -> None:
         fork.append(b"2")
         found = events.until_up_to_date()
     assert [event.data for event in found if event.type == "data"] == ["2"]
-
-
-def test_large_fork_copies_nothing(start_server, client_of) -> None:
-    server = start_server(**IDLE)
-    client = client_of(server)
-    source = bucket_stream(client, *[bytes(5_000_000)] * 10, content_type=BINARY)
-    flush(client)
-    before = size_on_disk(server)
-    assert before > 50_000_000
-    fork = fork_of(source)
-    fork.append(b"and a bit more")
-    flush(client)
-    assert size_on_disk(server) - before < 100_000
-    answer = fork.read(offset(50_000_000))
-    assert answer.content == b"and a bit more"
-    assert fork.read(offset(49_999_999)).content == b"\0and a bit more"
-
-
-def merged(client: httpx.Client, at_least: int) -> None:
-    until(lambda: metrics(client)["holdfast_merges_total"] >= at_least)
-
-
-@pytest.mark.spec("forks 4.2-34", "forks 4.2-35")
-def test_bytes_outlive_flush_merge_collection_and_restart(start_server, client_of) -> None:
-    server = start_server(**TIDY)
-    client = client_of(server)
-    source = bucket_stream(client, b"12345", content_type=BINARY)
-    flush(client)
-    source.append(b"678")
-    flush(client)
-    fork = fork_of(source, stream_fork_offset=offset(5))
-    fork.append(b"abc")
-    trimmed = fork_of(source)
-    trimmed.publish(offset(5), b"state")
-    flush(client)
-    source.publish(offset(8), b"of the source")
-    flush(client)
-    source.delete()
-    for number in range(4):
-        fork.append(b"%d" % number)
-        flush(client)
-        collect(client)
-    merged(client, 1)
-
-    def check() -> None:
-        read_whole(fork, b"12345abc0123")
-        check_error(trimmed.read("-1"), 410, "offset_gone")
-        assert trimmed.read(offset(5)).content == b"678"
-        assert parts(trimmed.bootstrap()) == [(BINARY, b"state"), (BINARY, b"678")]
-        check_error(source.read("-1"), 410, "stream_deleted")
-
-    check()
-    server.stop()
-    client = client_of(start_server(**TIDY))
-    for each in (source, fork, trimmed):
-        each.client = client
-    check()
-    collect(client)
-    check()
-    fork.delete()
-    trimmed.delete()
-    assert source.head().status_code == 404
-    flush(client)
-    collect(client)
-    assert source.create(b"new").status_code == 201

@@ -1,6 +1,7 @@
 """Listing a bucket: pages in order, by prefix, whatever comes and goes between them."""
 
 import time
+from datetime import UTC, datetime, timedelta
 from itertools import chain
 from random import Random
 
@@ -10,7 +11,7 @@ import pytest
 from tests.http.bucketed import BucketStream, ids, listing, new_bucket, new_stream_in, unused_bucket
 from tests.http.cold import IDLE
 from tests.http.streams import BINARY, JSON, Stream, check_error
-from tests.storage_stats import flush, stats
+from tests.storage_stats import flush, stats, until
 
 # In the order of their UTF-8, which is that of code points.
 SORTED = [
@@ -250,6 +251,23 @@ def test_deletions_and_lives_after_them(client) -> None:
     flush(client)
     assert ids(client, bucket) == ["a", "b", "c"]
     assert pages(client, bucket, 1) == [["a"], ["b"], ["c"]]
+
+
+@pytest.mark.parametrize("cold", [False, True], ids=["hot", "cold"])
+def test_expired_streams_are_not_listed(client, cold) -> None:
+    """From the moment on, not only once somebody has cleared them away."""
+    bucket = new_bucket(client)
+    for name in ("a", "c"):
+        BucketStream(client, bucket, name).create()
+    soon = f"{datetime.now(UTC) + timedelta(seconds=0.3):%Y-%m-%dT%H:%M:%S.%fZ}"
+    gone = BucketStream(client, bucket, "b")
+    gone.create(stream_expires_at=soon)
+    if cold:
+        flush(client)
+    assert ids(client, bucket) == ["a", "b", "c"] or gone.head().status_code == 404
+    until(lambda: gone.head().status_code == 404)
+    assert ids(client, bucket) == ["a", "c"]
+    assert pages(client, bucket, 1) == [["a"], ["c"]]
 
 
 def test_listing_does_not_bring_streams_into_memory(start_server, client_of) -> None:

@@ -69,8 +69,8 @@ def make_plan(seed):
     return Plan(
         steps=random.choice([200, 400, 600]),
         names=random.choice([2, 5, 9]),
-        kin=random.choice([0, 3, 6]),
-        related_share=random.choice([0.0, 0.1, 0.3]),
+        kin=random.choice([0, 3, 6, 9]),
+        related_share=random.choice([0.0, 0.1, 0.3, 0.4]),
         batch_bytes_max=random.choice([200, 1000, 1 << 20]),
         pending_bytes_max=random.choice([3000, 1 << 20, 1 << 20]),
         commit_timeout_s=random.choice([0.3, 2.0]),

@@ -63,7 +63,10 @@ class Requests:
         kin = [name for name in self._names if name.startswith(KIN)]
         if not kin:
             return "", None, ()
-        name, source = random.choice(kin), random.choice(kin)
+        free = [name for name in kin if model.staged(name) is None]
+        taken = [name for name in kin if model.staged(name) is not None]
+        name = random.choice(free if free and random.random() < 0.8 else kin)
+        source = random.choice(taken if taken and random.random() < 0.9 else kin)
         version = model.staged(source)
         offset = None
         if version is not None and random.random() < 0.6:

@@ -129,7 +129,7 @@ class Run:
         if random.random() < self.plan.related_share:
             call = random.choices(
                 (writes.fork, self.snapshots.upload, writes.delete, writes.bucket, writes.document),
-                (6, 6, 4, 1, 1),
+                (9, 6, 5, 1, 1),
             )[0]
         elif random.random() < self.plan.write_share:
             call = random.choices((writes.append, writes.create, writes.delete), (40, 6, 2))[0]

@@ -67,6 +67,7 @@ class Snapshots:
     def check_removal(self, name):
         """An object is about to go: nobody may have it, and it was so for long enough."""
         run = self._run
+        run.writes.sync()
         if name in run.model.objects(run.now_ms):
             raise Violation(f"{name} is removed though a stream has it, or may have it")
         if name == self.taken_back:

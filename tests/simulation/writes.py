@@ -90,9 +90,10 @@ class Writes:
 
     def _rests_on(self, kind, name, what):
         """The pending effect before which a refusal must not be answered."""
-        if kind == "fork" and self._model.writable(name, self._run.now_ms) is None:
-            return self._model.last_effect(name, what[0].fork.name)
-        return self._model.last_effect(name)
+        model = self._model
+        if kind == "fork" and model.staged(name) is None:
+            return model.last_effect(name, what[0].fork.name)
+        return model.last_effect(name)
 
     def _ask(self, kind, name, what, write):
         shard, reply = self._run.node.shard, self._answered

@@ -67,13 +67,16 @@ class Creating:
             body = json_mode.store_form(body)
         if body:
             self._check_room(name, len(body))
+        # Before the number is known: a stream that comes into memory may push another one out,
+        # and a renewal of that one becomes a record first.
+        source = None if meta.fork is None else self._staging.view(meta.fork.name)
         batch = self._commits.batch()
         number = stream_number(batch.position, len(batch.records))
         staged = Staged(number, meta, media, meta.expires_at_ms)
         record = Record(
             Kind.CREATE, number, now_ms, body, request.close, request.producer, request.seq, meta
         )
-        self._staging.create(staged, record)
+        self._staging.create(staged, record, source)
         return staged
 
     def _check_bucket(self, name: str, request: CreateRequest) -> None:

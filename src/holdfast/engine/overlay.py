@@ -109,10 +109,9 @@ class Staging:
             staged.gone = staged.deleted = stream.gone
         return staged
 
-    def create(self, staged: Staged, record: Record) -> None:
+    def create(self, staged: Staged, record: Record, source: Staged | None) -> None:
         """Put a creation into the open batch: a name is taken, and a fork counts."""
         origin = staged.meta.fork
-        source = None if origin is None else self.view(origin.name)
         if origin is not None and source is not None:
             staged.earliest = source.first_offset()
             staged.tail = origin.offset

@@ -10,7 +10,9 @@ from __future__ import annotations
 from itertools import islice
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
+from holdfast.errors import CursorGoneError, HoldfastError
 from holdfast.http.change_pages import FeedRequest, Page, answer_page, encode, next_page
+from holdfast.http.errors import answer_error
 from holdfast.protocol.sse import HEARTBEAT
 
 if TYPE_CHECKING:
@@ -58,6 +60,8 @@ class Feed:
         self._readers: dict[str, dict[FeedReader, None]] = {}
         # The last position that may concern the readers of a bucket.
         self._touched: dict[str, int] = {}
+        # The last position that is known here: answers come before we are told of their batch.
+        self._heard = 0
         self._count = 0
         self._last = _NO_EVENT
 
@@ -66,10 +70,12 @@ class Feed:
 
     def add(self, reader: FeedReader) -> None:
         """Somebody waits."""
+        last = self._app.shard.state.journal.last
         if not self._count:
             self._app.shard.watchers.append(self._published)
+            self._heard = last
         self._readers.setdefault(reader.bucket, {})[reader] = None
-        self._touched.setdefault(reader.bucket, self._app.shard.state.journal.last)
+        self._touched.setdefault(reader.bucket, last)
         self._count += 1
 
     def remove(self, reader: FeedReader) -> None:
@@ -102,25 +108,35 @@ class Feed:
         return last
 
     def _published(self, _batch: Batch, entries: JournalBatch) -> None:
-        state = self._app.shard.state
-        names = (state.name_of(number) for number in set(entries.streams))
-        touched = {name.partition("/")[0] for name in names if name is not None}
-        touched.update(name.partition("/")[0] for _, name in entries.rare.values())
+        self._heard = entries.position
+        try:
+            touched = self._buckets_of(entries)
+        except HoldfastError:
+            # Nobody knows whom this concerns, so nobody may pass over it.
+            self._touched = dict.fromkeys(self._touched, entries.position)
+            raise
         for bucket in touched & self._readers.keys():
             readers = list(self._readers[bucket])
             self._skip(readers, entries.position - 1)
             self._touched[bucket] = entries.position
             self._wake(iter(readers))
 
+    def _buckets_of(self, entries: JournalBatch) -> set[str]:
+        state = self._app.shard.state
+        names = (state.name_of(number) for number in set(entries.streams))
+        found = {name.partition("/")[0] for name in names if name is not None}
+        found.update(name.partition("/")[0] for _, name in entries.rare.values())
+        return found
+
     def _skip(self, readers: list[FeedReader], position: int) -> None:
         """Have those who miss nothing go on from here: what was before concerned others."""
         for reader in readers:
-            if reader.after >= self._touched[reader.bucket]:
+            if self._touched[reader.bucket] <= reader.after < position:
                 reader.after = position
 
     def place_of(self, reader: FeedReader) -> int:
-        """Where a reader is to go on who leaves now."""
-        self._skip([reader], self._app.shard.state.journal.last)
+        """Where a reader stands: behind all that does not concern it."""
+        self._skip([reader], self._heard)
         return reader.after
 
     def _wake(self, readers: Iterator[FeedReader]) -> None:
@@ -165,9 +181,14 @@ class LongPollFeed:
         """Something was published: answer if it is for this reader."""
         if self._ended:
             return
-        state = self._app.shard.state
-        page = next_page(state, self._asked._replace(after=self.after))
-        if page.entries or self.after < state.journal.earliest:
+        state, place = self._app.shard.state, self._app.feed.place_of(self)
+        if place < state.journal.earliest:
+            # Something that it waits for may be gone.
+            self._leave()
+            answer_error(self._slot, CursorGoneError(state.journal.earliest))
+            return
+        page = next_page(state, self._asked._replace(after=place))
+        if page.entries:
             self._leave()
             answer_page(self._app, self._slot, self._asked, page)
             return
@@ -216,7 +237,7 @@ class SseFeed:
     def wake(self) -> None:
         """Something was published, or the client reads again."""
         app, journal = self._app, self._app.shard.state.journal
-        if self._ended or self._slot.paused or self.after == journal.last:
+        if self._ended or self._slot.paused or app.feed.place_of(self) == journal.last:
             return
         if self.after < journal.earliest:
             # It read too slowly; when it comes back it is told.

@@ -253,7 +253,7 @@ class StorageSettings:
         33_554_432, "Memory for bytes read from packs. 0 for no cache."
     )
     snapshot_cache_bytes: Annotated[int, Meta(ge=0)] = setting(
-        33_554_432, "Memory for small snapshots that were used last."
+        134_217_728, "Memory for snapshots of up to 512 KiB that were used last."
     )
     streams_cached_max: Count = setting(20_000, "Idle streams kept in memory.")
     garbage_grace_s: Annotated[float, Meta(ge=0, le=31_536_000)] = setting(

@@ -61,7 +61,7 @@ def test_every_place_offset_and_limit(make, source):
             assert data == expected[at:end]
 
 
-@pytest.mark.parametrize("place", range(11))
+@pytest.mark.parametrize("place", [0, 2, 5, 7, 10])
 def test_whole_of_it_in_small_reads(make, place):
     driver = make(b"abcdefghij", place, b"XYZ")
     for bytes_max in range(1, 6):

@@ -13,8 +13,10 @@ from holdfast.errors import (
     StreamExistsError,
     StreamNotFoundError,
 )
+from holdfast.format.records import Kind
 from holdfast.protocol.producer import Producer
 from tests.unit.engine.driver import COMMITTED, FAILED, JSON, NAME, TEXT, Driver, created, dump
+from tests.unit.engine.tiered import Tiered
 
 FORK, OTHER, NESTED = "bucket/fork", "other/fork", "other/nested"
 
@@ -374,3 +376,26 @@ class TestWaiting:
         assert driver.shard.state.by_name == {}
         assert driver.shard.state.buckets == {}
         assert is_free(driver, NAME)
+
+
+def test_renewal_that_is_recorded_while_the_source_is_looked_up(tmp_path):
+    """Looking up the streams that a fork comes from pushes one out, whose renewal is a record.
+
+    That record must not come between the number of the fork and its own record.
+    """
+    driver = Tiered(tmp_path, streams_cached_max=2)
+    driver.create("b/source", body=b"0123")
+    driver.fork("b/fork", "b/source")
+    driver.create("b/short", ttl_s=100)
+    driver.flush()
+    driver.shard.find("b/fork")
+    short = driver.shard.find("b/short")
+    assert list(driver.state.clean) == [driver.shard.find("b/fork").number, short.number]
+    driver.clock.advance(1)
+    driver.lifetimes.renew(short)
+    driver.state.clean.move_to_end(short.number)
+    assert driver.committed(driver.fork("b/nested", "b/fork", body=b"!")).tail == 5
+    assert driver.kinds()[-2:] == [Kind.TOUCH, Kind.CREATE]
+    again = driver.restart()
+    assert again.content("b/nested") == b"0123!"
+    again.close()
