@@ -1,6 +1,6 @@
 """Comparing what the node has with what the model says."""
 
-from holdfast.engine.state import Stream
+from holdfast.engine.stream import Stream
 from holdfast.format.rows import decode_row
 from holdfast.storage.findings import Findings
 from holdfast.storage.verify import verify_catalog

@@ -169,13 +169,14 @@ class Ending:
         writer = CatalogWriter(path)
         try:
             used, retired = writer.packs(), writer.packs("retired_ms IS NOT NULL")
+            taken = writer.read("SELECT snapshot FROM streams WHERE snapshot IS NOT NULL")
             dropped = writer.read("SELECT name, dropped_ms FROM dropped_snapshots")
             flushed_ms = writer.fact("flushed_ms")
         finally:
             writer.close()
         grace_ms = int(run.plan.grace_s * 1000)
         before_ms = self._collected_ms - grace_ms
-        known = {pack.name for pack in used} | run.model.objects(run.now_ms)
+        known = {pack.name for pack in used} | {name for (name,) in taken}
         young = {pack.name for pack in retired if pack.retired_ms > before_ms}
         young |= {name for name, dropped_ms in dropped if dropped_ms > before_ms}
         while_ms = max(grace_ms, snapshot_garbage.PUBLISHED_MS_MAX)

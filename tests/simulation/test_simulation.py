@@ -9,7 +9,7 @@ from contextlib import suppress
 import pytest
 
 from holdfast import failpoints
-from holdfast.engine.state import Stream
+from holdfast.engine.stream import Stream
 from holdfast.engine.tier import Tier
 from holdfast.log.segment_writer import SegmentWriter
 from holdfast.storage import garbage

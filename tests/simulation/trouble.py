@@ -190,7 +190,8 @@ class Trouble:
         name = objects.last_put
         data, _ = objects.objects.pop(name)
         self._run.saw("late put")
-        self._for_a_while(8.0, lambda: objects.put(name, data))
+        # Later than the grace period nothing arrives any more.
+        self._for_a_while(0.9 * self._run.plan.grace_s, lambda: objects.put(name, data))
 
     # What others ask of the storage process.
 

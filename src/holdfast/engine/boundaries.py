@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from holdfast.engine.read_through import Reader
-    from holdfast.engine.state import Stream
+    from holdfast.engine.stream import Stream
 
     Ends = Callable[[list[int] | HoldfastError], None]
 

@@ -6,7 +6,8 @@ from heapq import heapify, heappop, heappush
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from holdfast.engine.state import State, Stream
+    from holdfast.engine.state import State
+    from holdfast.engine.stream import Stream
 
 _SPARE_ENTRIES: Final = 1024
 

@@ -25,7 +25,8 @@ if TYPE_CHECKING:
     from holdfast.clock import Clock
     from holdfast.engine.commit import CommitLoop
     from holdfast.engine.overlay import Staging
-    from holdfast.engine.state import State, Stream
+    from holdfast.engine.state import State
+    from holdfast.engine.stream import Stream
     from holdfast.storage.catalog import Catalog
 
 _SWEEP_S: Final = 1.0

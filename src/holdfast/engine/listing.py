@@ -9,7 +9,7 @@ from __future__ import annotations
 from heapq import merge
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from holdfast.engine.state import Stream
+from holdfast.engine.stream import Stream
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 if TYPE_CHECKING:
     from holdfast.clock import Clock
-    from holdfast.engine.state import Stream
+    from holdfast.engine.stream import Stream
 
 _log = logging.getLogger(__name__)
 WAKES_PER_ROUND: Final = 32

@@ -17,7 +17,8 @@ from holdfast.format.rows import renewed_deadline_ms, take_over
 
 if TYPE_CHECKING:
     from holdfast.engine.commit import Batch, CommitLoop
-    from holdfast.engine.state import State, Stream
+    from holdfast.engine.state import State
+    from holdfast.engine.stream import Stream
     from holdfast.format.records import Record, StreamMeta
     from holdfast.protocol.producer import Producer, ProducerState
 

@@ -18,7 +18,8 @@ from holdfast.storage.cold import ColdBytes, ColdRequest
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from holdfast.engine.state import State, Stream
+    from holdfast.engine.state import State
+    from holdfast.engine.stream import Stream
     from holdfast.storage.cold import ColdReader
 
     Reply = Callable[[ColdBytes | HoldfastError], None]

@@ -15,7 +15,7 @@ from holdfast.protocol.content import JSON, cut_text, is_text
 from holdfast.protocol.json_mode import SEPARATOR, SEPARATOR_BYTE
 
 if TYPE_CHECKING:
-    from holdfast.engine.state import Stream
+    from holdfast.engine.stream import Stream
 
 
 def check_offset(stream: Stream, offset: int) -> None:

@@ -15,12 +15,13 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, Any, Final
 
+from holdfast.engine.appending import Appending
 from holdfast.engine.bucket_writes import BucketWrites
 from holdfast.engine.commit import Batch, CommitLoop
 from holdfast.engine.counters import Counters
 from holdfast.engine.creating import Creating
 from holdfast.engine.documents import Documents
-from holdfast.engine.existing import answer_closed, confirm, matches
+from holdfast.engine.existing import confirm
 from holdfast.engine.journal import JournalBatch
 from holdfast.engine.lifetimes import Lifetimes
 from holdfast.engine.listing import Listing
@@ -29,24 +30,18 @@ from holdfast.engine.overlay import Staged, Staging
 from holdfast.engine.read_through import Reader
 from holdfast.engine.requests import Appended, AppendRequest, Created, CreateRequest, Deleted
 from holdfast.engine.snapshot_writes import SnapshotWrites
-from holdfast.engine.state import State, Stream
+from holdfast.engine.state import State
+from holdfast.engine.stream import Stream
 from holdfast.engine.tier import Tier
 from holdfast.errors import (
-    ContentTypeMismatchError,
     HoldfastError,
-    InvalidJsonError,
     LogCorruptError,
-    PreconditionFailedError,
-    QuotaExceededError,
     StreamDeletedError,
     StreamExistsError,
     StreamNotFoundError,
-    StreamSeqError,
     UnavailableError,
 )
 from holdfast.format.records import Kind, Record, decode
-from holdfast.protocol import content, json_mode
-from holdfast.protocol.producer import ProducerState, is_duplicate
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -88,7 +83,6 @@ class Shard:
         self.live = LiveReaders(clock)
         self.log = log
         self._clock = clock
-        self._bucket_bytes_max = bucket_bytes_max
         # Called with each batch once it is published.
         self.watchers: list[Callable[[Batch, JournalBatch], None]] = []
         self._abandoned = False
@@ -107,13 +101,17 @@ class Shard:
         self._staging = Staging(self.state, self._commits)
         self._overlay = self._staging.overlay
         self.lifetimes = Lifetimes(self.state, self._staging, self._commits, clock, catalog)
+        appending = Appending(
+            self.state, self._staging, self.counters, bucket_bytes_max=bucket_bytes_max
+        )
+        self._stage_append = appending.stage
         self._creating = Creating(
             self._staging,
             self._commits,
             self.lifetimes,
             ttl_is_fixed=ttl_is_fixed,
             streams_max=bucket_streams_max,
-            check_room=self._check_quota,
+            check_room=appending.check_room,
         )
         self.buckets = BucketWrites(self._staging.buckets, self._commits, clock)
         self.documents = Documents(self.state, self._commits, clock)
@@ -339,57 +337,6 @@ class Shard:
             return
         self._staging.remove(staged, Record(Kind.DELETE, staged.number, now_ms))
         self._answer(staged, reply, context, Deleted())
-
-    # Staging.
-
-    def _stage_append(self, staged: Staged, request: AppendRequest, now_ms: int) -> Appended:
-        body, producer, seq = request.body, request.producer, request.seq
-        if staged.closed:
-            return answer_closed(staged, request)
-        if body and request.media != staged.media:
-            raise ContentTypeMismatchError(
-                f"The stream holds {staged.media}, the append is {request.media}."
-            )
-        if producer is not None:
-            state = staged.producer_state(producer.id)
-            if is_duplicate(state, producer):
-                self.counters.duplicates += 1
-                return Appended(staged.tail, staged.closed, state, False, staged.number)
-        if request.if_match is not None and not matches(request.if_match, staged):
-            raise PreconditionFailedError("If-Match names another state of the stream.")
-        if seq is not None and staged.seq is not None and seq <= staged.seq:
-            raise StreamSeqError(
-                f"Stream-Seq {seq.decode('latin-1')!r} is not greater than the last one, "
-                f"{staged.seq.decode('latin-1')!r}."
-            )
-        if body and staged.media == content.JSON:
-            body = json_mode.store_form(body)
-            if not body:
-                raise InvalidJsonError("An empty array appends nothing; send at least one message.")
-        if self._bucket_bytes_max and body:
-            self._check_quota(staged.meta.name, len(body))
-        record = Record(Kind.APPEND, staged.number, now_ms, body, request.close, producer, seq)
-        self._staging.add(staged, record)
-        return Appended(
-            staged.tail,
-            staged.closed,
-            None if producer is None else ProducerState(producer.epoch, producer.seq),
-            bool(body),
-            staged.number,
-        )
-
-    def _check_quota(self, name: str, size_bytes: int) -> None:
-        """Raise if the bucket has no room; what is pending may exceed the quota for a moment."""
-        if not self._bucket_bytes_max:
-            return
-        bucket_id = name.partition("/")[0]
-        bucket = self.state.buckets.get(bucket_id)
-        held_bytes = 0 if bucket is None else bucket.size_bytes
-        if held_bytes + size_bytes > self._bucket_bytes_max:
-            raise QuotaExceededError(
-                f"The bucket {bucket_id!r} holds {held_bytes} bytes of the "
-                f"{self._bucket_bytes_max} that are its quota."
-            )
 
     def _answer(self, staged: Staged | None, reply: Reply, context: Any, outcome: object) -> None:
         if staged is None or staged.batch is None:

@@ -28,7 +28,8 @@ if TYPE_CHECKING:
     from holdfast.engine.commit import CommitLoop
     from holdfast.engine.lifetimes import Lifetimes
     from holdfast.engine.overlay import Staging
-    from holdfast.engine.state import Generation, State, Stream
+    from holdfast.engine.state import State
+    from holdfast.engine.stream import Generation, Stream
     from holdfast.log.interface import Cut, Log
     from holdfast.storage.commands import Worker
 

@@ -21,7 +21,7 @@ from holdfast.protocol.multipart import Multipart
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from holdfast.engine.state import Stream
+    from holdfast.engine.stream import Stream
     from holdfast.format.records import Snapshot
     from holdfast.http.app import App
     from holdfast.http.exchange import Request, Slot

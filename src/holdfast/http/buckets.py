@@ -15,7 +15,7 @@ from holdfast.http.query import parse_query
 from holdfast.protocol.names import check_bucket_id
 
 if TYPE_CHECKING:
-    from holdfast.engine.state import Stream
+    from holdfast.engine.stream import Stream
     from holdfast.format.rows import BucketRow
     from holdfast.http.app import App
     from holdfast.http.exchange import Request, Slot

@@ -14,7 +14,7 @@ from holdfast.protocol.json_mode import array_form
 from holdfast.storage.cold import ColdBytes
 
 if TYPE_CHECKING:
-    from holdfast.engine.state import Stream
+    from holdfast.engine.stream import Stream
     from holdfast.http.app import App
     from holdfast.http.exchange import Slot
 

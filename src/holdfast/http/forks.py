@@ -28,7 +28,7 @@ from holdfast.protocol.names import (
 from holdfast.protocol.offsets import parse_offset
 
 if TYPE_CHECKING:
-    from holdfast.engine.state import Stream
+    from holdfast.engine.stream import Stream
     from holdfast.http.app import App
     from holdfast.http.exchange import Request
 

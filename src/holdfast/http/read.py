@@ -15,7 +15,7 @@ from holdfast.protocol.content import JSON
 from holdfast.protocol.offsets import NOW, START, parse_offset
 
 if TYPE_CHECKING:
-    from holdfast.engine.state import Stream
+    from holdfast.engine.stream import Stream
     from holdfast.http.app import App
     from holdfast.http.exchange import Request, Slot
 

@@ -31,7 +31,7 @@ from holdfast.protocol.offsets import parse_offset
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from holdfast.engine.state import Stream
+    from holdfast.engine.stream import Stream
     from holdfast.http.app import App
     from holdfast.http.exchange import Request, Slot
 

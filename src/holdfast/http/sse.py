@@ -20,7 +20,7 @@ from holdfast.protocol.sse import ENCODING_HEADER, HEARTBEAT, control_event, dat
 from holdfast.storage.cold import ColdBytes
 
 if TYPE_CHECKING:
-    from holdfast.engine.state import Stream
+    from holdfast.engine.stream import Stream
     from holdfast.http.app import App
     from holdfast.http.bytes_answer import ReadRequest
     from holdfast.http.exchange import Slot

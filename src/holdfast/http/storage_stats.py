@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
     from holdfast.engine.shard import Shard
-    from holdfast.engine.state import Stream
+    from holdfast.engine.stream import Stream
     from holdfast.engine.tier import Tier
     from holdfast.http.app import App
     from holdfast.storage.cold import ColdReader

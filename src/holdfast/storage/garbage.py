@@ -97,10 +97,17 @@ def _oldest_pin_ms(catalog: CatalogWriter, now_ms: int) -> int:
 
 
 def _orphans(catalog: CatalogWriter, store: ObjectStore, before_ms: int) -> list[tuple[str, int]]:
-    """Packs in the store that no row of the catalog names, from before this moment."""
+    """Packs in the store that no row of the catalog names, from before this moment.
+
+    Those of one range of the log go together: to a rebuild, one with a delta counts for something
+    as long as it is there, and what it lacks of its companions is missing.
+    """
     known = {row.name for row in catalog.packs("TRUE")}
-    return [
-        (info.name, info.size_bytes)
-        for info in store.list(PACKS_PREFIX)
-        if info.name not in known and info.modified_ms <= before_ms
-    ]
+    orphans = [info for info in store.list(PACKS_PREFIX) if info.name not in known]
+    young = {_range(info.name) for info in orphans if info.modified_ms > before_ms}
+    return [(info.name, info.size_bytes) for info in orphans if _range(info.name) not in young]
+
+
+def _range(name: str) -> str:
+    """The range of the log that a pack stands for, as its name has it."""
+    return name.rpartition("-")[0]

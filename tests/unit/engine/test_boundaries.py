@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.engine.boundaries import ends_in_memory, is_boundary, message_ends
-from holdfast.engine.state import Stream
+from holdfast.engine.stream import Stream
 from holdfast.errors import StoreError
 from holdfast.format.records import StreamMeta
 from tests.unit.engine.driver import JSON, NAME, TEXT, Driver

@@ -5,7 +5,7 @@ import gc
 import pytest
 
 from holdfast.engine.requests import Deleted
-from holdfast.engine.state import Generation
+from holdfast.engine.stream import Generation
 from holdfast.errors import StreamNotFoundError
 from holdfast.format.records import Kind
 from holdfast.protocol.producer import Producer

@@ -1,7 +1,7 @@
 """A shard with storage behind it, driven by hand: the test says when a flush is done, or fails."""
 
 from holdfast.engine.shard import Shard
-from holdfast.engine.state import RECORD_COST_BYTES, STREAM_COST_BYTES
+from holdfast.engine.stream import RECORD_COST_BYTES, STREAM_COST_BYTES
 from holdfast.errors import StoreError
 from holdfast.format.records import Kind, decode
 from holdfast.format.segments import SegmentHeader, encode_batch, encode_header

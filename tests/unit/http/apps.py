@@ -104,5 +104,5 @@ class Served:
         """Wait for an answer that threads may have to work for."""
         while not slot.done:
             self.clock.run()
-            await asyncio.sleep(0.001)
+            await asyncio.sleep(0)
         return slot

@@ -3,7 +3,7 @@
 import pytest
 from hypothesis import strategies as st
 
-from holdfast.engine.state import Stream
+from holdfast.engine.stream import Stream
 from holdfast.format import pack_builder
 from holdfast.format.records import StreamMeta
 from tests.unit.storage.histories import body_form

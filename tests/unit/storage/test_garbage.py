@@ -154,6 +154,20 @@ class TestOrphans:
         assert len(rig.pack_objects) == 1
         rig.verify()
 
+    def test_those_of_one_range_go_together(self, rig):
+        """A rebuild takes the one with the delta, and would miss its companions."""
+        companion, main = "packs/0-1-aa.pack", "packs/0-1-bb.pack"
+        rig.memory.put(companion, b"x")
+        rig.clock.advance(10)
+        rig.memory.put(main, b"x")
+        rig.memory.put("packs/1-2-cc.pack", b"x")
+        rig.clock.advance(DAY_S - 5)
+        rig.worker.collect()
+        assert companion in rig.pack_objects
+        rig.clock.advance(5)
+        rig.worker.collect()
+        assert rig.pack_objects == set()
+
     def test_other_objects_are_none_of_its_business(self, rig):
         for name in ("holdfast.json", "backups/1/packs/a.pack", "catalog/1", "packs2/x"):
             rig.memory.put(name, b"x")
