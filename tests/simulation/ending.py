@@ -181,9 +181,17 @@ class Ending:
         young |= {name for name, dropped_ms in dropped if dropped_ms > before_ms}
         while_ms = max(grace_ms, snapshot_garbage.PUBLISHED_MS_MAX)
         orphaned_ms = min(before_ms, flushed_ms - while_ms - 1)
+        # Orphans of one range of the log go together.
+        ranges = {
+            name.rpartition("-")[0]
+            for name, (_, modified_ms) in objects.objects.items()
+            if name not in known | young and modified_ms > before_ms
+        }
         for name, (_, modified_ms) in objects.objects.items():
             late_ms = orphaned_ms if name.startswith(PREFIX) else before_ms
-            if name not in known | young and modified_ms <= late_ms:
+            if name in known | young or name.rpartition("-")[0] in ranges:
+                continue
+            if modified_ms <= late_ms:
                 raise Violation(f"{name} is garbage and was not collected")
 
     def _check_log(self):

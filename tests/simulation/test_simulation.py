@@ -11,8 +11,9 @@ import pytest
 from holdfast import failpoints
 from holdfast.engine.stream import Stream
 from holdfast.engine.tier import Tier
+from holdfast.format import lineage
 from holdfast.log.segment_writer import SegmentWriter
-from holdfast.storage import garbage
+from holdfast.storage import garbage, merge, snapshot_garbage
 from holdfast.testing.sim_files import SimFile
 from tests.simulation.run import Failure, run_seed
 
@@ -25,7 +26,12 @@ SEEN = {
     "commit unknown",
     "confirmed append",
     "confirmed create",
+    "confirmed create_bucket",
     "confirmed delete",
+    "confirmed delete_bucket",
+    "confirmed documents",
+    "confirmed fork",
+    "confirmed snapshot",
     "corrupt pack read",
     "duplicates",
     "evictions",
@@ -39,20 +45,26 @@ SEEN = {
     "merge failures",
     "merges",
     "object removed",
+    "orphaned snapshot removed",
     "pending write kept",
     "pending writes lost",
     "power failure",
     "read cut short after many extents",
+    "read of what is gone",
+    "read through a fork",
     "rebuild",
     "refused: hot limit",
     "refused: pending bytes",
     "refused: stalled",
     "restarts of the storage process",
+    "snapshot removed",
+    "snapshot taken back",
     "start refused",
     "stopped",
     "store outage",
     "swaps",
     "unknown write found",
+    "upload failed",
 }
 
 
@@ -92,8 +104,8 @@ def lose_producers(monkeypatch):
     """A stream that comes back from the catalog has forgotten its producers."""
     from_row = Stream.from_row
 
-    def changed(row):
-        stream = from_row(row)
+    def changed(row, bucket=None):
+        stream = from_row(row, bucket)
         stream.producers = None
         return stream
 
@@ -128,7 +140,40 @@ def ignore_pins(monkeypatch):
     monkeypatch.setattr(garbage, "_oldest_pin_ms", lambda _catalog, now_ms: now_ms + 1)
 
 
-@pytest.mark.parametrize("sabotage", [lose_producers, trim_too_early, sync_never, ignore_pins])
+def trim_sources(monkeypatch):
+    """A snapshot trims a stream though forks of it read what lies before."""
+
+    def changed(stream):
+        start = max(stream.start, min(stream.earliest, stream.tail))
+        freed, stream.start = start - stream.start, start
+        return freed
+
+    monkeypatch.setattr(lineage, "_move_start", changed)
+
+
+def sweep_snapshots(monkeypatch):
+    """Snapshots that streams have are taken for orphans."""
+    monkeypatch.setattr(snapshot_garbage, "_is_known", lambda _catalog, _name: False)
+
+
+def merge_without_documents(monkeypatch):
+    """Merged packs tell of no documents."""
+    composed = merge._composed
+    monkeypatch.setattr(merge, "_composed", lambda *each: composed(*each)._replace(documents={}))
+
+
+SABOTAGE = (
+    lose_producers,
+    trim_too_early,
+    sync_never,
+    ignore_pins,
+    trim_sources,
+    sweep_snapshots,
+    merge_without_documents,
+)
+
+
+@pytest.mark.parametrize("sabotage", SABOTAGE)
 def test_sabotage_is_found(sabotage, monkeypatch):
     sabotage(monkeypatch)
     with pytest.raises(Failure, match=r"make sim SEED=\d+"):

@@ -38,7 +38,11 @@ def is_boundary(
         return
 
     def ended(ends: list[int] | HoldfastError) -> None:
-        done(ends if isinstance(ends, HoldfastError) else offset in ends)
+        if offset == stream.earliest:
+            # A snapshot was published there meanwhile.
+            done(True)
+        else:
+            done(ends if isinstance(ends, HoldfastError) else offset in ends)
 
     message_ends(reader, stream, offset - 1, offset, ended)
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import msgspec
 
-from holdfast.errors import GoneError, InvalidRequestError, NotFoundError
+from holdfast.errors import GoneError, InvalidRequestError, NotFoundError, OffsetGoneError
 from holdfast.http.awaiting import answer_of
 from holdfast.http.buckets import find_bucket
 from holdfast.http.change_pages import check_cursor, name_of, parse_cursor
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterable, Iterator
 
     from holdfast.engine.journal import Change, JournalBatch
+    from holdfast.engine.stream import Stream
     from holdfast.http.app import App
     from holdfast.http.exchange import Request, Slot
     from holdfast.storage.catalog import Catalog, ScanRange
@@ -214,17 +215,11 @@ async def _message_lines(app: App, change: Change, stream_id: str) -> list[bytes
     stream = app.shard.state.find_number(change.stream)
     if stream is None or stream.gone:
         return []
-    start = max(change.offset, stream.earliest)
-    at, end = start, change.offset + change.length
-    parts = []
     try:
-        while at < end:
-            at, data = await answer_of(partial(app.shard.reader.read, stream, at, end - at))
-            parts.append(data)
+        start, whole = await _left_of(app, stream, change)
     except (NotFoundError, GoneError):
-        # Deleted or trimmed while it was read.
+        # Deleted while it was read.
         return []
-    whole = b"".join(parts)
     if not whole:
         return []
     messages = whole[:-1].split(SEPARATOR) if stream.media == JSON else [whole]
@@ -248,6 +243,22 @@ async def _message_lines(app: App, change: Change, stream_id: str) -> list[bytes
         )
         at = until
     return lines
+
+
+async def _left_of(app: App, stream: Stream, change: Change) -> tuple[int, bytes]:
+    """Where the bytes of an append start that are still the stream's, and these bytes."""
+    end = change.offset + change.length
+    while True:
+        start = at = max(change.offset, stream.earliest)
+        parts: list[bytes] = []
+        try:
+            while at < end:
+                at, data = await answer_of(partial(app.shard.reader.read, stream, at, end - at))
+                parts.append(data)
+        except OffsetGoneError:
+            # Trimmed while it was read: there may be less of it now.
+            continue
+        return start, b"".join(parts)
 
 
 def _asked(app: App, request: Request, name: str) -> ScanRequest:

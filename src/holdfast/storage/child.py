@@ -46,6 +46,8 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("holdfast.storage")
 _COLLECT_S: Final = 600.0
+# Where a collection had to stop, so that a flush does not wait for long.
+_COLLECT_MORE_S: Final = 10.0
 _MERGE_RETRY_S: Final = 10.0
 # The server comes first where both want the processor.
 _NICENESS: Final = 5
@@ -106,7 +108,8 @@ class Child:
             if now_s >= self._collect_at_s:
                 self._collect_at_s = now_s + _COLLECT_S
                 self._check_owner()
-                self._worker.collect()
+                if self._worker.collect():
+                    self._collect_at_s = now_s + _COLLECT_MORE_S
             if now_s >= self._merge_at_s:
                 self._merge_at_s = now_s
                 self._start_merge()

@@ -49,13 +49,12 @@ def collect(
         with catalog.transaction() as connection:
             connection.execute("DELETE FROM packs WHERE id = ?", (pack.id,))
         objects, size_bytes = objects + 1, size_bytes + pack.size_bytes
-    for done in (
-        remove_dropped(catalog, store, before_ms),
-        (sweep or OrphanSweep(store)).remove(catalog, before_ms, grace_ms),
-    ):
-        objects, size_bytes = objects + done.objects, size_bytes + done.size_bytes
+    dropped = remove_dropped(catalog, store, before_ms)
+    swept = (sweep or OrphanSweep(store)).remove(catalog, before_ms, grace_ms)
+    objects += dropped.objects + swept.objects
+    size_bytes += dropped.size_bytes + swept.size_bytes
     if merging:
-        return Collected(objects, size_bytes)
+        return Collected(objects, size_bytes, dropped.is_cut)
     orphans = _orphans(catalog, store, before_ms)
     if orphans:
         catalog.settle()
@@ -64,7 +63,7 @@ def collect(
         store.remove(name)
         objects, size_bytes = objects + 1, size_bytes + size
     objects += store.remove_unfinished(before_ms)
-    return Collected(objects, size_bytes)
+    return Collected(objects, size_bytes, dropped.is_cut)
 
 
 def pin(catalog: CatalogWriter, name: str, now_ms: int, ttl_ms: int) -> None:

@@ -40,10 +40,12 @@ class Collected(NamedTuple):
 
     objects: int
     size_bytes: int
+    # Whether there is more that is due.
+    is_cut: bool = False
 
 
 def remove_dropped(catalog: CatalogWriter, store: ObjectStore, before_ms: int) -> Collected:
-    """Remove the bodies that no stream has since this moment, or longer."""
+    """Remove bodies that no stream has since this moment, or longer; the oldest first."""
     rows = catalog.read(
         "SELECT name, size_bytes FROM dropped_snapshots WHERE dropped_ms <= ? "
         "ORDER BY dropped_ms, name LIMIT ?",
@@ -56,7 +58,8 @@ def remove_dropped(catalog: CatalogWriter, store: ObjectStore, before_ms: int) -
         connection.executemany(
             "DELETE FROM dropped_snapshots WHERE name = ?", ((name,) for name, _ in rows)
         )
-    return Collected(len(rows), sum(size_bytes for _, size_bytes in rows))
+    size_bytes = sum(size_bytes for _, size_bytes in rows)
+    return Collected(len(rows), size_bytes, is_cut=len(rows) == REMOVED_MAX)
 
 
 class OrphanSweep:

@@ -33,7 +33,7 @@ SMALL_BYTES_MAX: Final = 1024 * 1024
 PART_BYTES: Final = 5 * 1024 * 1024
 PIECE_BYTES: Final = 1024 * 1024
 _CACHED_BYTES_MAX: Final = 512 * 1024
-SMALL_AT_ONCE_MAX: Final = 64
+SMALL_AT_ONCE_MAX: Final = 128
 LARGE_AT_ONCE_MAX: Final = 8
 _SMALL_THREADS: Final = 4
 # Directories that snapshots are spread over.
@@ -67,13 +67,10 @@ class SnapshotStore:
     async def put(self, stream: int, offset: int, body: AsyncIterator[bytes]) -> Uploaded:
         """Store a body under a name of its own; raises what the body raises, storing nothing."""
         name = self._name(stream, offset)
-        first = await self._gather(body)
+        first = await self._put_small(name, body)
         checksum = xxh3_64(first)
-        if len(first) <= SMALL_BYTES_MAX:
-            await self._in_thread(self._small, self._store.put, name, first)
-            self._keep(name, first)
-            size = len(first)
-        else:
+        size = len(first)
+        if size > SMALL_BYTES_MAX:
             size = await self._put_large(name, body, first, checksum)
         failpoint("snapshot.uploaded")
         return Uploaded(name, size, checksum.intdigest())
@@ -83,13 +80,17 @@ class SnapshotStore:
         salt = self._clock.random_u64()
         return f"{SNAPSHOTS_PREFIX}{shelf:02x}/{stream:016x}-{offset:020d}-{salt:016x}"
 
-    async def _gather(self, body: AsyncIterator[bytes]) -> bytes:
-        """The body if it is small, and otherwise the beginning of it."""
+    async def _put_small(self, name: str, body: AsyncIterator[bytes]) -> bytes:
+        """Store the body if it is small; it, or otherwise the beginning of it, is returned."""
         if self._gathering >= SMALL_AT_ONCE_MAX:
             raise OverloadedError("Too many snapshots are being sent. Try again later.")
         self._gathering += 1
         try:
-            return await _gathered(body, SMALL_BYTES_MAX + 1)
+            first = await _gathered(body, SMALL_BYTES_MAX + 1)
+            if len(first) <= SMALL_BYTES_MAX:
+                await self._in_thread(self._small, self._store.put, name, first)
+                self._keep(name, first)
+            return first
         finally:
             self._gathering -= 1
 

@@ -164,8 +164,11 @@ class StorageWorker:
         _log.info("merged %d packs into %s", len(names), result.name)
         return True
 
-    def collect(self) -> None:
-        """Remove garbage, but nothing that only looks like some while a merge is written."""
+    def collect(self) -> bool:
+        """Remove garbage, but nothing that only looks like some while a merge is written.
+
+        Whether there is more of it, for which there should be another collection soon.
+        """
         done = collect(
             self._catalog,
             self._store,
@@ -176,3 +179,4 @@ class StorageWorker:
         )
         self.counters.objects_removed += done.objects
         self.counters.removed_bytes += done.size_bytes
+        return done.is_cut

@@ -1,4 +1,4 @@
-"""The journal after many trims: the same batches, and nothing left behind of those that are gone."""
+"""The journal after many trims: the same batches, and nothing is left of those that are gone."""
 
 import pytest
 from hypothesis import given

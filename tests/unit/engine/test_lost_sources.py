@@ -1,4 +1,4 @@
-"""Reads that outlive what they read: the stream was deleted or trimmed while they were under way."""
+"""Reads that outlive what they read: the stream is deleted or trimmed while they are under way."""
 
 import pytest
 

@@ -118,6 +118,18 @@ class TestReplaced:
         assert replaced.rig.worker.counters.objects_removed == 1
         assert replaced.rig.worker.counters.removed_bytes == len(BODY)
 
+    def test_many_are_removed_in_several_collections(self, bodies, monkeypatch):
+        monkeypatch.setattr(snapshot_garbage, "REMOVED_MAX", 3)
+        names = [f"snapshots/1/{number}" for number in range(8)]
+        for offset, name in enumerate(names):
+            bodies.upload(name)
+            bodies.publish(name, offset)
+        bodies.flush()
+        bodies.wait(DAY_S)
+        assert [bodies.rig.worker.collect() for _ in range(3)] == [True, True, False]
+        assert bodies.left() == {names[-1]}
+        assert bodies.dropped == []
+
 
 class TestDeletedStreams:
     def test_snapshot_goes_with_its_stream(self, bodies):

@@ -10,7 +10,7 @@ from holdfast.storage.commands import SwapPacks
 from holdfast.storage.merge import merge
 from holdfast.storage.pack_reader import Pack
 from holdfast.storage.swap import plan_merge, swap, verified_packs
-from tests.unit.storage.rig import calls
+from tests.unit.storage.rig import calls, snapshot_of
 
 
 @pytest.fixture
@@ -42,6 +42,74 @@ def refused(rig, added, removed, match):
         swap(rig.writer, added, removed, 5)
     assert rig.dump() == before
     assert rig.retired == []
+
+
+class TestTrimmed:
+    """Streams that a snapshot has trimmed: only bytes from its offset on are needed."""
+
+    @pytest.fixture
+    def trimmed(self, rig):
+        """Three packs with three messages of four bytes each."""
+        rig.one = rig.log.create("b/one")
+        for _ in range(3):
+            for text in (b"aaaa", b"bbbb", b"cccc"):
+                rig.log.append(rig.one, text)
+            rig.flush()
+        rig.names = [row.name for row in rig.packs]
+        return rig
+
+    def trim(self, rig, offset=16):
+        rig.log.snapshot(rig.one, snapshot_of("snapshots/one", offset))
+        rig.flush()
+
+    def test_before_the_plan(self, trimmed):
+        self.trim(trimmed)
+        assert trimmed.catalog.totals().stored_bytes == 24
+        made = written_merge(trimmed, 0, 3)
+        assert [(each.start, each.end) for each in made.extents] == [(16, 36)]
+        swap(trimmed.writer, [made], trimmed.names, 5)
+        assert trimmed.stored(trimmed.one) == b"bbbbcccc" + b"aaaabbbbcccc"
+        assert trimmed.catalog.totals().stored_bytes == 20
+        trimmed.verify()
+
+    def test_between_the_plan_and_the_swap(self, trimmed):
+        """What comes has more than is needed, which is stored again until the next merge."""
+        made = written_merge(trimmed, 0, 3)
+        self.trim(trimmed)
+        assert trimmed.catalog.totals().stored_bytes == 24
+        swap(trimmed.writer, [made], trimmed.names, 5)
+        assert trimmed.catalog.totals().stored_bytes == 36
+        assert trimmed.stored(trimmed.one) == b"bbbbcccc" + b"aaaabbbbcccc"
+        trimmed.verify()
+
+    def test_all_of_it_between_the_plan_and_the_swap(self, trimmed):
+        made = written_merge(trimmed, 0, 3)
+        self.trim(trimmed, 36)
+        swap(trimmed.writer, [made], trimmed.names, 5)
+        assert trimmed.catalog.totals().stored_bytes == 0
+        assert trimmed.extents(trimmed.one) == []
+        trimmed.verify()
+
+    def test_start_inside_a_message(self, trimmed):
+        self.trim(trimmed, 18)
+        made = written_merge(trimmed, 0, 3)
+        assert [(each.start, each.end) for each in made.extents] == [(16, 36)]
+
+    def test_kept_for_a_fork(self, trimmed):
+        trimmed.log.fork("b/fork", trimmed.one, "b/one", 36)
+        self.trim(trimmed)
+        made = written_merge(trimmed, 0, 3)
+        assert [(each.start, each.end) for each in made.extents] == [(0, 36)]
+        [extent] = made.extents
+        clipped = made._replace(extents=[extent._replace(start=16, length=20)])
+        refused(trimmed, [clipped], trimmed.names, "bytes 0 to 36 .* and bytes 16 to 36 in those")
+
+    def test_byte_that_is_needed_is_not_lost(self, trimmed):
+        self.trim(trimmed)
+        made = written_merge(trimmed, 0, 3)
+        [extent] = made.extents
+        for wrong in (extent._replace(start=17, length=19), extent._replace(length=19)):
+            refused(trimmed, [made._replace(extents=[wrong])], trimmed.names, "Stream")
 
 
 class TestRefused:
@@ -93,6 +161,16 @@ class TestRefused:
         inside = made.extents[0]._replace(start=2, length=3)
         overlapping = made._replace(extents=[*made.extents, inside])
         refused(written, [overlapping], written.names, f"Stream {written.one:x}")
+
+    def test_doubled_bytes_that_are_dead(self, written):
+        made = written_merge(written)
+        written.log.delete(written.one)
+        written.flush()
+        doubled = made._replace(extents=[*made.extents, made.extents[0]])
+        assert made.extents[0].stream == written.one
+        refused(written, [doubled], written.names, f"Stream {written.one:x} has no bytes")
+        swap(written.writer, [made], written.names, 5)
+        written.verify()
 
     def test_bytes_doubled_over_two_packs(self, written):
         made = written_merge(written)
