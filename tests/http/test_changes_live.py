@@ -194,7 +194,9 @@ class TestSse:
         client = client_of(start_server(live_readers_max=1))
         path = f"/{new_bucket(client)}/streams/changes?after=now&live="
         with client.stream("GET", path + "sse") as answer:
-            EventStream(answer).next()
+            # Kept: without it the connection would be closed.
+            events = EventStream(answer)
+            events.next()
             check_error(client.get(path + "sse"), 503, "overloaded")
             check_error(client.get(path + "long-poll"), 503, "overloaded")
         until(lambda: client.get(path + "long-poll").status_code == 200)

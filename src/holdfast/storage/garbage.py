@@ -12,7 +12,12 @@ import logging
 from typing import TYPE_CHECKING, Final
 
 from holdfast.failpoints import failpoint
-from holdfast.storage.snapshot_garbage import Collected, OrphanSweep, remove_dropped
+from holdfast.storage.snapshot_garbage import (
+    PUBLISHED_MS_MAX,
+    Collected,
+    OrphanSweep,
+    remove_dropped,
+)
 from holdfast.storage.swap import swap
 
 if TYPE_CHECKING:
@@ -62,7 +67,8 @@ def collect(
         _log.info("removing %s, which no flush or merge finished", name)
         store.remove(name)
         objects, size_bytes = objects + 1, size_bytes + size
-    objects += store.remove_unfinished(before_ms)
+    # The server uploads snapshots meanwhile, whatever the grace period.
+    objects += store.remove_unfinished(min(before_ms, now_ms - PUBLISHED_MS_MAX))
     return Collected(objects, size_bytes, dropped.is_cut)
 
 

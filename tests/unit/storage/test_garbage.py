@@ -7,6 +7,7 @@ from holdfast.errors import StoreError
 from holdfast.storage import flush
 from holdfast.storage.commands import CollectGarbage, PinPacks
 from holdfast.storage.garbage import Collected, collect
+from holdfast.storage.snapshot_garbage import PUBLISHED_MS_MAX
 from tests.unit.storage.rig import DAY_S, calls, failing_at
 
 HOUR_S = 3600
@@ -182,6 +183,13 @@ class TestOrphans:
         rig.worker.collect()
         assert asked == [rig.clock.now_ms() - DAY_S * 1000]
         assert rig.worker.counters.objects_removed == 3
+
+    def test_uploads_under_way_stay_without_a_grace_period(self, rig, monkeypatch):
+        """The server uploads snapshots while the storage process collects."""
+        asked = []
+        monkeypatch.setattr(rig.memory, "remove_unfinished", lambda ms: asked.append(ms) or 0)
+        collect(rig.writer, rig.memory, rig.clock.now_ms(), 0)
+        assert asked == [rig.clock.now_ms() - PUBLISHED_MS_MAX]
 
 
 class TestCompanions:
