@@ -115,6 +115,9 @@ class App:
 
     def _admit(self, gate: Gate, request: Request, route: Route, place: Place) -> None:
         """Raise unless the request may do this."""
+        if place.bucket:
+            request.identity = gate.admit(request, route.need, place.bucket, place.stream_id)
+            return
         bucket, _, stream_id = place.name.partition("/")
         if route.lists:
             stream_id = parse_query(request.query).get("prefix", "")

@@ -72,6 +72,9 @@ class Place(NamedTuple):
     parameter: str = ""
     # Whether the bucket has to exist: not on the flat surface.
     bucketed: bool = False
+    # The two parts of a stream's name, for those places that are remembered.
+    bucket: str = ""
+    stream_id: str = ""
 
 
 class Tree(NamedTuple):
@@ -158,6 +161,8 @@ class Router:
         return Place(resource, name, bucketed=True)
 
     def _remember(self, path: bytes, place: Place) -> Place:
+        bucket, _, stream_id = place.name.partition("/")
+        place = place._replace(bucket=bucket, stream_id=stream_id)
         if len(path) <= _CACHED_PATH_BYTES_MAX:
             if len(self._known) >= _CACHE_ENTRIES_MAX:
                 self._known.clear()
