@@ -16,7 +16,8 @@ from holdfast.net.targets import Target
 
 def failure_of(error: Exception, target: Target) -> OutboundError:
     """The error to raise instead of a library's."""
-    return OutboundError(f"{target} {_what_happened(error)}.")
+    unsent = (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout, httpx.LocalProtocolError)
+    return OutboundError(f"{target} {_what_happened(error)}.", sent=not isinstance(error, unsent))
 
 
 def _what_happened(error: Exception) -> str:

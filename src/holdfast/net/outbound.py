@@ -2,7 +2,7 @@
 
 Rules:
 
-- Every URL passes the `TargetPolicy`, and every address before it is connected to (`pinned.py`).
+- Every URL passes the `Policy`, and every address before it is connected to (`pinned.py`).
 - Redirects are answers like others: whoever follows one checks it as a new URL.
 - Nothing comes from the environment or from earlier answers: no proxies, no cookies, no netrc. So
   this drives an httpx transport and not an httpx client, which would add them, and would write
@@ -30,7 +30,7 @@ from holdfast import __version__
 from holdfast.errors import OutboundError
 from holdfast.net.failures import failure_of
 from holdfast.net.pinned import PinnedBackend, Resolver, system_resolver
-from holdfast.net.targets import Target, TargetPolicy
+from holdfast.net.targets import Policy, Target
 
 CONNECTIONS_MAX: Final = 256
 CONNECTIONS_IDLE_MAX: Final = 64
@@ -86,14 +86,18 @@ class Outbound:
 
     def __init__(
         self,
-        policy: TargetPolicy,
+        policy: Policy,
         *,
         resolve: Resolver = system_resolver,
         tls: ssl.SSLContext | None = None,
+        connections_max: int = CONNECTIONS_MAX,
     ) -> None:
         _keep_headers_out_of_the_log()
         self._policy = policy
-        self._transport = _PinnedTransport(PinnedBackend(policy, resolve), tls or tls_context())
+        self._transport = _PinnedTransport(
+            PinnedBackend(policy, resolve), tls or tls_context(), connections_max
+        )
+        self._calls_max = max(CALLS_MAX, connections_max)
         self._calls = 0
 
     async def request(
@@ -137,8 +141,8 @@ class Outbound:
         Leaving the block early gives up the rest of the answer, and its connection with it.
         """
         target = self._policy.check_url(url)
-        if self._calls >= CALLS_MAX:
-            raise OutboundError(f"{CALLS_MAX} calls to other servers are under way already.")
+        if self._calls >= self._calls_max:
+            raise OutboundError(f"{self._calls_max} calls to other servers are under way already.")
         self._calls += 1
         try:
             response = await self._send(target, method, url, headers, body, silence_s)
@@ -186,11 +190,11 @@ class Outbound:
 class _PinnedTransport(httpx.AsyncHTTPTransport):
     """httpx's transport over a pool with our network: its own constructor takes none."""
 
-    def __init__(self, backend: PinnedBackend, tls: ssl.SSLContext) -> None:
+    def __init__(self, backend: PinnedBackend, tls: ssl.SSLContext, connections: int) -> None:
         # Not calling the parent's: all it does is to make this pool, and another TLS context.
         self._pool = httpcore.AsyncConnectionPool(
             ssl_context=tls,
-            max_connections=CONNECTIONS_MAX,
+            max_connections=connections,
             max_keepalive_connections=CONNECTIONS_IDLE_MAX,
             keepalive_expiry=KEEP_ALIVE_S,
             http2=True,

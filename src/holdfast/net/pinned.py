@@ -17,7 +17,7 @@ import httpcore
 
 from holdfast.errors import OutboundError
 from holdfast.net.addresses import parse_address
-from holdfast.net.targets import TargetPolicy
+from holdfast.net.targets import Policy
 
 # The addresses of a host and port, best first.
 Resolver = Callable[[str, int], Awaitable[list[str]]]
@@ -35,7 +35,7 @@ async def system_resolver(host: str, port: int) -> list[str]:
 class PinnedBackend(httpcore.AsyncNetworkBackend):
     """Opens connections for the pool, after the policy's check of every address."""
 
-    def __init__(self, policy: TargetPolicy, resolve: Resolver) -> None:
+    def __init__(self, policy: Policy, resolve: Resolver) -> None:
         self._policy = policy
         self._resolve = resolve
         self._backend = httpcore.AnyIOBackend()
@@ -74,7 +74,7 @@ class PinnedBackend(httpcore.AsyncNetworkBackend):
         except (OSError, UnicodeError):  # UnicodeError: labels that the codec for names refuses
             found = []
         if not found:
-            raise OutboundError(f"The name {host} has no address.")
+            raise OutboundError(f"The name {host} has no address.", sent=False)
         return list(dict.fromkeys(found))
 
     async def connect_unix_socket(

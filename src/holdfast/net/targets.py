@@ -19,7 +19,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from ipaddress import ip_network
-from typing import TYPE_CHECKING, Final, Literal
+from typing import TYPE_CHECKING, Final, Literal, Protocol
 
 import httpx
 
@@ -69,6 +69,27 @@ class _Pattern:
     def names_address(self, address: Address, port: int) -> bool:
         """Whether the address is meant, alone or in a range."""
         return self.network is not None and self.port in {None, port} and address in self.network
+
+
+class Policy(Protocol):
+    """What decides whether a URL may be called, and an address connected to."""
+
+    def check_url(self, url: str) -> Target:
+        """The URL's target, or OutboundRefusedError."""
+
+    def check_address(self, host: str, port: int, address: str) -> None:
+        """Raise OutboundRefusedError if `address` must not be connected to."""
+
+
+class AnyTarget:
+    """For a client: it calls what its user names, wherever that is."""
+
+    def check_url(self, url: str) -> Target:
+        """The URL's target; any will do that is well-formed."""
+        return parse_target(url)
+
+    def check_address(self, host: str, port: int, address: str) -> None:
+        """Any address will do."""
 
 
 class TargetPolicy:

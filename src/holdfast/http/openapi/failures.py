@@ -15,6 +15,7 @@ Json = dict[str, Any]
 # Errors of the start and of calls to others, which no answer carries.
 NEVER_ANSWERED: Final = frozenset(
     {
+        "bad_answer",
         "invalid_settings",
         "data_directory_locked",
         "unknown_format",

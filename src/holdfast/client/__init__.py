@@ -1,0 +1,69 @@
+"""A client for Durable Streams servers: async first, with a sync facade.
+
+Works against any server of the protocol; what is Holdfast's own (buckets, snapshots, bootstrap,
+changes, scans, the boundaries of messages) is used where it is there. Importing this loads nothing
+of the server.
+"""
+
+from holdfast.client.auth import Auth, Basic, Bearer, Digest
+from holdfast.client.buckets import Bucket
+from holdfast.client.calls import Timeouts
+from holdfast.client.client import Client
+from holdfast.client.messages import Batch, Message
+from holdfast.client.producer import Producer, ProducerLimits
+from holdfast.client.reading import Reading
+from holdfast.client.retry import NO_RETRY, Retry
+from holdfast.client.snapshots import Bootstrap, Snapshot, Snapshots
+from holdfast.client.stream import Stream
+from holdfast.client.sync import SyncClient
+from holdfast.client.types import (
+    Appended,
+    BucketInfo,
+    Change,
+    ChangePage,
+    Created,
+    ProducerStamp,
+    Record,
+    ScanPartition,
+    ScanPlan,
+    ScanRange,
+    StreamHead,
+    StreamInfo,
+)
+from holdfast.protocol.offsets import NOW, START
+
+__all__ = [
+    "NOW",
+    "NO_RETRY",
+    "START",
+    "Appended",
+    "Auth",
+    "Basic",
+    "Batch",
+    "Bearer",
+    "Bootstrap",
+    "Bucket",
+    "BucketInfo",
+    "Change",
+    "ChangePage",
+    "Client",
+    "Created",
+    "Digest",
+    "Message",
+    "Producer",
+    "ProducerLimits",
+    "ProducerStamp",
+    "Reading",
+    "Record",
+    "Retry",
+    "ScanPartition",
+    "ScanPlan",
+    "ScanRange",
+    "Snapshot",
+    "Snapshots",
+    "Stream",
+    "StreamHead",
+    "StreamInfo",
+    "SyncClient",
+    "Timeouts",
+]

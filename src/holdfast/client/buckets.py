@@ -1,0 +1,193 @@
+"""Buckets: their streams, what changes in them, and plans to read them as a whole."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from contextlib import aclosing
+from dataclasses import replace
+from typing import Final, Literal, TypeVar
+
+import msgspec
+
+from holdfast.client.calls import Calls
+from holdfast.client.retry import may_repeat
+from holdfast.client.types import (
+    BucketInfo,
+    ChangePage,
+    Record,
+    ScanPartition,
+    ScanPlan,
+    ScanRange,
+    StreamInfo,
+)
+from holdfast.client.urls import below
+from holdfast.errors import BadAnswerError, HoldfastError
+from holdfast.protocol.offsets import START
+from holdfast.protocol.sse_parser import SseParser
+
+T = TypeVar("T")
+PAGE_STREAMS_MAX: Final = 1000
+_FOREVER: Final = 1_000_000_000
+
+
+class _Listing(msgspec.Struct):
+    streams: list[StreamInfo]
+    next_cursor: str | None = None
+    has_more: bool = False
+
+
+class Bucket:
+    """A bucket by its id; nothing is sent before something is asked for."""
+
+    def __init__(self, calls: Calls, bucket_id: str, url: str) -> None:
+        self.bucket_id = bucket_id
+        self.url = url
+        self._calls = calls
+
+    def __repr__(self) -> str:
+        return f"Bucket({self.bucket_id!r})"
+
+    async def create(self, *, exist_ok: bool = False) -> bool:
+        """Create the bucket; BucketExistsError if that was done before, unless that is fine.
+
+        Returns whether it is new.
+        """
+        try:
+            await self._calls.request("PUT", self.url, repeatable=exist_ok)
+        except HoldfastError as error:
+            if exist_ok and error.code == "bucket_exists":
+                return False
+            raise
+        return True
+
+    async def info(self) -> BucketInfo:
+        """How much the bucket holds."""
+        return _decode((await self._calls.request("GET", self.url)).body, BucketInfo)
+
+    async def delete(self) -> None:
+        """Delete the bucket, which must be empty."""
+        await self._calls.request("DELETE", self.url)
+
+    async def streams(
+        self, *, prefix: str = "", after: str = "", page_size: int = PAGE_STREAMS_MAX
+    ) -> AsyncIterator[StreamInfo]:
+        """Every stream whose id starts with a prefix and comes behind `after`, in order."""
+        url = below(self.url, "streams")
+        while True:
+            params = {"limit": str(page_size)}
+            params |= {"prefix": prefix} if prefix else {}
+            params |= {"after": after} if after else {}
+            page = _decode((await self._calls.request("GET", url, params=params)).body, _Listing)
+            for stream in page.streams:
+                yield stream
+            if not page.has_more or not page.next_cursor:
+                return
+            after = page.next_cursor
+
+    async def changes(
+        self,
+        after: str = START,
+        *,
+        prefix: str = "",
+        live: bool | Literal["sse", "long-poll"] = False,
+    ) -> AsyncGenerator[ChangePage, None]:
+        """What happened in the bucket since a cursor, page by page; with `live` on and on.
+
+        Pages without changes come, too: their cursor is further on. CursorGoneError says that the
+        changes since `after` are not kept any longer: scan, and go on from the scan's cursor.
+        """
+        params = {"after": after} | ({"prefix": prefix} if prefix else {})
+        failures = 0
+        while True:
+            try:
+                pages = self._pages(params, live)
+                async with aclosing(pages):
+                    async for page in pages:
+                        failures = 0
+                        params["after"] = page.next_cursor
+                        yield page
+                        if page.up_to_date and not live:
+                            return
+            except HoldfastError as error:
+                if not live or not may_repeat(error, repeatable=True):
+                    raise
+                failures += 1
+                await self._calls.wait(
+                    failures, error, replace(self._calls.retry, attempts=_FOREVER)
+                )
+
+    async def _pages(
+        self, params: dict[str, str], live: bool | Literal["sse", "long-poll"]
+    ) -> AsyncGenerator[ChangePage, None]:
+        url, limit_s = below(self.url, "streams", "changes"), self._calls.timeouts.live_s
+        if not live or live == "long-poll":
+            asked = params | ({"live": "long-poll"} if live else {})
+            answer = await self._calls.request("GET", url, params=asked, timeout_s=limit_s)
+            yield _decode(answer.body, ChangePage)
+            return
+        parser = SseParser()
+        async with self._calls.stream(
+            "GET", url, params=params | {"live": "sse"}, silence_s=limit_s
+        ) as stream:
+            async for piece in stream.chunks():
+                for event in parser.feed(piece):
+                    if event.kind == "changes":
+                        yield _decode(event.data, ChangePage)
+
+    async def scan(self, *, after: str = "", until: str = "", prefix: str = "") -> ScanPlan:
+        """The plan to read everything that was appended after one cursor and up to another."""
+        params = _given(after=after, until=until, prefix=prefix)
+        url = below(self.url, "streams", "scan")
+        return _decode((await self._calls.request("GET", url, params=params)).body, ScanPlan)
+
+    async def ranges(
+        self, partition: ScanPartition, *, prefix: str = ""
+    ) -> AsyncIterator[ScanRange]:
+        """Where the bytes of a plan's partition are."""
+        params = _given(
+            after=partition.after,
+            until=partition.until,
+            prefix=prefix,
+            first=partition.first_stream_id,
+            last=partition.last_stream_id,
+        )
+        async for found in self._lines(("streams", "scan", "ranges"), params, ScanRange):
+            yield found
+
+    async def records(
+        self, *, after: str = "", until: str = "", prefix: str = ""
+    ) -> AsyncIterator[Record]:
+        """The messages that are not in packs yet, in the order of the log."""
+        params = _given(after=after, until=until, prefix=prefix)
+        async for found in self._lines(("streams", "records"), params, Record):
+            yield found
+
+    async def _lines(
+        self, path: tuple[str, ...], params: dict[str, str], kind: type[T]
+    ) -> AsyncIterator[T]:
+        """The lines of JSON in an answer, as they arrive."""
+        decode = msgspec.json.Decoder(kind).decode
+        rest = b""
+        async with self._calls.stream("GET", below(self.url, *path), params=params) as answer:
+            async for piece in answer.chunks():
+                *lines, rest = (rest + piece).split(b"\n")
+                for line in lines:
+                    if line:
+                        yield _decoded(decode, line)
+        if rest.strip():
+            yield _decoded(decode, rest)
+
+
+def _given(**params: str) -> dict[str, str]:
+    return {name: value for name, value in params.items() if value}
+
+
+def _decode(body: bytes, kind: type[T]) -> T:
+    return _decoded(msgspec.json.Decoder(kind).decode, body)
+
+
+def _decoded(decode: Callable[[bytes], T], body: bytes) -> T:
+    try:
+        return decode(body)
+    except msgspec.MsgspecError as error:
+        raise BadAnswerError(f"The answer cannot be understood: {error}.") from None

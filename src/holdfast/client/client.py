@@ -1,0 +1,123 @@
+"""A client of one server."""
+
+from __future__ import annotations
+
+import ssl
+from collections.abc import Mapping
+from typing import Final, Self
+
+from holdfast.client.auth import Auth, Basic
+from holdfast.client.buckets import Bucket
+from holdfast.client.calls import Answer, Calls, OnRetry, Timeouts, Value
+from holdfast.client.payloads import Framing
+from holdfast.client.retry import Retry
+from holdfast.client.stream import Stream
+from holdfast.client.urls import below, encode_path, is_url, parse_base, split_name
+from holdfast.clock import Clock, SystemClock
+from holdfast.net.outbound import Outbound
+from holdfast.net.targets import AnyTarget
+
+DEFAULT_URL: Final = "http://127.0.0.1:4437"
+STREAMS_PATH: Final = "/v1/stream"
+CONNECTIONS_MAX: Final = 4096
+# Servers other than ours may answer with a whole stream at once.
+ANSWER_BYTES_MAX: Final = 1024 * 1024 * 1024
+
+
+class Client:
+    """A client of one server; use it as a context manager.
+
+    async with Client("http://127.0.0.1:4437") as client:
+        stream = client.stream("demo/hello")
+        await stream.create("text/plain")
+        await stream.append("hello")
+        async for message in stream.read():
+            print(message.text)
+
+    `headers` and `params` go with every request; a value may be a function that is called each
+    time. `streams_path` is where a server of another make keeps its streams.
+    """
+
+    def __init__(
+        self,
+        url: str = DEFAULT_URL,
+        *,
+        auth: Auth | None = None,
+        headers: Mapping[str, Value] | None = None,
+        params: Mapping[str, Value] | None = None,
+        timeouts: Timeouts | None = None,
+        retry: Retry | None = None,
+        on_retry: OnRetry | None = None,
+        tls: ssl.SSLContext | None = None,
+        streams_path: str = STREAMS_PATH,
+        connections_max: int = CONNECTIONS_MAX,
+        answer_bytes_max: int = ANSWER_BYTES_MAX,
+        clock: Clock | None = None,
+    ) -> None:
+        address = parse_base(url)
+        if auth is None and address.username:
+            auth = Basic(address.username, address.password)
+        self.url = address.base
+        self._streams_url = address.base + "/" + streams_path.strip("/")
+        self._outbound = Outbound(AnyTarget(), tls=tls, connections_max=connections_max)
+        self._calls = Calls(
+            self._outbound,
+            clock or SystemClock(),
+            auth=auth,
+            headers=headers or {},
+            params=params or {},
+            timeouts=timeouts or Timeouts(),
+            retry=retry or Retry(),
+            answer_bytes_max=answer_bytes_max,
+            on_retry=on_retry,
+        )
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.aclose()
+
+    async def aclose(self) -> None:
+        """Close every connection; what is under way fails."""
+        await self._outbound.aclose()
+
+    def stream(
+        self, name: str, *, content_type: str | None = None, framing: Framing | None = None
+    ) -> Stream:
+        """A stream: `bucket/id`, an id in the default bucket, or a whole URL.
+
+        Snapshots and bootstrap of a stream that is given by its URL are looked for below it.
+        """
+        if is_url(name):
+            url = bucketed_url = name
+        else:
+            url = f"{self._streams_url.rstrip('/')}/{encode_path(name)}"
+            bucketed_url = below(self.url, *split_name(name))
+        return Stream(
+            self._calls, name, url, bucketed_url, content_type=content_type, framing=framing
+        )
+
+    def bucket(self, bucket_id: str) -> Bucket:
+        """A bucket by its id."""
+        return Bucket(self._calls, bucket_id, below(self.url, bucket_id))
+
+    async def request(
+        self,
+        method: str,
+        path: str,
+        *,
+        params: Mapping[str, str] | None = None,
+        headers: Mapping[str, str] | None = None,
+        body: bytes = b"",
+        repeatable: bool = False,
+    ) -> Answer:
+        """Anything else that the server has, such as `/metrics`; an error answer is raised."""
+        return await self._calls.request(
+            method,
+            f"{self.url}/{path.lstrip('/')}",
+            params=params,
+            headers=headers,
+            body=body,
+            repeatable=repeatable or method in {"GET", "HEAD"},
+        )

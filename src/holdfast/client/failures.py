@@ -1,0 +1,143 @@
+"""A server's error answer, turned back into the class that it was made from.
+
+The code in the body decides. Answers of other servers, which have codes of their own or none, are
+told apart by status and by the protocol's headers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+import msgspec
+
+from holdfast.errors import (
+    AlreadyClaimedError,
+    BadAnswerError,
+    ConflictError,
+    CursorGoneError,
+    ForbiddenError,
+    GoneError,
+    HeadersTooLargeError,
+    HoldfastError,
+    InvalidRequestError,
+    MethodNotAllowedError,
+    NotFoundError,
+    OffsetGoneError,
+    PayloadTooLargeError,
+    PreconditionFailedError,
+    ProducerFencedError,
+    ProducerGapError,
+    RateLimitedError,
+    RequestTimeoutError,
+    StreamClosedError,
+    StreamNotFoundError,
+    UnauthorizedError,
+    UnavailableError,
+    error_classes,
+)
+
+MESSAGE_CHARACTERS_MAX: Final = 500
+_CLASSES: Final = error_classes()
+_BY_STATUS: Final[dict[int, type[HoldfastError]]] = {
+    400: InvalidRequestError,
+    401: UnauthorizedError,
+    403: ForbiddenError,
+    404: StreamNotFoundError,
+    405: MethodNotAllowedError,
+    408: RequestTimeoutError,
+    409: ConflictError,
+    410: GoneError,
+    412: PreconditionFailedError,
+    413: PayloadTooLargeError,
+    429: RateLimitedError,
+    431: HeadersTooLargeError,
+    502: UnavailableError,
+    503: UnavailableError,
+    504: UnavailableError,
+}
+
+
+def error_of(status: int, headers: Mapping[str, str], body: bytes) -> HoldfastError:
+    """The error that an answer stands for."""
+    said = _said(body)
+    known = _CLASSES.get(str(said.get("code", "")))
+    cls = known or _class_of(status, headers)
+    message = str(said.get("message") or "") or f"The server answered {status}{_quote(body)}."
+    error = cls.__new__(cls)
+    HoldfastError.__init__(error, message)
+    if error.status != status:
+        error.status = status  # type: ignore[misc] # what was answered counts, not what is usual
+    _set_details(error, headers, said)
+    return error
+
+
+def _said(body: bytes) -> dict[str, Any]:
+    """`code` and `message` of the body, however much of that there is."""
+    try:
+        parsed = msgspec.json.decode(body)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return {}
+    if not isinstance(parsed, dict):
+        return {}
+    inner = parsed.get("error", parsed)
+    if isinstance(inner, str):
+        return {"code": parsed.get("code", inner), "message": parsed.get("message", inner)}
+    return inner if isinstance(inner, dict) else {}
+
+
+def _quote(body: bytes) -> str:
+    text = " ".join(body[:MESSAGE_CHARACTERS_MAX].decode("utf-8", "replace").split())
+    return f": {text.rstrip('.')}" if text else ""
+
+
+def _class_of(status: int, headers: Mapping[str, str]) -> type[HoldfastError]:
+    if status == 409 and headers.get("stream-closed", "").lower() == "true":
+        return StreamClosedError
+    if status == 409 and "producer-expected-seq" in headers:
+        return ProducerGapError
+    if status == 403 and "producer-epoch" in headers:
+        return ProducerFencedError
+    if status == 410 and "stream-earliest-offset" in headers:
+        return OffsetGoneError
+    if status in _BY_STATUS:
+        return _BY_STATUS[status]
+    return HoldfastError if status >= 500 else BadAnswerError
+
+
+def _set_details(error: HoldfastError, headers: Mapping[str, str], said: dict[str, Any]) -> None:
+    """What the class's own constructor would have set."""
+    match error:
+        case StreamClosedError():
+            error.tail = _number(headers.get("stream-next-offset"))
+        case ProducerFencedError():
+            error.epoch = _number(headers.get("producer-epoch"))
+        case ProducerGapError():
+            error.expected = _number(headers.get("producer-expected-seq"))
+            error.received = _number(headers.get("producer-received-seq"))
+        case MethodNotAllowedError():
+            error.allowed = headers.get("allow", "")
+        case OffsetGoneError():
+            error.earliest_offset = headers.get("stream-earliest-offset", "")
+            error.earliest = _number(error.earliest_offset)
+        case CursorGoneError():
+            error.earliest_cursor = headers.get("changes-earliest-cursor", "")
+            error.earliest = _number(error.earliest_cursor)
+        case AlreadyClaimedError():
+            error.holder = str(said.get("current_holder", ""))
+            error.generation = _number(str(said.get("generation", "")))
+        case _:
+            pass
+    if "retry-after" in headers:
+        # In seconds; a date is left to the back-off.
+        error.retry_after_s = _number(headers["retry-after"])  # type: ignore[attr-defined]
+
+
+def _number(text: str | None) -> int:
+    """A number that a header holds; -1 if it holds none."""
+    return int(text) if text and text.isascii() and text.isdigit() else -1
+
+
+def is_missing(error: HoldfastError) -> bool:
+    """Whether the error says that a server has no such route, rather than no such stream."""
+    return isinstance(error, NotFoundError | MethodNotAllowedError) or error.status == 501

@@ -1,0 +1,124 @@
+"""An event loop in a thread of its own, and how blocking code calls into it."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from functools import wraps
+from typing import Any, Concatenate, Generic, ParamSpec, TypeVar
+
+P = ParamSpec("P")
+R = TypeVar("R")
+T = TypeVar("T")
+
+
+class LoopThread:
+    """Runs coroutines for other threads."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._run, name="holdfast-client", daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        asyncio.set_event_loop(self._loop)
+        self._loop.run_forever()
+        self._loop.run_until_complete(self._loop.shutdown_asyncgens())
+        self._loop.close()
+
+    def call(self, work: Coroutine[Any, Any, R]) -> R:
+        """Wait for a coroutine; whoever is interrupted meanwhile takes it back."""
+        if not self._thread.is_alive():
+            work.close()
+            raise RuntimeError("The client is closed.")
+        future = asyncio.run_coroutine_threadsafe(work, self._loop)
+        try:
+            return future.result()
+        except BaseException:
+            future.cancel()
+            raise
+
+    def stop(self) -> None:
+        """End the loop and its thread."""
+        if self._thread.is_alive():
+            self._loop.call_soon_threadsafe(self._loop.stop)
+            self._thread.join()
+
+
+class Facade:
+    """A blocking face: the thread, and what is behind."""
+
+    def __init__(self, thread: LoopThread, inner: Any) -> None:
+        self._thread = thread
+        self._inner = inner
+
+    def __repr__(self) -> str:
+        return f"Sync{self._inner!r}"
+
+
+F = TypeVar("F", bound=Facade)
+
+
+def blocking(
+    method: Callable[Concatenate[Any, P], Coroutine[Any, Any, R]],
+) -> Callable[Concatenate[Any, P], R]:
+    """The same method of a facade, which waits for the answer."""
+
+    @wraps(method)
+    def call(self: Any, /, *arguments: P.args, **named: P.kwargs) -> R:
+        answer: R = self._thread.call(method(self._inner, *arguments, **named))
+        return answer
+
+    return call
+
+
+def iterating(
+    method: Callable[Concatenate[Any, P], AsyncIterator[T]],
+) -> Callable[Concatenate[Any, P], Items[T]]:
+    """The same method of a facade, as an ordinary iterator."""
+
+    @wraps(method)
+    def call(self: Any, /, *arguments: P.args, **named: P.kwargs) -> Items[T]:
+        return Items(self._thread, method(self._inner, *arguments, **named))
+
+    return call
+
+
+def facing(
+    method: Callable[Concatenate[Any, P], Any], face: Callable[[LoopThread, Any], F]
+) -> Callable[Concatenate[Any, P], F]:
+    """The same method of a facade, whose result gets a face as well."""
+
+    @wraps(method)
+    def call(self: Any, /, *arguments: P.args, **named: P.kwargs) -> F:
+        return face(self._thread, method(self._inner, *arguments, **named))
+
+    return call
+
+
+class Items(Generic[T]):
+    """An async iterator seen from outside its loop."""
+
+    def __init__(self, thread: LoopThread, items: AsyncIterator[T]) -> None:
+        self._thread = thread
+        self._items = items
+
+    def __iter__(self) -> Iterator[T]:
+        return self
+
+    def __next__(self) -> T:
+        try:
+            return self._thread.call(_next(self._items))
+        except StopAsyncIteration:
+            raise StopIteration from None
+
+    def close(self) -> None:
+        """Stop, and close what the iterator has open."""
+        aclose = getattr(self._items, "aclose", None)
+        if aclose is not None:
+            self._thread.call(aclose())
+
+
+async def _next(items: AsyncIterator[T]) -> T:
+    return await anext(items)

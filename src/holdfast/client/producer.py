@@ -1,0 +1,330 @@
+"""A writer whose appends are stored exactly once, in order, however often they are sent.
+
+Rules:
+
+- Messages gather in a batch until it is large enough or old enough. A batch is one request with one
+  sequence number; what is in it never changes again.
+- Several batches are under way at once. One that overtakes another is refused with a gap, waits
+  for those before it, and is sent again.
+- A batch is sent again after network errors and passing answers: the server recognises it.
+- The first batch goes alone. Its answer tells up to which number the server has batches of this
+  producer and epoch already: those are not sent at all.
+- A stale epoch is an error; with `auto_claim` the next epoch is taken, and what was refused goes
+  out under it. But not a batch that may have been stored under the old epoch: nobody could tell.
+- A failure that no repetition mends ends the producer: what comes behind must not be stored.
+- On a byte stream each message is an append of its own, unless the stream is framed or `joins` says
+  that boundaries do not matter.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self
+
+from holdfast.client.payloads import message_bytes, request_body
+from holdfast.client.retry import NO_RETRY, may_repeat
+from holdfast.client.types import Appended, ProducerStamp
+from holdfast.errors import (
+    HoldfastError,
+    InvalidRequestError,
+    OutboundError,
+    ProducerFencedError,
+    ProducerGapError,
+)
+from holdfast.protocol.content import JSON, media_type
+
+if TYPE_CHECKING:
+    from holdfast.client.calls import Calls
+    from holdfast.client.stream import Stream
+    from holdfast.clock import Timer
+
+
+@dataclass(frozen=True, slots=True)
+class ProducerLimits:
+    """How a producer batches, and how much it holds."""
+
+    batch_bytes: int = 512 * 1024
+    batch_messages: int = 10_000
+    # How long a batch waits for company.
+    linger_s: float = 0.005
+    in_flight: int = 4
+    # Beyond this `append` waits until something is stored.
+    pending_bytes_max: int = 32 * 1024 * 1024
+    # Whether messages of a byte stream may become one append.
+    joins: bool = False
+
+
+class _Batch:
+    __slots__ = ("close", "count", "in_doubt", "messages", "seq", "size_bytes")
+
+    def __init__(self, messages: list[bytes], size_bytes: int, *, close: bool) -> None:
+        self.messages = messages
+        self.count = len(messages)
+        self.size_bytes = size_bytes
+        self.close = close
+        self.seq = -1
+        # Whether it was sent once without an answer that settles it.
+        self.in_doubt = False
+
+
+class Producer:
+    """Appends to one stream under a producer's id.
+
+    async with stream.producer("importer") as producer:
+        for row in rows:
+            await producer.append(row)
+    """
+
+    def __init__(
+        self,
+        calls: Calls,
+        stream: Stream,
+        producer_id: str,
+        *,
+        epoch: int = 0,
+        auto_claim: bool = False,
+        limits: ProducerLimits | None = None,
+    ) -> None:
+        if not producer_id:
+            raise InvalidRequestError("A producer needs an id.")
+        self.producer_id = producer_id
+        self.epoch = epoch
+        # Messages that the server has, as far as is known.
+        self.acknowledged = 0
+        self.last: Appended | None = None
+        self._calls = calls
+        self._stream = stream
+        self._auto_claim = auto_claim
+        self._limits = limits or ProducerLimits()
+        self._content_type = ""
+        self._media = ""
+        self._batch_messages = 1
+        self._open: list[bytes] = []
+        self._open_bytes = 0
+        self._pending_bytes = 0
+        self._linger: Timer | None = None
+        self._queue: deque[_Batch] = deque()
+        self._flying: dict[_Batch, asyncio.Task[None]] = {}
+        self._fenced: list[_Batch] = []
+        self._claimed_epoch = 0
+        self._next_seq = 0
+        self._server_seq = -1
+        self._confirmed = False
+        self._error: HoldfastError | None = None
+        self._closed = False
+        self._progress = asyncio.Event()
+
+    async def __aenter__(self) -> Self:
+        await self._prepare()
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if error is None:
+            await self.close()
+        else:
+            self._stop()
+
+    @property
+    def pending_bytes(self) -> int:
+        """Bytes that are not acknowledged yet."""
+        return self._pending_bytes
+
+    async def append(self, message: Any) -> None:
+        """Take a message; waits only while too much is pending. `flush` says whether it is stored.
+
+        Raises the error that ended the producer, if there was one.
+        """
+        if not self._media:
+            await self._prepare()
+        self._put(message_bytes(message, self._media, self._stream.framing))
+        if self._pending_bytes > self._limits.pending_bytes_max:
+            await self._until(self._has_room)
+
+    async def append_many(self, messages: Iterable[Any]) -> None:
+        """Take messages, one by one."""
+        for message in messages:
+            await self.append(message)
+
+    async def flush(self) -> Appended | None:
+        """Wait until everything is stored, or raise the error that ended the producer."""
+        self._seal()
+        await self._until(self._is_idle)
+        return self.last
+
+    async def close(self) -> Appended | None:
+        """Flush, and take no more."""
+        try:
+            return await self.flush()
+        finally:
+            self._stop()
+
+    async def close_stream(self, message: Any = None) -> Appended | None:
+        """Close the stream behind everything so far, with a last message if there is one."""
+        if not self._media:
+            await self._prepare()
+        if message is not None:
+            self._put(message_bytes(message, self._media, self._stream.framing), seal=False)
+        self._seal(close=True)
+        return await self.close()
+
+    async def _prepare(self) -> None:
+        self._content_type = await self._stream.known_content_type()
+        self._media = media_type(self._content_type)
+        if self._media == JSON or self._stream.framing is not None or self._limits.joins:
+            self._batch_messages = self._limits.batch_messages
+
+    def _put(self, encoded: bytes, *, seal: bool = True) -> None:
+        if self._error is not None:
+            raise self._error
+        if self._closed:
+            raise InvalidRequestError("The producer is closed.")
+        size = len(encoded)
+        if self._open and self._open_bytes + size > self._limits.batch_bytes:
+            self._seal()
+        self._open.append(encoded)
+        self._open_bytes += size
+        self._pending_bytes += size
+        if not seal:
+            return
+        if len(self._open) >= self._batch_messages or self._open_bytes >= self._limits.batch_bytes:
+            self._seal()
+        elif self._linger is None:
+            self._linger = self._calls.clock.call_later(self._limits.linger_s, self._seal)
+
+    def _seal(self, *, close: bool = False) -> None:
+        """The open batch is complete: send it as soon as it is its turn."""
+        if self._linger is not None:
+            self._linger.cancel()
+            self._linger = None
+        if self._open or close:
+            self._queue.append(_Batch(self._open, self._open_bytes, close=close))
+            self._open, self._open_bytes = [], 0
+        self._start()
+
+    def _start(self) -> None:
+        """Send what may be sent now."""
+        in_flight = self._limits.in_flight if self._confirmed else 1
+        while self._queue and len(self._flying) < in_flight and not self._fenced:
+            batch = self._queue.popleft()
+            batch.seq = self._next_seq
+            self._next_seq += 1
+            if batch.seq <= self._server_seq and not batch.close:
+                self._settle(batch)
+                continue
+            task = asyncio.get_running_loop().create_task(self._send(batch))
+            self._flying[batch] = task
+
+    async def _send(self, batch: _Batch) -> None:
+        try:
+            answer = await self._send_until_settled(batch)
+        except HoldfastError as error:
+            self._flying.pop(batch, None)
+            self._refused(batch, error)
+            return
+        self._flying.pop(batch, None)
+        self._confirmed = True
+        self.last = answer
+        if answer.producer_seq is not None:
+            self._server_seq = max(self._server_seq, answer.producer_seq)
+        self._settle(batch)
+        self._reclaim()
+        self._start()
+
+    async def _send_until_settled(self, batch: _Batch) -> Appended:
+        body = request_body(batch.messages, self._media) if batch.messages else b""
+        failures = 0
+        while True:
+            alone = not self._before(batch)
+            try:
+                return await self._stream.post(
+                    body,
+                    self._content_type if body else None,
+                    close=batch.close,
+                    producer=ProducerStamp(self.producer_id, self.epoch, batch.seq),
+                    retry=NO_RETRY,
+                )
+            except ProducerGapError:
+                if alone:
+                    raise
+                await self._until(lambda: not self._before(batch))
+            except HoldfastError as error:
+                if not may_repeat(error, repeatable=True):
+                    raise
+                batch.in_doubt |= not isinstance(error, OutboundError) or error.sent
+                failures += 1
+                await self._calls.wait(failures, error)
+
+    def _before(self, batch: _Batch) -> bool:
+        """Whether an earlier batch is under way."""
+        return any(other.seq < batch.seq for other in self._flying)
+
+    def _settle(self, batch: _Batch) -> None:
+        """The server has this batch."""
+        self.acknowledged += batch.count
+        self._pending_bytes -= batch.size_bytes
+        self._wake()
+
+    def _refused(self, batch: _Batch, error: HoldfastError) -> None:
+        """The server will not take this batch: claim the producer anew, or end."""
+        claims = isinstance(error, ProducerFencedError) and self._auto_claim
+        if not claims or batch.in_doubt or self._error is not None:
+            self._fail(error)
+            return
+        assert isinstance(error, ProducerFencedError)
+        self._fenced.append(batch)
+        self._claimed_epoch = error.epoch + 1
+        self._reclaim()
+
+    def _reclaim(self) -> None:
+        """Once nothing is under way under the old epoch, send what it refused under a new one."""
+        if not self._fenced or self._flying:
+            return
+        self._fenced.sort(key=lambda batch: batch.seq)
+        self._queue.extendleft(reversed(self._fenced))
+        self._fenced.clear()
+        self.epoch = self._claimed_epoch
+        self._next_seq, self._server_seq, self._confirmed = 0, -1, False
+        self._start()
+
+    def _fail(self, error: HoldfastError) -> None:
+        if self._error is None:
+            self._error = error
+        self._stop()
+
+    def _stop(self) -> None:
+        self._closed = True
+        if self._linger is not None:
+            self._linger.cancel()
+            self._linger = None
+        for task in self._flying.values():
+            task.cancel()
+        self._flying.clear()
+        self._queue.clear()
+        self._fenced.clear()
+        self._wake()
+
+    def _has_room(self) -> bool:
+        return self._pending_bytes <= self._limits.pending_bytes_max
+
+    def _is_idle(self) -> bool:
+        return not self._queue and not self._flying and not self._fenced
+
+    def _wake(self) -> None:
+        self._progress.set()
+        self._progress = asyncio.Event()
+
+    async def _until(self, condition: Callable[[], bool]) -> None:
+        """Wait until the condition holds, or the producer has ended."""
+        while self._error is None and not condition():
+            await self._progress.wait()
+        if self._error is not None:
+            raise self._error

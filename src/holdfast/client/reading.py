@@ -1,0 +1,267 @@
+"""Reading a stream: catching up, then following it live, across whatever happens on the way.
+
+Rules:
+
+- Reading starts with plain requests until the tail is reached. A live read goes on with SSE, or
+  with long-polls where SSE does not work: the server has none, or something in between swallows it.
+- `offset` is behind the last thing handed out: whoever starts there again loses nothing and sees
+  nothing twice. What a broken connection had begun is read again.
+- A failure is followed by a pause that grows with the failures in a row. A first answer that does
+  not come is an error after `Retry.attempts`; once there was one, a live read tries for ever.
+- Errors that no repetition mends (404, 410, 401 and so on) end the read.
+- The end of a closed stream ends the read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import aclosing
+from dataclasses import replace
+from typing import Any, Final, Literal, Self, TypeVar
+
+from holdfast.client.answers import batch_of
+from holdfast.client.calls import Calls
+from holdfast.client.live_events import LiveEvents, is_exact
+from holdfast.client.messages import Assembler, Batch, Message
+from holdfast.client.payloads import Framing, check_framing
+from holdfast.client.retry import may_repeat
+from holdfast.errors import BadAnswerError, HoldfastError, InvalidRequestError, OutboundError
+from holdfast.protocol.content import JSON, media_type
+from holdfast.protocol.offsets import START
+
+T = TypeVar("T")
+Live = bool | Literal["sse", "long-poll"]
+
+# So many SSE connections in a row without a single event mean that SSE does not get through.
+EMPTY_CONNECTIONS_MAX: Final = 3
+# What servers answer to a live mode that they do not have.
+_NO_SSE: Final = frozenset({400, 404, 405, 406, 415, 501})
+_FOREVER: Final = 1_000_000_000
+
+
+class Reading:
+    """A read under way: iterate over it for messages, or over `batches()`.
+
+    `offset` can be saved, and given back to a later read. One reading is iterated over once.
+    """
+
+    def __init__(
+        self,
+        calls: Calls,
+        url: str,
+        *,
+        offset: str = START,
+        live: Live = False,
+        framing: Framing | None = None,
+        last: int | None = None,
+        max_bytes: int | None = None,
+        cursor: str | None = None,
+    ) -> None:
+        check_framing(framing)
+        if live not in {False, True, "sse", "long-poll"}:
+            raise InvalidRequestError(f"Unknown live mode {live!r}: use True, 'sse', 'long-poll'.")
+        self.offset = offset
+        self.up_to_date = False
+        self.closed = False
+        self.cursor = cursor
+        self.content_type = ""
+        self._calls = calls
+        self._url = url
+        self._live = live
+        self._framing: Framing | None = framing
+        self._last = last
+        self._max_bytes = max_bytes
+        self._wants_lengths = False
+        # Where the next connection starts: a message that is held is behind `offset` and before it.
+        self._at = offset
+        self._uses_sse = live in {True, "sse"}
+        self._follows = False
+        self._empty_connections = 0
+        self._open: AsyncGenerator[object, None] | None = None
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.aclose()
+
+    async def aclose(self) -> None:
+        """End the read and its connection; leaving the block does the same."""
+        if self._open is not None:
+            await self._open.aclose()
+
+    def __aiter__(self) -> AsyncIterator[Message]:
+        return self._opened(self._messages())
+
+    def batches(self) -> AsyncIterator[Batch]:
+        """What each answer or event held; an empty one only where it says something new."""
+        return self._opened(self._all_batches())
+
+    def message_lists(self) -> AsyncIterator[list[Message]]:
+        """Messages, as many at a time as came together."""
+        return self._opened(self._message_lists())
+
+    async def read_bytes(self) -> bytes:
+        """Everything to the end as bytes; of a JSON stream one array."""
+        pieces = [batch.data async for batch in self.batches() if batch.data]
+        if media_type(self.content_type) != JSON:
+            return b"".join(pieces)
+        inner = [piece.strip()[1:-1].strip() for piece in pieces]
+        return b"[" + b",".join([each for each in inner if each]) + b"]"
+
+    async def read_text(self) -> str:
+        """Everything to the end as UTF-8 text."""
+        return (await self.read_bytes()).decode()
+
+    async def read_json(self) -> list[Any]:
+        """All messages to the end, parsed."""
+        values: list[Any] = []
+        async for batch in self.batches():
+            if batch.data:
+                parsed = batch.json
+                values.extend(parsed if isinstance(parsed, list) else [parsed])
+        return values
+
+    def _opened(self, items: AsyncGenerator[T, None]) -> AsyncGenerator[T, None]:
+        self._open = items
+        return items
+
+    async def _all_batches(self) -> AsyncGenerator[Batch, None]:
+        async with aclosing(self._batches()) as batches:
+            async for batch in batches:
+                self.offset = batch.next_offset
+                yield batch
+
+    async def _message_lists(self) -> AsyncGenerator[list[Message], None]:
+        self._wants_lengths = True
+        assembler = Assembler(self._framing)
+        async with aclosing(self._batches()) as batches:
+            async for batch in batches:
+                messages = assembler.feed(batch)
+                if messages:
+                    self.offset = messages[-1].next_offset
+                    yield messages
+
+    async def _messages(self) -> AsyncGenerator[Message, None]:
+        async with aclosing(self._message_lists()) as lists:
+            async for messages in lists:
+                for message in messages:
+                    # Set before it is handed out: whoever stops here has had it.
+                    self.offset = message.next_offset
+                    yield message
+
+    async def _batches(self) -> AsyncGenerator[Batch, None]:
+        """Catch up, then follow, and catch up again where following does not do."""
+        while not self.closed:
+            batch = await self._catch_up()
+            self._note(batch)
+            if batch.data or batch.up_to_date:
+                yield batch
+            if not batch.up_to_date:
+                continue
+            if not self._live:
+                return
+            self._follows = True
+            async with aclosing(self._follow()) as followed:
+                async for batch in followed:
+                    yield batch
+
+    def _note(self, batch: Batch) -> None:
+        self._at = batch.next_offset
+        self._last = None
+        self.up_to_date = batch.up_to_date
+        self.closed = batch.closed and batch.up_to_date
+        self.cursor = batch.cursor or self.cursor
+        self.content_type = batch.content_type or self.content_type
+
+    def _params(self, live: str | None = None) -> dict[str, str]:
+        params = {"offset": self._at} if self._last is None else {"last": str(self._last)}
+        if self._max_bytes is not None:
+            params["max_bytes"] = str(self._max_bytes)
+        if self._wants_lengths:
+            params["lengths"] = "true"
+        if live is not None:
+            params["live"] = live
+            if self.cursor is not None:
+                params["cursor"] = self.cursor
+        return params
+
+    async def _catch_up(self) -> Batch:
+        answer = await self._calls.request("GET", self._url, params=self._params())
+        if self._last is not None and "stream-start-offset" not in answer.headers:
+            raise InvalidRequestError("This server cannot start a read at the last messages.")
+        return batch_of(answer, self._at)
+
+    async def _follow(self) -> AsyncGenerator[Batch, None]:
+        """Follow live until the stream is closed, or catching up is needed again."""
+        failures = 0
+        while not self.closed and self._follows:
+            try:
+                async with aclosing(self._by_sse() if self._uses_sse else self._poll()) as batches:
+                    async for batch in batches:
+                        failures = 0
+                        self._note(batch)
+                        yield batch
+            except HoldfastError as error:
+                if self._give_up_sse(error):
+                    continue
+                if not may_repeat(error, repeatable=True):
+                    raise
+                failures += 1
+                forever = replace(self._calls.retry, attempts=_FOREVER)
+                await self._calls.wait(failures, error, forever)
+
+    def _give_up_sse(self, error: HoldfastError) -> bool:
+        """Whether to go on with long-polls, because the server does not have SSE."""
+        if not self._uses_sse or self._live == "sse" or error.status not in _NO_SSE:
+            return False
+        self._uses_sse = False
+        return True
+
+    async def _poll(self) -> AsyncGenerator[Batch, None]:
+        answer = await self._calls.request(
+            "GET",
+            self._url,
+            params=self._params("long-poll"),
+            timeout_s=self._calls.timeouts.live_s,
+        )
+        yield batch_of(answer, self._at)
+
+    async def _by_sse(self) -> AsyncGenerator[Batch, None]:
+        """One SSE connection; how it ends says whether SSE works at all."""
+        seen = False
+        async with self._calls.stream(
+            "GET",
+            self._url,
+            params=self._params("sse"),
+            headers={"Accept": "text/event-stream"},
+            silence_s=self._calls.timeouts.live_s,
+        ) as answer:
+            headers = dict(answer.headers)
+            if not headers.get("content-type", "").startswith("text/event-stream"):
+                self._refuse_sse("The server answers a live read with something other than SSE.")
+                return
+            events = LiveEvents(headers, self.content_type, self._at)
+            async for piece in answer.chunks():
+                for batch in events.feed(piece):
+                    seen = True
+                    if not is_exact(batch):
+                        # Line ends were changed on the way; plain answers leave them alone.
+                        self._uses_sse = self._follows = False
+                        return
+                    yield batch
+                    if batch.closed:
+                        return
+        self._judge_connection(seen=seen)
+
+    def _judge_connection(self, *, seen: bool) -> None:
+        self._empty_connections = 0 if seen else self._empty_connections + 1
+        if self._empty_connections >= EMPTY_CONNECTIONS_MAX:
+            self._refuse_sse("SSE connections end without a single event.")
+        elif not seen:
+            raise OutboundError("An SSE connection ended without a single event.")
+
+    def _refuse_sse(self, why: str) -> None:
+        if self._live == "sse":
+            raise BadAnswerError(why)
+        self._uses_sse = False

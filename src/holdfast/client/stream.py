@@ -1,0 +1,281 @@
+"""One stream: everything that can be done with it."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Iterable
+from contextlib import AbstractAsyncContextManager
+from typing import Any
+
+from holdfast.client.answers import is_set
+from holdfast.client.calls import Answer, Calls
+from holdfast.client.following import Item, bootstrap_and_follow
+from holdfast.client.payloads import Framing, check_framing, message_bytes, request_body
+from holdfast.client.producer import Producer, ProducerLimits
+from holdfast.client.reading import Live, Reading
+from holdfast.client.retry import Retry
+from holdfast.client.snapshots import Bootstrap, Snapshots, open_bootstrap
+from holdfast.client.types import Appended, Created, ProducerStamp, StreamHead
+from holdfast.errors import ContentTypeMismatchError
+from holdfast.protocol.content import media_type
+from holdfast.protocol.offsets import START
+
+
+class Stream:
+    """A stream by its name; nothing is sent before something is asked for.
+
+    `content_type` is asked of the server when an append needs it, unless it is given here.
+    """
+
+    def __init__(
+        self,
+        calls: Calls,
+        name: str,
+        url: str,
+        bucketed_url: str,
+        *,
+        content_type: str | None = None,
+        framing: Framing | None = None,
+    ) -> None:
+        check_framing(framing)
+        self.name = name
+        self.url = url
+        self.content_type = content_type
+        self.framing: Framing | None = framing
+        self.snapshots = Snapshots(calls, bucketed_url)
+        self._bucketed_url = bucketed_url
+        self._calls = calls
+
+    def __repr__(self) -> str:
+        return f"Stream({self.name!r})"
+
+    async def create(
+        self,
+        content_type: str | None = None,
+        *,
+        ttl_s: int | None = None,
+        expires_at: str | None = None,
+        closed: bool = False,
+        messages: Iterable[Any] = (),
+        if_match: str | None = None,
+    ) -> Created:
+        """Create the stream, with first messages if there are any.
+
+        It is no error if it exists with the same configuration; with another one it is
+        StreamExistsError. `expires_at` is an RFC 3339 time.
+        """
+        content_type = content_type or self.content_type or "application/octet-stream"
+        headers = {"Content-Type": content_type}
+        _set(headers, "Stream-TTL", ttl_s)
+        _set(headers, "Stream-Expires-At", expires_at)
+        _set(headers, "Stream-Closed", "true" if closed else None)
+        _set(headers, "If-Match", if_match)
+        media = media_type(content_type)
+        encoded = [message_bytes(each, media, self.framing) for each in messages]
+        body = request_body(encoded, media) if encoded else b""
+        answer = await self._calls.request("PUT", self.url, headers=headers, body=body)
+        return self._created(answer, content_type)
+
+    async def fork(
+        self,
+        source: Stream,
+        *,
+        offset: str | None = None,
+        sub_offset: int | None = None,
+        content_type: str | None = None,
+        ttl_s: int | None = None,
+    ) -> Created:
+        """Create this stream as a fork of another one: as that was at an offset, or is now."""
+        headers = {"Stream-Forked-From": source.path}
+        _set(headers, "Content-Type", content_type or self.content_type)
+        _set(headers, "Stream-Fork-Offset", offset)
+        _set(headers, "Stream-Fork-Sub-Offset", sub_offset)
+        _set(headers, "Stream-TTL", ttl_s)
+        answer = await self._calls.request("PUT", self.url, headers=headers)
+        return self._created(answer, content_type or "")
+
+    async def append(
+        self,
+        message: Any,
+        *,
+        seq: str | None = None,
+        close: bool = False,
+        if_match: str | None = None,
+        producer: ProducerStamp | None = None,
+    ) -> Appended:
+        """Append one message: any value on a JSON stream (bytes are JSON text), else bytes or str.
+
+        Sent again if the server says that it was not stored, but not if that is uncertain: a
+        `producer` makes every repetition safe. `close` closes the stream in the same step.
+        """
+        return await self.append_many(
+            [message], seq=seq, close=close, if_match=if_match, producer=producer
+        )
+
+    async def append_many(
+        self,
+        messages: Iterable[Any],
+        *,
+        seq: str | None = None,
+        close: bool = False,
+        if_match: str | None = None,
+        producer: ProducerStamp | None = None,
+    ) -> Appended:
+        """Append messages in one request, all or none.
+
+        On a byte stream they become one message, unless it is framed.
+        """
+        content_type = await self.known_content_type()
+        media = media_type(content_type)
+        body = request_body([message_bytes(each, media, self.framing) for each in messages], media)
+        return await self.post(
+            body, content_type, seq=seq, close=close, if_match=if_match, producer=producer
+        )
+
+    async def close(
+        self, *, producer: ProducerStamp | None = None, if_match: str | None = None
+    ) -> Appended:
+        """Close the stream: nothing can be appended any more, and readers learn that it is over."""
+        return await self.post(b"", None, close=True, if_match=if_match, producer=producer)
+
+    async def post(
+        self,
+        body: bytes,
+        content_type: str | None,
+        *,
+        seq: str | None = None,
+        close: bool = False,
+        if_match: str | None = None,
+        producer: ProducerStamp | None = None,
+        retry: Retry | None = None,
+    ) -> Appended:
+        """Send a body as it is."""
+        headers: dict[str, str] = {}
+        _set(headers, "Content-Type", content_type)
+        _set(headers, "Stream-Seq", seq)
+        _set(headers, "Stream-Closed", "true" if close else None)
+        _set(headers, "If-Match", if_match)
+        if producer is not None:
+            headers |= {
+                "Producer-Id": producer.producer_id,
+                "Producer-Epoch": str(producer.epoch),
+                "Producer-Seq": str(producer.seq),
+            }
+        try:
+            answer = await self._calls.request(
+                "POST",
+                self.url,
+                headers=headers,
+                body=body,
+                repeatable=producer is not None or not body,
+                retry=retry,
+            )
+        except ContentTypeMismatchError:
+            # The name may be that of a new stream by now.
+            self.content_type = None
+            raise
+        # A close without data is 204 in any case.
+        return _appended(answer, duplicate=producer is not None and bool(body))
+
+    async def head(self) -> StreamHead:
+        """What is known of the stream, without its data."""
+        headers = (await self._calls.request("HEAD", self.url)).headers
+        ttl = headers.get("stream-ttl")
+        self.content_type = headers.get("content-type", "application/octet-stream")
+        return StreamHead(
+            content_type=self.content_type,
+            next_offset=headers.get("stream-next-offset", START),
+            closed=is_set(headers, "stream-closed"),
+            etag=headers.get("etag"),
+            ttl_s=int(ttl) if ttl is not None and ttl.isdigit() else None,
+            expires_at=headers.get("stream-expires-at"),
+            snapshot_offset=headers.get("stream-snapshot-offset"),
+            earliest_offset=headers.get("stream-earliest-offset"),
+        )
+
+    async def delete(self) -> None:
+        """Delete the stream and its data."""
+        await self._calls.request("DELETE", self.url)
+
+    def read(
+        self,
+        offset: str = START,
+        *,
+        live: Live = False,
+        last: int | None = None,
+        max_bytes: int | None = None,
+        cursor: str | None = None,
+    ) -> Reading:
+        """Read from an offset: to the tail, or with `live` on and on until the stream is closed.
+
+        `offset` is `-1` (the start), `now`, or one from a message, batch or reading. `last` starts
+        at so many messages before the tail instead, where the server can do that.
+        """
+        return Reading(
+            self._calls,
+            self.url,
+            offset=offset,
+            live=live,
+            framing=self.framing,
+            last=last,
+            max_bytes=max_bytes,
+            cursor=cursor,
+        )
+
+    def producer(
+        self,
+        producer_id: str,
+        *,
+        epoch: int = 0,
+        auto_claim: bool = False,
+        limits: ProducerLimits | None = None,
+    ) -> Producer:
+        """A writer whose appends are stored exactly once; use it as a context manager."""
+        return Producer(
+            self._calls, self, producer_id, epoch=epoch, auto_claim=auto_claim, limits=limits
+        )
+
+    def bootstrap(self) -> AbstractAsyncContextManager[Bootstrap]:
+        """The snapshot and every message since, in one answer, read as it arrives."""
+        return open_bootstrap(self._calls, self._bucketed_url)
+
+    def bootstrap_and_follow(self, *, live: Live = True) -> AsyncGenerator[Item, None]:
+        """A snapshot, the messages since, and then what comes: see `client.following`."""
+        return bootstrap_and_follow(self._calls, self._bucketed_url, self.url, live=live)
+
+    @property
+    def path(self) -> str:
+        """The path of the stream's URL, by which others on the same server refer to it."""
+        return "/" + self.url.partition("://")[2].partition("/")[2].partition("?")[0]
+
+    async def known_content_type(self) -> str:
+        """The stream's content type, asked for once."""
+        if self.content_type is None:
+            return (await self.head()).content_type
+        return self.content_type
+
+    def _created(self, answer: Answer, content_type: str) -> Created:
+        self.content_type = answer.headers.get("content-type", content_type)
+        return Created(
+            created=answer.status == 201,
+            content_type=self.content_type,
+            next_offset=answer.headers.get("stream-next-offset", START),
+            closed=is_set(answer.headers, "stream-closed"),
+            etag=answer.headers.get("etag"),
+        )
+
+
+def _set(headers: dict[str, str], name: str, value: object) -> None:
+    if value is not None:
+        headers[name] = str(value)
+
+
+def _appended(answer: Answer, *, duplicate: bool) -> Appended:
+    headers = answer.headers
+    seq = headers.get("producer-seq", "")
+    return Appended(
+        next_offset=headers.get("stream-next-offset", ""),
+        closed=is_set(headers, "stream-closed"),
+        etag=headers.get("etag"),
+        duplicate=duplicate and answer.status == 204,
+        producer_seq=int(seq) if seq.isdigit() else None,
+    )
