@@ -169,13 +169,18 @@ def _elements(batch: Batch) -> list[Message]:
         raise BadAnswerError(f"The answer is not a JSON array: {error}.") from None
     if not payloads:
         return []
-    if batch.lengths != JSON_LENGTHS:
-        offset = batch.offset
-        messages = [Message(payload, offset, offset) for payload in payloads]
-        messages[-1] = Message(payloads[-1], offset, batch.next_offset)
-        return messages
-    width = len(batch.next_offset)
-    at = _position(batch.next_offset) - sum(map(len, payloads)) - len(payloads)
+    if batch.lengths == JSON_LENGTHS:
+        at = _position(batch.next_offset) - sum(map(len, payloads)) - len(payloads)
+        # SSE turns CRLF between the tokens of a message into LF: then the count is too small.
+        if not batch.offset.isdigit() or at == int(batch.offset):
+            return _counted(payloads, at, len(batch.next_offset))
+    offset = batch.offset
+    messages = [Message(payload, offset, offset) for payload in payloads]
+    messages[-1] = Message(payloads[-1], offset, batch.next_offset)
+    return messages
+
+
+def _counted(payloads: list[bytes], at: int, width: int) -> list[Message]:
     messages = []
     for payload in payloads:
         end = at + len(payload) + 1

@@ -11,7 +11,12 @@ from bisect import bisect_left, bisect_right
 from typing import TYPE_CHECKING
 
 from holdfast.engine.read_through import stretch_at
-from holdfast.errors import HoldfastError, OffsetGoneError
+from holdfast.errors import (
+    HoldfastError,
+    OffsetGoneError,
+    StreamDeletedError,
+    StreamNotFoundError,
+)
 from holdfast.protocol.content import JSON
 from holdfast.protocol.json_mode import SEPARATOR
 
@@ -83,10 +88,13 @@ class _Walk:
         assert cold is not None, "only storage makes bytes cold"
 
         def got(ends: list[int] | HoldfastError) -> None:
-            if isinstance(ends, HoldfastError):
+            stream = self._stream
+            if stream.gone:
+                error = StreamDeletedError if stream.deleted else StreamNotFoundError
+                self._done(error(stream.meta.name))
+            elif isinstance(ends, HoldfastError):
                 # A snapshot may have been published meanwhile, and the packs be swept already.
-                earliest = self._stream.earliest
-                self._done(OffsetGoneError(earliest) if limit < earliest else ends)
+                self._done(OffsetGoneError(stream.earliest) if at < stream.earliest else ends)
             else:
                 self._take(ends, limit, stretch_end)
                 self.go_on(limit)

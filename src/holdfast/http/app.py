@@ -18,10 +18,10 @@ from holdfast.http.access.gate import Gate, check_scope
 from holdfast.http.access.scopes import Need
 from holdfast.http.change_feed import Feed
 from holdfast.http.errors import answer_error
+from holdfast.http.event_encoder import EventEncoder
 from holdfast.http.metrics import HttpCounters, MetricsPage
 from holdfast.http.query import parse_query
 from holdfast.http.routes import Router
-from holdfast.http.sse import EventEncoder
 from holdfast.http.streamed import StreamedAnswer
 from holdfast.http.tree import TREE
 
@@ -40,7 +40,8 @@ _log = logging.getLogger(__name__)
 _EXPOSED: Final = (
     "ETag, Location, Retry-After, Stream-Next-Offset, Stream-Cursor, Stream-Up-To-Date, "
     "Stream-Closed, Stream-TTL, Stream-Expires-At, Stream-SSE-Data-Encoding, "
-    "Stream-Snapshot-Offset, Stream-Earliest-Offset, Changes-Earliest-Cursor, "
+    "Stream-Snapshot-Offset, Stream-Earliest-Offset, Stream-Start-Offset, "
+    "Stream-Message-Lengths, Changes-Earliest-Cursor, "
     "Producer-Epoch, Producer-Seq, Producer-Expected-Seq, Producer-Received-Seq"
 )
 
@@ -70,6 +71,7 @@ class App:
         self.settings = settings
         self.clock = clock
         self.events = EventEncoder()
+        self.counted_events = EventEncoder(says_lengths=True)
         self.counters = HttpCounters()
         self.metrics = MetricsPage(self.counters, shard, subscriptions)
         # What keeps the server from working, in words; empty once it works.

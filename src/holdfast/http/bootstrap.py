@@ -70,10 +70,11 @@ async def _answer_whole(slot: Slot, fields: bytes, pieces: AsyncIterator[bytes])
 def _fields(stream: Stream, multipart: Multipart) -> bytes:
     snapshot = stream.snapshot
     offset = b"-1" if snapshot is None else b"%020d" % snapshot.offset
+    lengths = b"json" if stream.media == JSON else b"parts"
     fields = (
         b"Content-Type: %b\r\nCache-Control: no-store\r\nStream-Snapshot-Offset: %b\r\n"
-        b"Stream-Next-Offset: %020d\r\nStream-Up-To-Date: true\r\n"
-        % (multipart.content_type, offset, stream.tail)
+        b"Stream-Next-Offset: %020d\r\nStream-Up-To-Date: true\r\nStream-Message-Lengths: %b\r\n"
+        % (multipart.content_type, offset, stream.tail, lengths)
     )
     return fields + b"Stream-Closed: true\r\n" if stream.closed else fields
 

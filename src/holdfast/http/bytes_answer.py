@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import math
+from functools import partial
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from holdfast.engine.reading import end_of_read, read
-from holdfast.errors import HoldfastError
-from holdfast.http.errors import answer_error
+from holdfast.http.awaiting import answer_later
 from holdfast.protocol.content import JSON
 from holdfast.protocol.etag import matches, read_etag
 from holdfast.protocol.json_mode import array_form
@@ -32,13 +32,21 @@ class ReadRequest(NamedTuple):
     from_now: bool
     # How long a live read may last at most: as long as its token.
     lasts_s: float = math.inf
+    # Whether to tell where messages end, and whether the start was found by counting back.
+    lengths: bool = False
+    from_last: bool = False
 
 
 def answer_bytes(app: App, slot: Slot, asked: ReadRequest, extra_fields: bytes = b"") -> None:
     """Answer with what is stored from the start, or 304 if the client has it already."""
     stream, start = asked.stream, asked.start
     if start < stream.base:
-        _answer_elsewhere(app, slot, asked, extra_fields)
+        # It is in packs, or another stream's.
+        answer_later(
+            slot,
+            partial(app.shard.reader.read, stream, start, asked.bytes_max),
+            lambda found: answer_found(app, slot, asked, found, extra_fields),
+        )
         return
     end = end_of_read(stream, start, asked.bytes_max)
     if _is_known(app, slot, asked, end, extra_fields):
@@ -46,25 +54,12 @@ def answer_bytes(app: App, slot: Slot, asked: ReadRequest, extra_fields: bytes =
     _answer(app, slot, asked, ColdBytes(end, read(stream, start, end)), extra_fields)
 
 
-def _answer_elsewhere(app: App, slot: Slot, asked: ReadRequest, extra_fields: bytes) -> None:
-    """The start is in packs, or another stream's: answer once it was read from there."""
-    gone = False
-
-    def leave() -> None:
-        nonlocal gone
-        gone = True
-
-    def done(result: ColdBytes | HoldfastError) -> None:
-        if gone:
-            return
-        slot.on_gone = None
-        if isinstance(result, HoldfastError):
-            answer_error(slot, result)
-        elif not _is_known(app, slot, asked, result.end, extra_fields):
-            _answer(app, slot, asked, result, extra_fields)
-
-    slot.on_gone = leave
-    app.shard.reader.read(asked.stream, asked.start, asked.bytes_max, done)
+def answer_found(
+    app: App, slot: Slot, asked: ReadRequest, found: ColdBytes, extra_fields: bytes
+) -> None:
+    """Answer with these bytes, or 304 if the client has them already."""
+    if not _is_known(app, slot, asked, found.end, extra_fields):
+        _answer(app, slot, asked, found, extra_fields)
 
 
 def _is_known(app: App, slot: Slot, asked: ReadRequest, end: int, extra_fields: bytes) -> bool:
@@ -93,12 +88,19 @@ def _etag(asked: ReadRequest, end: int) -> bytes:
 def _fields(app: App, asked: ReadRequest, end: int) -> bytes:
     if asked.from_now:
         caching = b"Cache-Control: no-store\r\n"
+    elif asked.from_last:
+        caching = b"Cache-Control: no-store\r\n" + start_field(asked)
     else:
         caching = b"ETag: %b\r\nCache-Control: %b\r\n" % (
             _etag(asked, end),
             _cache_control(app, asked.stream),
         )
     return read_fields(asked.stream, end) + caching
+
+
+def start_field(asked: ReadRequest) -> bytes:
+    """Where the read starts, for clients that cannot know."""
+    return b"Stream-Start-Offset: %020d\r\n" % asked.start if asked.from_last else b""
 
 
 def read_fields(stream: Stream, end: int) -> bytes:

@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from holdfast.errors import StreamNotFoundError
-from holdfast.http.bytes_answer import answer_bytes
+from holdfast.http.bytes_answer import start_field
 from holdfast.http.errors import answer_error
+from holdfast.http.message_lengths import answer_read
 from holdfast.protocol.cursor import JITTER_S_MAX, next_cursor, parse_cursor
 
 if TYPE_CHECKING:
@@ -70,10 +71,10 @@ def _answer(app: App, slot: Slot, asked: ReadRequest) -> None:
         number = next_cursor(parse_cursor(asked.cursor), clock.now_ms(), jitter_s)
         cursor = b"Stream-Cursor: %d\r\n" % number
     if stream.tail > asked.start:
-        answer_bytes(app, slot, asked, cursor)
+        answer_read(app, slot, asked, cursor)
         return
     slot.answer(
         204,
-        b"Stream-Next-Offset: %020d\r\nStream-Up-To-Date: true\r\nCache-Control: no-store\r\n%b"
-        % (stream.tail, b"Stream-Closed: true\r\n" if at_end else cursor),
+        b"Stream-Next-Offset: %020d\r\nStream-Up-To-Date: true\r\nCache-Control: no-store\r\n%b%b"
+        % (stream.tail, b"Stream-Closed: true\r\n" if at_end else cursor, start_field(asked)),
     )

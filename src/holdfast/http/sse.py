@@ -8,65 +8,35 @@ with the first event: as long as that is looked for in packs, it can still becom
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Final
 
-from holdfast.engine.reading import end_of_read, read
+from holdfast.engine.boundaries import message_ends
+from holdfast.engine.reading import end_of_read
 from holdfast.errors import HoldfastError, StreamNotFoundError
+from holdfast.http.bytes_answer import start_field
 from holdfast.http.errors import answer_error
-from holdfast.protocol.content import is_text
+from holdfast.http.event_encoder import Stored
+from holdfast.http.message_lengths import events_field
+from holdfast.protocol.content import JSON, is_text
 from holdfast.protocol.cursor import JITTER_S_MAX, interval_at, next_cursor, parse_cursor
-from holdfast.protocol.offsets import format_offset
-from holdfast.protocol.sse import ENCODING_HEADER, HEARTBEAT, control_event, data_event
+from holdfast.protocol.sse import ENCODING_HEADER, HEARTBEAT
 from holdfast.storage.cold import ColdBytes
 
 if TYPE_CHECKING:
-    from holdfast.engine.stream import Stream
+    from collections.abc import Sequence
+
     from holdfast.http.app import App
     from holdfast.http.bytes_answer import ReadRequest
     from holdfast.http.exchange import Slot
+
+_HEAD: Final = b"Content-Type: text/event-stream\r\nCache-Control: no-cache\r\n"
+_ENCODED_HEAD: Final = _HEAD + ENCODING_HEADER
 
 
 def sse(app: App, slot: Slot, asked: ReadRequest) -> None:
     """Start a reader, which lives until its client, its time or the server ends."""
     app.check_live_readers()
     SseReader(app, slot, asked).start()
-
-
-class Event(NamedTuple):
-    """What a reader at `start` needs next: data up to `end` (none if equal) and a control event."""
-
-    stream: Stream | None
-    start: int
-    end: int
-    cursor: int
-    up_to_date: bool
-    closed: bool
-    data: bytes
-
-
-class EventEncoder:
-    """Encodes what one reader needs next, and keeps it for the others that stand there too."""
-
-    __slots__ = ("last",)
-
-    def __init__(self) -> None:
-        self.last = Event(None, 0, 0, 0, up_to_date=False, closed=False, data=b"")
-
-    def encode(
-        self, stream: Stream, start: int, end: int, cursor: int, stored: bytes | None = None
-    ) -> Event:
-        """The event from `start` to `end`, as the stream is now; `stored` if it was in packs."""
-        up_to_date = end == stream.tail
-        closed = stream.closed and up_to_date
-        last = self.last
-        if last[:-1] == (stream, start, end, cursor, up_to_date, closed):
-            return last
-        data = control_event(format_offset(end), cursor, up_to_date=up_to_date, closed=closed)
-        if end > start:
-            stored = read(stream, start, end) if stored is None else stored
-            data = data_event(stored, stream.media) + data
-        self.last = last = Event(stream, start, end, cursor, up_to_date, closed, data)
-        return last
 
 
 class SseReader:
@@ -77,8 +47,10 @@ class SseReader:
         "_begun",
         "_bytes_max",
         "_ended",
+        "_events",
         "_fetching",
         "_floor",
+        "_head",
         "_offset",
         "_slot",
         "_stream",
@@ -93,6 +65,9 @@ class SseReader:
         self._stream = asked.stream
         self._offset = asked.start
         self._bytes_max = asked.bytes_max
+        self._head = _head(asked)
+        counts = asked.lengths and asked.stream.media != JSON
+        self._events = app.counted_events if counts else app.events
         self._begun = False
         self._ended = False
         self._fetching = False
@@ -120,7 +95,7 @@ class SseReader:
 
         Mostly that is what the reader before it lacked as well, at the same offset and time.
         """
-        last = self._app.events.last
+        last = self._events.last
         stream = self._stream
         if (
             last.stream is stream
@@ -167,23 +142,37 @@ class SseReader:
             self._app.shard.reader.read(self._stream, self._offset, self._bytes_max, self._fetched)
 
     def _fetched(self, result: ColdBytes | HoldfastError) -> None:
+        if isinstance(result, HoldfastError) or not self._events.says_lengths:
+            self._take(result)
+            return
+
+        def located(ends: list[int] | HoldfastError) -> None:
+            if isinstance(ends, HoldfastError):
+                self._take(ends)
+            else:
+                self._take(result, ends)
+
+        message_ends(self._app.shard.reader, self._stream, self._offset, result.end, located)
+
+    def _take(self, result: ColdBytes | HoldfastError, ends: Sequence[int] = ()) -> None:
+        """What was fetched is here: send it."""
         self._fetching = False
         if self._ended:
             return
         if isinstance(result, HoldfastError):
             self._fail(result)
             return
-        self._write(result.end, result.data)
+        self._write(result.end, Stored(result.data, ends))
         if not self._ended:
             self._app.clock.call_soon(self._send)
 
-    def _write(self, end: int, stored: bytes | None = None) -> None:
+    def _write(self, end: int, stored: Stored | None = None) -> None:
         """Send the event up to `end` and its control event; the end of the stream ends this."""
         app, stream = self._app, self._stream
         if not self._begun:
             self._begin()
         cursor = max(self._floor, interval_at(app.clock.now_ms()))
-        self._slot.write(app.events.encode(stream, self._offset, end, cursor, stored).data)
+        self._slot.write(self._events.encode(stream, self._offset, end, cursor, stored).data)
         self._offset = end
         self._written_s = app.clock.monotonic_s()
         if stream.closed and end == stream.tail:
@@ -191,10 +180,7 @@ class SseReader:
 
     def _begin(self) -> None:
         self._begun = True
-        fields = b"Content-Type: text/event-stream\r\nCache-Control: no-cache\r\n"
-        if not is_text(self._stream.media):
-            fields += ENCODING_HEADER
-        self._slot.begin(200, fields)
+        self._slot.begin(200, self._head)
 
     def _fail(self, error: HoldfastError) -> None:
         """Answer with the error; a client that has got events comes back, and is told then."""
@@ -234,3 +220,11 @@ class SseReader:
         self._timer.cancel()
         self._slot.on_gone = self._slot.on_resume = None
         self._app.shard.live.remove(self._stream, self)
+
+
+def _head(asked: ReadRequest) -> bytes:
+    """The header fields of the answer; readers that ask for nothing special share them."""
+    head = _HEAD if is_text(asked.stream.media) else _ENCODED_HEAD
+    if asked.lengths:
+        head += events_field(asked)
+    return head + start_field(asked) if asked.from_last else head

@@ -9,12 +9,16 @@ from __future__ import annotations
 
 import re
 from binascii import b2a_base64
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from holdfast.protocol import content, json_mode
 
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
 HEARTBEAT: Final = b": heartbeat\n\n"
 ENCODING_HEADER: Final = b"Stream-SSE-Data-Encoding: base64\r\n"
+_CONTROL_END: Final = b"}\n\n"
 _LINE_END: Final = re.compile(rb"\r\n|\r|\n")
 
 
@@ -50,4 +54,19 @@ def control_event(next_offset: bytes, cursor: int, *, up_to_date: bool, closed: 
     return b'event: control\ndata:{"streamNextOffset":"%b","streamCursor":"%d"}\n\n' % (
         next_offset,
         cursor,
+    )
+
+
+def with_lengths(control: bytes, start: int, ends: Iterable[int]) -> bytes:
+    """The control event, which also tells how long the messages are that end in the data before.
+
+    The first one is counted from `start`; the bytes are those that are stored.
+    """
+    lengths = []
+    for end in ends:
+        lengths.append(b"%d" % (end - start))
+        start = end
+    return control.removesuffix(_CONTROL_END) + b',"streamMessageLengths":[%b]%b' % (
+        b",".join(lengths),
+        _CONTROL_END,
     )

@@ -3,13 +3,14 @@
 import json
 import re
 from base64 import b64decode
+from itertools import accumulate
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.protocol.json_mode import store_form
-from holdfast.protocol.sse import HEARTBEAT, control_event, data_event
+from holdfast.protocol.sse import HEARTBEAT, control_event, data_event, with_lengths
 
 TEXT = "text/plain"
 JSON = "application/json"
@@ -164,6 +165,16 @@ def test_control_event_is_on_one_line_as_the_upstream_reader_wants_it():
     event = control_event(b"%020d" % 5, 9, up_to_date=True, closed=False)
     assert event.startswith(b'event: control\ndata:{"streamNextOffset":')
     assert event.count(b"\n") == 3
+
+
+@given(st.integers(0, 10**9), st.lists(st.integers(1, 10**9), max_size=5), st.booleans())
+def test_control_event_with_lengths_says_the_same_besides(start, lengths, closed):
+    event = control_event(b"%020d" % 5, 9, up_to_date=True, closed=closed)
+    ends = list(accumulate(lengths, initial=start))[1:]
+    ((name, data),) = parse_event_stream(with_lengths(event, start, ends))
+    ((_, plain),) = parse_event_stream(event)
+    assert name == b"control"
+    assert json.loads(data) == json.loads(plain) | {"streamMessageLengths": lengths}
 
 
 def test_heartbeat_is_a_comment():

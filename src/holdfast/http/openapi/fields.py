@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from holdfast.http.openapi.pieces import FLAG, NUMBER, OFFSET, TEXT, parameter
+from holdfast.http.read import LAST_MAX
 from holdfast.protocol.fields import STREAM_SEQ_BYTES_MAX, TTL_S_MAX
 from holdfast.protocol.producer import ID_BYTES_MAX, NUMBER_MAX
 
@@ -68,8 +69,16 @@ PARAMETERS: Final[dict[str, Json]] = {
         "offset", _START_OR_NOW, "From where to read; `-1` is the start, `now` the tail."
     ),
     "live": _query(
-        "live", {"enum": ["long-poll", "sse"]}, "Wait for what comes; needs `offset` on a stream."
+        "live",
+        {"enum": ["long-poll", "sse"]},
+        "Wait for what comes; needs `offset` or `last` on a stream.",
     ),
+    "last_messages": _query(
+        "last",
+        {"type": "integer", "minimum": 1, "maximum": LAST_MAX},
+        "Start so many messages before the tail; not together with `offset`.",
+    ),
+    "lengths": _query("lengths", FLAG, "Tell where the messages in the answer end."),
     "cursor": _query("cursor", TEXT, "The last `Stream-Cursor`, echoed."),
     "max_bytes": _query(
         "max_bytes", {"type": "integer", "minimum": 1}, "At most this many bytes in an answer."
@@ -156,9 +165,14 @@ def _fields() -> dict[str, Json]:
         "Stream-Cursor": (NUMBER, "To be given back with the next live read."),
         "Stream-Earliest-Offset": (OFFSET, "The earliest offset that can be read."),
         "Stream-Expires-At": (TEXT | {"format": "date-time"}, "When the stream ends."),
+        "Stream-Message-Lengths": (
+            TEXT | {"pattern": "^(json|parts|events|none|[1-9][0-9]*(,[1-9][0-9]*)*)$"},
+            "Of each message that ends here, or how else they are told.",
+        ),
         "Stream-Next-Offset": (OFFSET, "Where to read on."),
         "Stream-SSE-Data-Encoding": ({"const": "base64"}, "How the data of events is written."),
         "Stream-Snapshot-Offset": (_OR_START, "The offset of the snapshot; `-1` if there is none."),
+        "Stream-Start-Offset": (OFFSET, "With `last`: where the read starts."),
         "Stream-TTL": (NUMBER, "Seconds after the last use at which the stream ends."),
         "Stream-Up-To-Date": (FLAG, "Whether this is all there is by now."),
         "WWW-Authenticate": (TEXT, "How to say who one is."),

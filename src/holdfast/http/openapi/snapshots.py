@@ -42,7 +42,7 @@ _BOOTSTRAP: Final = operation(
     {
         200: answer(
             "First the snapshot, empty if there is none; then a part for each message.",
-            ("Stream-Closed",),
+            ("Stream-Closed", "Stream-Message-Lengths"),
             {"multipart/mixed": {"schema": {"type": "string"}}},
             _TOLD,
         )

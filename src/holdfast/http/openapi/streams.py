@@ -20,6 +20,7 @@ from holdfast.http.openapi.pieces import (
     answer,
     as_json,
     event,
+    listed,
     operation,
     parameter,
     preflight,
@@ -74,6 +75,8 @@ SCHEMAS: Final[dict[str, Json]] = {
             "streamCursor": TEXT | {"pattern": "^[0-9]+$"},
             "upToDate": {"const": True},
             "streamClosed": {"const": True},
+            "streamMessageLengths": listed({"type": "integer", "minimum": 1})
+            | {"description": "With `lengths=true`: of the messages that end in the data."},
         },
         "required": ["streamNextOffset"],
     },
@@ -155,26 +158,32 @@ def _append(surface: str, path_errors: tuple[str, ...]) -> Json:
 
 
 def _read(surface: str, path_errors: tuple[str, ...]) -> Json:
-    told = ("ETag", "Stream-Closed", "Stream-Cursor", "Stream-SSE-Data-Encoding")
+    told = (
+        "ETag",
+        "Stream-Closed",
+        "Stream-Cursor",
+        "Stream-Message-Lengths",
+        "Stream-SSE-Data-Encoding",
+    )
     return operation(
         f"read{surface}Stream",
         "Read: catch-up, long-poll or Server-Sent Events.",
         {
             200: answer(
                 "Bytes from the offset on. Events carry the next offset themselves.",
-                (*told, "Stream-Next-Offset", "Stream-Up-To-Date"),
+                (*told, "Stream-Next-Offset", "Stream-Start-Offset", "Stream-Up-To-Date"),
                 _BYTES,
                 "Cache-Control",
             ),
             204: answer(
                 "A long-poll has waited for nothing, or the stream is closed here.",
-                ("Stream-Closed", "Stream-Cursor"),
+                ("Stream-Closed", "Stream-Cursor", "Stream-Start-Offset"),
                 None,
                 "Cache-Control Stream-Next-Offset Stream-Up-To-Date",
             ),
             304: answer(
                 "The client has these bytes.",
-                ("Stream-Closed", "Stream-Cursor", "Stream-Up-To-Date"),
+                ("Stream-Closed", "Stream-Cursor", "Stream-Message-Lengths", "Stream-Up-To-Date"),
                 None,
                 "Cache-Control ETag Stream-Next-Offset",
             ),
@@ -182,7 +191,9 @@ def _read(surface: str, path_errors: tuple[str, ...]) -> Json:
         tag=_TAG,
         need=Need.READ,
         errors=(*path_errors, *LOOK_UP, *COLD, "invalid_offset", "offset_gone"),
-        parameters=parameters("offset", "live", "cursor", "max_bytes", "If-None-Match"),
+        parameters=parameters(
+            "offset", "last_messages", "live", "cursor", "max_bytes", "lengths", "If-None-Match"
+        ),
     )
 
 
