@@ -1,8 +1,24 @@
 """What a server says on stdout when it is ready."""
 
+import json
+import os
+
 from holdfast.settings import Settings
 
-__all__ = ["banner"]
+__all__ = ["banner", "banner_document"]
+
+
+def banner_document(url: str, settings: Settings) -> str:
+    """Return the same for programs, on one line."""
+    in_memory = settings.server.durability == "memory"
+    document = {
+        "url": url,
+        "pid": os.getpid(),
+        "durability": settings.server.durability,
+        "data_dir": None if in_memory else str(settings.server.data_dir.resolve()),
+        "access_control": settings.access.is_on,
+    }
+    return json.dumps(document, ensure_ascii=False)
 
 
 def banner(url: str, settings: Settings) -> str:

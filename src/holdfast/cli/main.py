@@ -6,7 +6,7 @@ Commands are named by import path, so that `holdfast --version` does not load a 
 import sys
 from collections.abc import Sequence
 
-from cyclopts import App, CycloptsError
+from cyclopts import App, CycloptsError, Group, Parameter
 
 from holdfast import __version__
 from holdfast.errors import HoldfastError, SettingsError
@@ -15,6 +15,7 @@ __all__ = ["app", "main", "run"]
 
 EXIT_FAILED = 1
 EXIT_USAGE = 2
+EXIT_INTERRUPTED = 130
 
 app = App(
     name="holdfast",
@@ -22,13 +23,37 @@ app = App(
     version=f"holdfast {__version__}",
     result_action="return_value",
     help_format="plaintext",
+    # The help says what a default means; the value alone often does not.
+    default_parameter=Parameter(show_default=False),
 )
-app.command("holdfast.cli.serve:serve", name="serve", help="Start the server.")
-app.command("holdfast.cli.check:check", name="check", help="Check a data directory, or repair it.")
-app.command("holdfast.cli.config:config", name="config", help="Print the settings in effect.")
-app.command("holdfast.cli.backup:backup", name="backup", help="Copy a data directory to a place.")
-app.command("holdfast.cli.restore:restore", name="restore", help="Turn a backup into data again.")
-app.command("holdfast.cli.token:commands", name="token", help="Make bearer tokens.")
+_SERVER = Group("A server and its data", sort_key=1)
+_STREAMS = Group("Streams", sort_key=2)
+_MORE = Group("More", sort_key=3)
+# Where a command is, its name, what it does, and where the help lists it.
+_COMMANDS = (
+    ("serve:serve", "serve", "Start the server.", _SERVER),
+    ("config:config", "config", "Print the settings in effect.", _SERVER),
+    ("token:commands", "token", "Make bearer tokens.", _SERVER),
+    ("check:check", "check", "Check a data directory, or repair it.", _SERVER),
+    ("backup:backup", "backup", "Copy a data directory to a place.", _SERVER),
+    ("restore:restore", "restore", "Turn a backup into data again.", _SERVER),
+    ("client.streams:create", "create", "Create a stream.", _STREAMS),
+    ("client.append:append", "append", "Append messages: arguments, files, stdin.", _STREAMS),
+    ("client.read:read", "read", "Print a stream from an offset on.", _STREAMS),
+    ("client.read:tail", "tail", "Print the last messages, and those that come.", _STREAMS),
+    ("client.streams:info", "info", "Show what is known of a stream.", _STREAMS),
+    ("client.streams:close", "close", "Close a stream.", _STREAMS),
+    ("client.streams:delete", "delete", "Delete a stream and its data.", _STREAMS),
+    ("client.streams:fork", "fork", "Create a stream from another one.", _STREAMS),
+    ("client.buckets:ls", "ls", "List the streams of a bucket.", _STREAMS),
+    ("client.buckets:bucket", "bucket", "Create, show, delete, watch buckets.", _STREAMS),
+    ("client.snapshots:snapshot", "snapshot", "Publish, get, delete snapshots.", _STREAMS),
+    ("client.snapshots:bootstrap", "bootstrap", "Print a snapshot and what came since.", _STREAMS),
+    ("client.context:context", "context", "Name servers, and choose one.", _MORE),
+    ("completion:completion", "completion", "Print a shell's completion script.", _MORE),
+)
+for _place, _name, _help, _group in _COMMANDS:
+    app.command(f"holdfast.cli.{_place}", name=_name, help=_help, group=_group)
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -41,6 +66,8 @@ def main(arguments: Sequence[str]) -> int:
         return _fail(str(error), EXIT_USAGE)
     except HoldfastError as error:
         return _fail(error.message, EXIT_FAILED)
+    except KeyboardInterrupt:
+        return EXIT_INTERRUPTED
     return code if isinstance(code, int) else 0
 
 

@@ -7,11 +7,13 @@ import logging
 import os
 import resource
 import signal
+from typing import Annotated
 
 import uvloop
+from cyclopts import Parameter
 
 from holdfast.allocator import keep_freed_memory
-from holdfast.cli.banner import banner
+from holdfast.cli.banner import banner, banner_document
 from holdfast.cli.flags import NO_FLAGS, ConfigFile, SettingFlags, load_settings
 from holdfast.cli.logs import set_up_logging
 from holdfast.clock import SystemClock
@@ -28,14 +30,21 @@ logger = logging.getLogger(__name__)
 CLOSE_TIMEOUT_S = 1.5
 
 
-def serve(*, flags: SettingFlags = NO_FLAGS, config: ConfigFile = None) -> int:
+def serve(
+    *,
+    flags: SettingFlags = NO_FLAGS,
+    config: ConfigFile = None,
+    json: Annotated[
+        bool, Parameter(negative="", help="Say where it listens as one JSON document.")
+    ] = False,
+) -> int:
     """Start the server. SIGTERM or SIGINT stops it gracefully, a second one at once."""
     settings = load_settings(config, flags)
     set_up_logging(settings.log)
     _allow_many_files()
     keep_freed_memory()
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        return runner.run(_serve(settings))
+        return runner.run(_serve(settings, as_json=json))
 
 
 def _allow_many_files() -> None:
@@ -45,7 +54,7 @@ def _allow_many_files() -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
 
 
-async def _serve(settings: Settings) -> int:
+async def _serve(settings: Settings, *, as_json: bool) -> int:
     stopping = _stop_on_signals()
     server = Server(settings, SystemClock())
     try:
@@ -54,7 +63,8 @@ async def _serve(settings: Settings) -> int:
         raise HoldfastError(_why_not_started(error, settings)) from error
     try:
         if await _ready_before(server, stopping):
-            print(banner(server.url, settings), flush=True)
+            say = banner_document if as_json else banner
+            print(say(server.url, settings), flush=True)
             await stopping.wait()
     finally:
         await _stop(server, settings)

@@ -3,6 +3,7 @@
 import os
 import sys
 from datetime import UTC, datetime, timedelta
+from json import dumps
 from pathlib import Path
 from typing import Annotated
 
@@ -36,6 +37,7 @@ def create(
     file: Annotated[
         Path | None, Parameter(help="Tokens file to add the entry to; made if it is not there.")
     ] = None,
+    json: Annotated[bool, Parameter(negative="", help="Print one JSON document.")] = False,
 ) -> int:
     """Make a token, and print it this one time: only its hash is kept.
 
@@ -52,9 +54,14 @@ def create(
     entry = token_entry(name, token, scopes, expires_at)
     if file is not None:
         _add(file, entry)
-    print(token)
+    if json:
+        document = {"token": token, "name": name, "scopes": scopes, "entry": entry}
+        print(dumps(document, ensure_ascii=False))
+    else:
+        print(token)
     if file is None:
-        print(f"\n{entry}", end="")
+        if not json:
+            print(f"\n{entry}", end="")
         _say("Put the entry into your tokens file (access.tokens_file), and keep the token safe:")
     else:
         _say(f"The entry is in {file}. Keep the token safe:")

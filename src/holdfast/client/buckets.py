@@ -21,7 +21,7 @@ from holdfast.client.types import (
     StreamInfo,
 )
 from holdfast.client.urls import below
-from holdfast.errors import BadAnswerError, HoldfastError
+from holdfast.errors import BadAnswerError, HoldfastError, OutboundError
 from holdfast.protocol.offsets import START
 from holdfast.protocol.sse_parser import SseParser
 
@@ -125,14 +125,18 @@ class Bucket:
             answer = await self._calls.request("GET", url, params=asked, timeout_s=limit_s)
             yield _decode(answer.body, ChangePage)
             return
-        parser = SseParser()
+        parser, seen = SseParser(), False
         async with self._calls.stream(
             "GET", url, params=params | {"live": "sse"}, silence_s=limit_s
         ) as stream:
             async for piece in stream.chunks():
                 for event in parser.feed(piece):
                     if event.kind == "changes":
+                        seen = True
                         yield _decode(event.data, ChangePage)
+        if not seen:
+            # Servers begin with an event: the next attempt comes after a pause.
+            raise OutboundError("An SSE connection ended without a single event.")
 
     async def scan(self, *, after: str = "", until: str = "", prefix: str = "") -> ScanPlan:
         """The plan to read everything that was appended after one cursor and up to another."""
@@ -189,5 +193,5 @@ def _decode(body: bytes, kind: type[T]) -> T:
 def _decoded(decode: Callable[[bytes], T], body: bytes) -> T:
     try:
         return decode(body)
-    except msgspec.MsgspecError as error:
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
         raise BadAnswerError(f"The answer cannot be understood: {error}.") from None

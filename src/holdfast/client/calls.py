@@ -11,7 +11,7 @@ from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, M
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Final
-from urllib.parse import urljoin
+from urllib.parse import urljoin, urlsplit
 
 from holdfast.client.auth import Auth
 from holdfast.client.failures import error_of
@@ -131,7 +131,7 @@ class Calls:
                 target = _redirected(target, answer.headers)
                 continue
             if answer.status >= 400:
-                raise error_of(answer.status, answer.headers, answer.body)
+                raise error_of(answer.status, answer.headers, answer.body, _asked(method, url))
             return answer
         raise BadAnswerError(f"More than {REDIRECTS_MAX} redirects.")
 
@@ -156,15 +156,15 @@ class Calls:
                 method, target, sent, body, silence_s=limit_s
             ) as first:
                 if first.status != 401:
-                    yield await _checked(first)
+                    yield await _checked(first, _asked(method, url))
                     return
                 told = dict(first.headers)
-                error = await _error(first)
+                error = await _error(first, _asked(method, url))
             if not await self._refresh(method, target, told):
                 raise error
             sent = await self._all_headers(method, target, url, headers)
         async with self._outbound.stream(method, target, sent, body, silence_s=limit_s) as answer:
-            yield await _checked(answer)
+            yield await _checked(answer, _asked(method, url))
 
     async def _url(self, url: str, params: Mapping[str, str] | None) -> str:
         own = {name: await _value_of(value) for name, value in self._params.items()}
@@ -195,18 +195,23 @@ async def _value_of(value: Value) -> str:
     return await got if inspect.isawaitable(got) else got
 
 
-async def _checked(answer: OutboundStream) -> OutboundStream:
+async def _checked(answer: OutboundStream, asked: str) -> OutboundStream:
     if answer.status >= 300:
-        raise await _error(answer)
+        raise await _error(answer, asked)
     return answer
 
 
-async def _error(answer: OutboundStream) -> HoldfastError:
+async def _error(answer: OutboundStream, asked: str) -> HoldfastError:
     try:
         body = await answer.read(ERROR_BYTES_MAX)
     except OutboundError:
         body = b""
-    return error_of(answer.status, dict(answer.headers), body)
+    return error_of(answer.status, dict(answer.headers), body, asked)
+
+
+def _asked(method: str, url: str) -> str:
+    """What an error says was asked for: not the query, which may hold secrets."""
+    return f"{method} {urlsplit(url).path or '/'}"
 
 
 def _redirected(url: str, headers: Mapping[str, str]) -> str:

@@ -58,12 +58,19 @@ _BY_STATUS: Final[dict[int, type[HoldfastError]]] = {
 }
 
 
-def error_of(status: int, headers: Mapping[str, str], body: bytes) -> HoldfastError:
-    """The error that an answer stands for."""
+def error_of(
+    status: int, headers: Mapping[str, str], body: bytes, asked: str = ""
+) -> HoldfastError:
+    """The error that an answer stands for; `asked` says to what, where the server does not."""
     said = _said(body)
     known = _CLASSES.get(str(said.get("code", "")))
     cls = known or _class_of(status, headers)
-    message = str(said.get("message") or "") or f"The server answered {status}{_quote(body)}."
+    message = str(said.get("message") or "")
+    if not message and cls is StreamNotFoundError and asked:
+        # The answer to HEAD has no body to say so.
+        message = f"There is no stream at {asked.partition(' ')[2]}."
+    elif not message:
+        message = f"The server answered {status}{asked and f' to {asked}'}{_quote(body)}."
     error = cls.__new__(cls)
     HoldfastError.__init__(error, message)
     if error.status != status:

@@ -101,7 +101,10 @@ def is_exact(batch: Batch) -> bool:
 
     To be seen only where the server counts offsets in bytes, and says so.
     """
-    if batch.lengths is None or batch.lengths == JSON_LENGTHS or not batch.offset.isdigit():
+    if batch.lengths is None or batch.lengths == JSON_LENGTHS:
+        return True
+    offsets = batch.offset + batch.next_offset
+    if not (batch.offset and batch.next_offset and offsets.isascii() and offsets.isdigit()):
         return True
     return int(batch.next_offset) - int(batch.offset) == len(batch.data)
 
@@ -109,5 +112,5 @@ def is_exact(batch: Batch) -> bool:
 def _parse_control(event: SseEvent) -> _Control:
     try:
         return _decode_control(event.data)
-    except msgspec.MsgspecError as error:
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
         raise BadAnswerError(f"A control event cannot be understood: {error}.") from None

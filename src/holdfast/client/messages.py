@@ -86,7 +86,7 @@ class Batch(msgspec.Struct, frozen=True):
 def _parse(data: bytes) -> Any:
     try:
         return _decode_json(data)
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise BadAnswerError(f"This is not JSON: {error}.") from None
 
 
@@ -115,8 +115,8 @@ class Assembler:
     def _cut(self, batch: Batch, lengths: tuple[int, ...]) -> list[Message]:
         data = batch.data
         width = len(batch.next_offset)
-        start = _position(batch.next_offset) - len(data)
-        if sum(lengths) > len(data) or start < 0:
+        start = _position_before_end(batch, len(data))
+        if sum(lengths) > len(data) or min(lengths, default=0) < 0:
             raise BadAnswerError("The lengths of the messages exceed the answer.")
         messages = []
         at = 0
@@ -151,7 +151,7 @@ class Assembler:
     ) -> list[Message]:
         width = len(batch.next_offset)
         total = sum(len(payload) + PREFIX_BYTES for payload in payloads)
-        at = _position(batch.next_offset) - pending_bytes - total
+        at = _position_before_end(batch, pending_bytes + total)
         messages = []
         for payload in payloads:
             end = at + PREFIX_BYTES + len(payload)
@@ -170,7 +170,7 @@ def _elements(batch: Batch) -> list[Message]:
     if not payloads:
         return []
     if batch.lengths == JSON_LENGTHS:
-        at = _position(batch.next_offset) - sum(map(len, payloads)) - len(payloads)
+        at = _position_before_end(batch, sum(map(len, payloads)) + len(payloads))
         # SSE turns CRLF between the tokens of a message into LF: then the count is too small.
         if not batch.offset.isdigit() or at == int(batch.offset):
             return _counted(payloads, at, len(batch.next_offset))
@@ -189,10 +189,15 @@ def _counted(payloads: list[bytes], at: int, width: int) -> list[Message]:
     return messages
 
 
-def _position(offset: str) -> int:
+def _position_before_end(batch: Batch, size_bytes: int) -> int:
+    """So many bytes before where the batch ends."""
+    offset = batch.next_offset
     if not (offset.isascii() and offset.isdigit()):
         raise BadAnswerError(f"The server tells lengths, but its offset {offset[:40]!r} is none.")
-    return int(offset)
+    position = int(offset) - size_bytes
+    if position < 0:
+        raise BadAnswerError("The lengths of the messages exceed the answer's offset.")
+    return position
 
 
 def parse_lengths(text: str | None) -> Lengths | None:

@@ -5,7 +5,8 @@ Rules:
 - Messages gather in a batch until it is large enough or old enough. A batch is one request with one
   sequence number; what is in it never changes again.
 - Several batches are under way at once. One that overtakes another is refused with a gap, waits
-  for those before it, and is sent again.
+  for those before it, and is sent again; then fewer are under way, for a while. The one that
+  closes the stream goes alone: a closed stream would refuse what has to be sent again.
 - A batch is sent again after network errors and passing answers: the server recognises it.
 - The first batch goes alone. Its answer tells up to which number the server has batches of this
   producer and epoch already: those are not sent at all.
@@ -57,6 +58,11 @@ class ProducerLimits:
     # Whether messages of a byte stream may become one append.
     joins: bool = False
 
+    def __post_init__(self) -> None:
+        for name in ("batch_bytes", "batch_messages", "in_flight", "pending_bytes_max"):
+            if getattr(self, name) < 1:
+                raise InvalidRequestError(f"{name} is {getattr(self, name)}: expected 1 or more.")
+
 
 class _Batch:
     __slots__ = ("close", "count", "in_doubt", "messages", "seq", "size_bytes")
@@ -91,6 +97,8 @@ class Producer:
     ) -> None:
         if not producer_id:
             raise InvalidRequestError("A producer needs an id.")
+        if epoch < 0:
+            raise InvalidRequestError(f"The epoch of a producer is 0 or more, not {epoch}.")
         self.producer_id = producer_id
         self.epoch = epoch
         # Messages that the server has, as far as is known.
@@ -113,7 +121,8 @@ class Producer:
         self._claimed_epoch = 0
         self._next_seq = 0
         self._server_seq = -1
-        self._confirmed = False
+        # How many may be under way at present; the first goes alone.
+        self._window = 1.0
         self._error: HoldfastError | None = None
         self._closed = False
         self._progress = asyncio.Event()
@@ -168,7 +177,14 @@ class Producer:
             self._stop()
 
     async def close_stream(self, message: Any = None) -> Appended | None:
-        """Close the stream behind everything so far, with a last message if there is one."""
+        """Close the stream behind everything so far, with a last message if there is one.
+
+        Once that is done, closing it again changes nothing.
+        """
+        if self._closed:
+            if message is None and self.last is not None and self.last.closed:
+                return self.last
+            raise self._error or InvalidRequestError("The producer is closed.")
         if not self._media:
             await self._prepare()
         if message is not None:
@@ -212,8 +228,9 @@ class Producer:
 
     def _start(self) -> None:
         """Send what may be sent now."""
-        in_flight = self._limits.in_flight if self._confirmed else 1
-        while self._queue and len(self._flying) < in_flight and not self._fenced:
+        while self._queue and len(self._flying) < int(self._window) and not self._fenced:
+            if self._queue[0].close and self._flying:
+                return
             batch = self._queue.popleft()
             batch.seq = self._next_seq
             self._next_seq += 1
@@ -231,7 +248,7 @@ class Producer:
             self._refused(batch, error)
             return
         self._flying.pop(batch, None)
-        self._confirmed = True
+        self._window = min(self._limits.in_flight, self._window + 1 / self._window)
         self.last = answer
         if answer.producer_seq is not None:
             self._server_seq = max(self._server_seq, answer.producer_seq)
@@ -255,6 +272,7 @@ class Producer:
             except ProducerGapError:
                 if alone:
                     raise
+                self._window = max(1.0, self._window / 2)
                 await self._until(lambda: not self._before(batch))
             except HoldfastError as error:
                 if not may_repeat(error, repeatable=True):
@@ -292,7 +310,7 @@ class Producer:
         self._queue.extendleft(reversed(self._fenced))
         self._fenced.clear()
         self.epoch = self._claimed_epoch
-        self._next_seq, self._server_seq, self._confirmed = 0, -1, False
+        self._next_seq, self._server_seq, self._window = 0, -1, 1.0
         self._start()
 
     def _fail(self, error: HoldfastError) -> None:

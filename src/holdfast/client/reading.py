@@ -76,6 +76,8 @@ class Reading:
         self._at = offset
         self._uses_sse = live in {True, "sse"}
         self._follows = False
+        # The last messages so far, while a server that cannot start there gets there.
+        self._passes_over: list[Message] | None = None
         self._empty_connections = 0
         self._open: AsyncGenerator[object, None] | None = None
 
@@ -135,9 +137,12 @@ class Reading:
     async def _message_lists(self) -> AsyncGenerator[list[Message], None]:
         self._wants_lengths = True
         assembler = Assembler(self._framing)
+        wanted = self._last
         async with aclosing(self._batches()) as batches:
             async for batch in batches:
                 messages = assembler.feed(batch)
+                if self._passes_over is not None:
+                    messages = self._last_of(messages, wanted)
                 if messages:
                     self.offset = messages[-1].next_offset
                     yield messages
@@ -188,9 +193,21 @@ class Reading:
 
     async def _catch_up(self) -> Batch:
         answer = await self._calls.request("GET", self._url, params=self._params())
+        batch = batch_of(answer, self._at)
         if self._last is not None and "stream-start-offset" not in answer.headers:
-            raise InvalidRequestError("This server cannot start a read at the last messages.")
-        return batch_of(answer, self._at)
+            if not self._wants_lengths:
+                raise InvalidRequestError("This server cannot start a read at the last messages.")
+            self._passes_over = []
+        return batch
+
+    def _last_of(self, messages: list[Message], wanted: int | None) -> list[Message]:
+        """The server starts at the beginning: pass over everything up to the last messages."""
+        assert self._passes_over is not None
+        self._passes_over = (self._passes_over + messages)[-(wanted or 1) :]
+        if not self.up_to_date:
+            return []
+        messages, self._passes_over = self._passes_over, None
+        return messages
 
     async def _follow(self) -> AsyncGenerator[Batch, None]:
         """Follow live until the stream is closed, or catching up is needed again."""

@@ -7,7 +7,13 @@ from dataclasses import dataclass
 from typing import Final
 
 from holdfast.clock import Clock
-from holdfast.errors import BadAnswerError, CommitUnknownError, HoldfastError, OutboundError
+from holdfast.errors import (
+    BadAnswerError,
+    CommitUnknownError,
+    HoldfastError,
+    InvalidRequestError,
+    OutboundError,
+)
 
 # Answers after which the same request can succeed.
 RETRIED: Final = frozenset({408, 425, 429, 500, 502, 503, 504})
@@ -25,6 +31,14 @@ class Retry:
     max_s: float = 5.0
     # A server that asks for a longer pause is not waited for.
     retry_after_max_s: float = 60.0
+
+    def __post_init__(self) -> None:
+        if self.attempts < 1:
+            raise InvalidRequestError(f"attempts is {self.attempts}: there is at least one.")
+        if self.first_s <= 0:
+            raise InvalidRequestError(f"first_s is {self.first_s:g}: a pause takes time.")
+        if self.max_s < self.first_s:
+            raise InvalidRequestError(f"max_s is {self.max_s:g}: less than first_s.")
 
     def delay_s(self, failures: int, error: HoldfastError, clock: Clock) -> float | None:
         """How long to wait after so many failures in a row; None to give up."""

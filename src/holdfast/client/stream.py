@@ -15,7 +15,7 @@ from holdfast.client.reading import Live, Reading
 from holdfast.client.retry import Retry
 from holdfast.client.snapshots import Bootstrap, Snapshots, open_bootstrap
 from holdfast.client.types import Appended, Created, ProducerStamp, StreamHead
-from holdfast.errors import ContentTypeMismatchError
+from holdfast.errors import ConflictError, ContentTypeMismatchError
 from holdfast.protocol.content import media_type
 from holdfast.protocol.offsets import START
 
@@ -169,9 +169,10 @@ class Stream:
                 repeatable=producer is not None or not body,
                 retry=retry,
             )
-        except ContentTypeMismatchError:
-            # The name may be that of a new stream by now.
-            self.content_type = None
+        except ConflictError as error:
+            # The name may be that of a new stream by now; other servers have no code for that.
+            if type(error) in {ConflictError, ContentTypeMismatchError}:
+                self.content_type = None
             raise
         # A close without data is 204 in any case.
         return _appended(answer, duplicate=producer is not None and bool(body))

@@ -5,6 +5,7 @@ The libraries' own messages are not repeated: they may quote headers and URLs.
 
 from __future__ import annotations
 
+import os
 import ssl
 from collections.abc import Iterator
 
@@ -27,7 +28,9 @@ def _what_happened(error: Exception) -> str:
         if isinstance(cause, ssl.SSLError):
             return f"does not speak TLS as it should: {cause.reason or 'the handshake failed'}"
         if isinstance(cause, OSError) and cause.strerror and isinstance(error, httpx.ConnectError):
-            return f"cannot be connected to: {cause.strerror}"
+            # asyncio puts a text of its own, with the address in it, in the place of the system's.
+            reason = os.strerror(cause.errno) if cause.errno else cause.strerror
+            return f"cannot be connected to: {reason}"
     match error:
         case httpx.ConnectTimeout():
             return "did not take the connection in time"

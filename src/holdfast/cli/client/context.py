@@ -1,0 +1,98 @@
+"""`holdfast context …`: named servers."""
+
+from __future__ import annotations
+
+import os
+from typing import Annotated
+
+from cyclopts import App, Parameter
+
+from holdfast.cli.client.contexts import (
+    Context,
+    check_name,
+    contexts_path,
+    load_contexts,
+    save_contexts,
+)
+from holdfast.cli.client.output import Output
+from holdfast.client.urls import parse_base
+
+__all__ = ["context"]
+
+context = App(name="context", help="Name servers, and choose one.", help_format="plaintext")
+Name = Annotated[str, Parameter(help="Name of the context.")]
+AsJson = Annotated[bool, Parameter(negative="", help="Print JSON, one document a line.")]
+
+
+@context.command
+def add(
+    name: Name,
+    url: Annotated[str, Parameter(help="The server's URL.")],
+    /,
+    *,
+    token: Annotated[str, Parameter(help="Bearer token to keep in the file.")] = "",
+    token_file: Annotated[str, Parameter(help="File to read the token from, each time.")] = "",
+    ca_file: Annotated[str, Parameter(help="Certificates to trust, PEM.")] = "",
+    use: Annotated[bool, Parameter(negative="", help="Use it from now on.")] = False,
+    json: AsJson = False,
+) -> int:
+    """Add a server under a name, or change it; the first one is used from then on."""
+    check_name(name)
+    parse_base(url)
+    path = contexts_path(os.environ)
+    known = load_contexts(path)
+    known.contexts[name] = Context(url, token, token_file, ca_file)
+    if use or not known.current:
+        known.current = name
+    save_contexts(path, known)
+    _output(json).say(
+        {"context": name, "url": url, "current": known.current == name},
+        f"{name} is {url}" + (", and in use" if known.current == name else ""),
+    )
+    return 0
+
+
+@context.command
+def use(name: Name, /, *, json: AsJson = False) -> int:
+    """Use a server from now on."""
+    path = contexts_path(os.environ)
+    known = load_contexts(path)
+    found = known.find(name)
+    known.current = name
+    save_contexts(path, known)
+    _output(json).say({"context": name, "url": found.url, "current": True}, f"using {found.url}")
+    return 0
+
+
+@context.command(name="list")
+def list_(*, json: AsJson = False) -> int:
+    """List the servers; a star marks the one in use. Tokens are not shown."""
+    known = load_contexts(contexts_path(os.environ))
+    output = _output(json)
+    for name, found in sorted(known.contexts.items()):
+        is_current = name == known.current
+        output.show(
+            {"context": name, "url": found.url, "current": is_current},
+            f"{'*' if is_current else ' '} {name:16} {found.url}",
+        )
+    if not known.contexts:
+        output.notice("There are none. Add one with: holdfast context add NAME URL")
+    return 0
+
+
+@context.command
+def remove(name: Name, /, *, json: AsJson = False) -> int:
+    """Forget a server."""
+    path = contexts_path(os.environ)
+    known = load_contexts(path)
+    known.find(name)
+    del known.contexts[name]
+    if known.current == name:
+        known.current = ""
+    save_contexts(path, known)
+    _output(json).say({"context": name, "removed": True}, f"forgot {name}")
+    return 0
+
+
+def _output(as_json: bool) -> Output:
+    return Output(as_json=as_json, quiet=False)
