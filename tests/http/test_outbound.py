@@ -12,7 +12,6 @@ from hypercorn.asyncio import serve as serve_hypercorn
 from hypercorn.config import Config
 
 from holdfast.errors import OutboundError, OutboundRefusedError
-from holdfast.net import outbound as outbound_module
 from holdfast.net.outbound import Outbound
 from holdfast.net.targets import TargetPolicy
 from tests.http.loopback import answer, serving
@@ -469,9 +468,7 @@ def test_an_answer_can_be_taken_in_pieces_and_left_early():
     run(scenario())
 
 
-def test_calls_under_way_are_limited(monkeypatch):
-    monkeypatch.setattr(outbound_module, "CALLS_MAX", 2)
-
+def test_calls_under_way_are_limited():
     async def scenario():
         gate = asyncio.Event()
 
@@ -479,7 +476,7 @@ def test_calls_under_way_are_limited(monkeypatch):
             await gate.wait()
             writer.write(answer("200 OK"))
 
-        async with serving(wait) as server, calling() as outbound:
+        async with serving(wait) as server, calling(calls_max=2) as outbound:
             url = f"http://127.0.0.1:{server.port}/"
             first = [asyncio.create_task(get(outbound, url)) for _ in range(2)]
             while len(server.heads) < 2:

@@ -23,8 +23,13 @@ class Auth(Protocol):
     async def header(self, method: str, url: str) -> str | None:
         """The header's value for this request, or None for none."""
 
-    async def refresh(self, method: str, url: str, headers: Mapping[str, str]) -> bool:
-        """The server answered 401 with these headers: whether it is worth asking again."""
+    async def refresh(
+        self, method: str, url: str, headers: Mapping[str, str], refused: str | None
+    ) -> bool:
+        """Whether it is worth asking again, after a 401 with these headers.
+
+        `refused` is what was sent: by now there may be something newer.
+        """
 
 
 class Basic:
@@ -37,7 +42,9 @@ class Basic:
         """The same for every request."""
         return self._value
 
-    async def refresh(self, method: str, url: str, headers: Mapping[str, str]) -> bool:
+    async def refresh(
+        self, method: str, url: str, headers: Mapping[str, str], refused: str | None
+    ) -> bool:
         """A wrong password stays wrong."""
         return False
 
@@ -58,11 +65,13 @@ class Bearer:
             await self._renew("")
         return f"Bearer {self._token}"
 
-    async def refresh(self, method: str, url: str, headers: Mapping[str, str]) -> bool:
+    async def refresh(
+        self, method: str, url: str, headers: Mapping[str, str], refused: str | None
+    ) -> bool:
         """Get another token, if there is a way to."""
         if self._fetch is None:
             return False
-        await self._renew(self._token)
+        await self._renew((refused or "").removeprefix("Bearer "))
         return True
 
     async def _renew(self, stale: str) -> None:
@@ -84,6 +93,8 @@ class Digest:
         """The answer to the last challenge, for this request."""
         return self._digest.authorization(method, url)
 
-    async def refresh(self, method: str, url: str, headers: Mapping[str, str]) -> bool:
-        """Take the challenge up, unless it is the same answer that was refused."""
+    async def refresh(
+        self, method: str, url: str, headers: Mapping[str, str], refused: str | None
+    ) -> bool:
+        """Take the challenge up, if it is one that can be answered."""
         return self._digest.take_challenge(method, url, headers) is not None

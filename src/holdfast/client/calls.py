@@ -19,7 +19,7 @@ from holdfast.client.retry import Retry, may_repeat, pause
 from holdfast.client.urls import same_origin, with_query
 from holdfast.clock import Clock
 from holdfast.errors import BadAnswerError, HoldfastError, OutboundError
-from holdfast.net.outbound import Outbound, OutboundResponse, OutboundStream
+from holdfast.net.outbound import Outbound, OutboundResponse, OutboundStream, joined
 
 # A value, or a function (async or not) that is called for every request anew.
 Value = str | Callable[[], str | Awaitable[str]]
@@ -111,29 +111,21 @@ class Calls:
         body: bytes,
         timeout_s: float | None,
     ) -> Answer:
-        limit_s = timeout_s or self.timeouts.request_s
-        refreshed = False
-        target = await self._url(url, params)
-        for _ in range(REDIRECTS_MAX + 2):
+        route = _Route(method, url, await self._url(url, params), self._auth)
+        while True:
             answer = await self._outbound.request(
                 method,
-                target,
-                await self._all_headers(method, target, url, headers),
+                route.target,
+                await self._all_headers(route, headers),
                 body,
-                timeout_s=limit_s,
+                timeout_s=timeout_s or self.timeouts.request_s,
                 bytes_max=self._answer_bytes_max,
             )
-            if answer.status == 401 and not refreshed and same_origin(url, target):
-                refreshed = True
-                if await self._refresh(method, target, answer.headers):
-                    continue
-            if answer.status in _REDIRECTS and method in {"GET", "HEAD"}:
-                target = _redirected(target, answer.headers)
+            if await route.goes_on(answer.status, answer.headers):
                 continue
-            if answer.status >= 400:
+            if answer.status >= 300:
                 raise error_of(answer.status, answer.headers, answer.body, _asked(method, url))
             return answer
-        raise BadAnswerError(f"More than {REDIRECTS_MAX} redirects.")
 
     @asynccontextmanager
     async def stream(
@@ -147,45 +139,74 @@ class Calls:
         silence_s: float | None = None,
     ) -> AsyncIterator[OutboundStream]:
         """An answer whose body is still to come; an error answer is raised. Never repeated."""
-        target = await self._url(url, params)
+        route = _Route(method, url, await self._url(url, params), self._auth)
         limit_s = silence_s or self.timeouts.silence_s
-        sent = await self._all_headers(method, target, url, headers)
-        if self._auth is not None and isinstance(body, bytes):
-            # A first try that is refused leads to a second one with other credentials.
+        while True:
+            sent = await self._all_headers(route, headers)
             async with self._outbound.stream(
-                method, target, sent, body, silence_s=limit_s
-            ) as first:
-                if first.status != 401:
-                    yield await _checked(first, _asked(method, url))
-                    return
-                told = dict(first.headers)
-                error = await _error(first, _asked(method, url))
-            if not await self._refresh(method, target, told):
-                raise error
-            sent = await self._all_headers(method, target, url, headers)
-        async with self._outbound.stream(method, target, sent, body, silence_s=limit_s) as answer:
-            yield await _checked(answer, _asked(method, url))
+                method, route.target, sent, body, silence_s=limit_s
+            ) as answer:
+                # A body in pieces can be sent only once.
+                if isinstance(body, bytes) and await route.goes_on(
+                    answer.status, joined(answer.headers)
+                ):
+                    continue
+                yield await _checked(answer, _asked(method, url))
+                return
 
     async def _url(self, url: str, params: Mapping[str, str] | None) -> str:
         own = {name: await _value_of(value) for name, value in self._params.items()}
         return with_query(url, own | dict(params or {}))
 
     async def _all_headers(
-        self, method: str, target: str, asked: str, headers: Mapping[str, str] | None
+        self, route: _Route, headers: Mapping[str, str] | None
     ) -> dict[str, str]:
         """What is sent: credentials and the user's own headers only to the server they are for."""
-        if not same_origin(target, asked):
+        if not route.is_at_home:
             return dict(headers or {})
         sent = {name: await _value_of(value) for name, value in self._headers.items()}
         sent |= headers or {}
-        if self._auth is not None:
-            authorization = await self._auth.header(method, target)
-            if authorization is not None:
-                sent["Authorization"] = authorization
+        authorization = await route.authorization()
+        if authorization is not None:
+            sent["Authorization"] = authorization
         return sent
 
-    async def _refresh(self, method: str, url: str, headers: Mapping[str, str]) -> bool:
-        return self._auth is not None and await self._auth.refresh(method, url, headers)
+
+class _Route:
+    """The way of one request: along redirects, and once more if its credentials are refused."""
+
+    def __init__(self, method: str, url: str, target: str, auth: Auth | None) -> None:
+        self.target = target
+        self._method = method
+        self._url = url
+        self._auth = auth
+        self._sent: str | None = None
+        self._refreshed = False
+        self._redirects = 0
+
+    @property
+    def is_at_home(self) -> bool:
+        """Whether it has not been led to another server."""
+        return same_origin(self._url, self.target)
+
+    async def authorization(self) -> str | None:
+        """The credentials for where it goes now."""
+        if self._auth is not None:
+            self._sent = await self._auth.header(self._method, self.target)
+        return self._sent
+
+    async def goes_on(self, status: int, headers: Mapping[str, str]) -> bool:
+        """Whether such an answer is not the last: then the request is to be sent once more."""
+        if status == 401 and self._auth is not None and self.is_at_home and not self._refreshed:
+            self._refreshed = True
+            return await self._auth.refresh(self._method, self.target, headers, self._sent)
+        if status not in _REDIRECTS or self._method not in {"GET", "HEAD"}:
+            return False
+        if self._redirects == REDIRECTS_MAX:
+            raise BadAnswerError(f"More than {REDIRECTS_MAX} redirects.")
+        self._redirects += 1
+        self.target = _redirected(self.target, headers)
+        return True
 
 
 async def _value_of(value: Value) -> str:
@@ -215,6 +236,9 @@ def _asked(method: str, url: str) -> str:
 
 
 def _redirected(url: str, headers: Mapping[str, str]) -> str:
-    if "location" not in headers:
-        raise BadAnswerError("A redirect without a Location.")
-    return urljoin(url, headers["location"])
+    try:
+        target = urljoin(url, headers["location"])
+        _ = urlsplit(target).port
+    except (KeyError, ValueError):
+        raise BadAnswerError("A redirect without a Location that is a URL.") from None
+    return target

@@ -20,6 +20,8 @@ from holdfast.net.targets import AnyTarget
 DEFAULT_URL: Final = "http://127.0.0.1:4437"
 STREAMS_PATH: Final = "/v1/stream"
 CONNECTIONS_MAX: Final = 4096
+# Those that wait for a connection, too.
+CALLS_MAX: Final = 65_536
 # Servers other than ours may answer with a whole stream at once.
 ANSWER_BYTES_MAX: Final = 1024 * 1024 * 1024
 
@@ -59,7 +61,9 @@ class Client:
             auth = Basic(address.username, address.password)
         self.url = address.base
         self._streams_url = address.base + "/" + streams_path.strip("/")
-        self._outbound = Outbound(AnyTarget(), tls=tls, connections_max=connections_max)
+        self._outbound = Outbound(
+            AnyTarget(), tls=tls, connections_max=connections_max, calls_max=CALLS_MAX
+        )
         self._calls = Calls(
             self._outbound,
             clock or SystemClock(),

@@ -24,12 +24,14 @@ from holdfast.errors import (
     MethodNotAllowedError,
     NotFoundError,
     OffsetGoneError,
+    OutboundError,
     PayloadTooLargeError,
     PreconditionFailedError,
     ProducerFencedError,
     ProducerGapError,
     RateLimitedError,
     RequestTimeoutError,
+    StoreError,
     StreamClosedError,
     StreamNotFoundError,
     UnauthorizedError,
@@ -38,6 +40,7 @@ from holdfast.errors import (
 )
 
 MESSAGE_CHARACTERS_MAX: Final = 500
+DIGITS_MAX: Final = 40
 _CLASSES: Final = error_classes()
 _BY_STATUS: Final[dict[int, type[HoldfastError]]] = {
     400: InvalidRequestError,
@@ -50,6 +53,7 @@ _BY_STATUS: Final[dict[int, type[HoldfastError]]] = {
     410: GoneError,
     412: PreconditionFailedError,
     413: PayloadTooLargeError,
+    425: UnavailableError,
     429: RateLimitedError,
     431: HeadersTooLargeError,
     502: UnavailableError,
@@ -133,16 +137,21 @@ def _set_details(error: HoldfastError, headers: Mapping[str, str], said: dict[st
         case AlreadyClaimedError():
             error.holder = str(said.get("current_holder", ""))
             error.generation = _number(str(said.get("generation", "")))
+        case OutboundError():
+            # It was another call, made by the server, that failed: this one was carried out.
+            error.sent = True
+        case StoreError():
+            error.advice = ""
         case _:
             pass
-    if "retry-after" in headers:
-        # In seconds; a date is left to the back-off.
-        error.retry_after_s = _number(headers["retry-after"])  # type: ignore[attr-defined]
+    # In seconds; a date is left to the back-off. What a class says by itself is not what was said.
+    error.retry_after_s = max(0, _number(headers.get("retry-after")))  # type: ignore[attr-defined]
 
 
 def _number(text: str | None) -> int:
     """A number that a header holds; -1 if it holds none."""
-    return int(text) if text and text.isascii() and text.isdigit() else -1
+    is_number = text and len(text) <= DIGITS_MAX and text.isascii() and text.isdigit()
+    return int(text or "") if is_number else -1
 
 
 def is_missing(error: HoldfastError) -> bool:

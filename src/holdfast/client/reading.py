@@ -129,6 +129,8 @@ class Reading:
         return items
 
     async def _all_batches(self) -> AsyncGenerator[Batch, None]:
+        # By their lengths alone it shows whether SSE has changed line ends.
+        self._wants_lengths = self._uses_sse
         async with aclosing(self._batches()) as batches:
             async for batch in batches:
                 self.offset = batch.next_offset

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import NamedTuple
+from operator import itemgetter
+from typing import Final, NamedTuple
 from urllib.parse import parse_qsl, quote, unquote, urlencode, urlsplit, urlunsplit
 
 from holdfast.errors import InvalidRequestError
 from holdfast.protocol.names import DEFAULT_BUCKET
 
 # What may stand in a path as it is; everything else is percent-encoded.
-_SAFE = "/:@!$&'()*+,;=~"
+_SAFE: Final = "/:@!$&'()*+,;=~"
+_PORTS: Final = {"http": 80, "https": 443}
 
 
 class Address(NamedTuple):
@@ -23,16 +25,23 @@ class Address(NamedTuple):
 
 def parse_base(url: str) -> Address:
     """Take a server's URL apart: no query, no slash at its end, no user left in it."""
-    parts = urlsplit(url if "//" in url else f"http://{url}")
-    if parts.scheme not in {"http", "https"} or not parts.hostname:
-        raise InvalidRequestError(
-            f"{url[:80]!r} is no server's URL: expected http://HOST:PORT or https://HOST."
-        )
+    try:
+        parts = urlsplit(url if "//" in url else f"http://{url}")
+    except ValueError:  # brackets that hold no address
+        raise _no_server(url) from None
+    if parts.scheme not in _PORTS or not parts.hostname:
+        raise _no_server(url)
     if parts.query or parts.fragment:
         raise InvalidRequestError("A server's URL has no query and no fragment.")
     place = parts.netloc.rpartition("@")[2]
     base = urlunsplit((parts.scheme, place, parts.path.rstrip("/"), "", ""))
     return Address(base, unquote(parts.username or ""), unquote(parts.password or ""))
+
+
+def _no_server(url: str) -> InvalidRequestError:
+    return InvalidRequestError(
+        f"{url[:80]!r} is no server's URL: expected http://HOST:PORT or https://HOST."
+    )
 
 
 def is_url(text: str) -> bool:
@@ -54,8 +63,14 @@ def with_query(url: str, params: Mapping[str, str]) -> str:
     if not params:
         return url
     parts = urlsplit(url)
-    merged = dict(parse_qsl(parts.query, keep_blank_values=True)) | dict(params)
-    query = urlencode(sorted(merged.items()), quote_via=quote, safe="-._~:/")
+    kept = [
+        (name, value)
+        for name, value in parse_qsl(parts.query, keep_blank_values=True)
+        if name not in params
+    ]
+    # By name only: what the URL has several times stays in its order.
+    merged = sorted([*kept, *params.items()], key=itemgetter(0))
+    query = urlencode(merged, quote_via=quote, safe="-._~:/")
     return urlunsplit((parts.scheme, parts.netloc, parts.path, query, ""))
 
 
@@ -74,5 +89,9 @@ def below(url: str, *segments: str) -> str:
 
 def same_origin(one: str, other: str) -> bool:
     """Whether two URLs lead to the same server, so that credentials may go along."""
-    first, second = urlsplit(one), urlsplit(other)
-    return (first.scheme, first.netloc) == (second.scheme, second.netloc)
+    return _origin(one) == _origin(other)
+
+
+def _origin(url: str) -> tuple[str, str | None, int | None]:
+    parts = urlsplit(url)
+    return parts.scheme, parts.hostname, parts.port or _PORTS.get(parts.scheme)

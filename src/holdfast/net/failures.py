@@ -8,16 +8,31 @@ from __future__ import annotations
 import os
 import ssl
 from collections.abc import Iterator
+from typing import Final
 
-import httpx
+import httpcore
 
 from holdfast.errors import OutboundError
 from holdfast.net.targets import Target
 
+# What httpcore raises. Its errors have no root of their own.
+FAILURES: Final = (
+    httpcore.NetworkError,
+    httpcore.ProtocolError,
+    httpcore.ProxyError,
+    httpcore.TimeoutException,
+    httpcore.UnsupportedProtocol,
+)
+
 
 def failure_of(error: Exception, target: Target) -> OutboundError:
     """The error to raise instead of a library's."""
-    unsent = (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout, httpx.LocalProtocolError)
+    unsent = (
+        httpcore.ConnectError,
+        httpcore.ConnectTimeout,
+        httpcore.PoolTimeout,
+        httpcore.LocalProtocolError,
+    )
     return OutboundError(f"{target} {_what_happened(error)}.", sent=not isinstance(error, unsent))
 
 
@@ -27,22 +42,26 @@ def _what_happened(error: Exception) -> str:
             return f"has a certificate that is not accepted: {cause.verify_message}"
         if isinstance(cause, ssl.SSLError):
             return f"does not speak TLS as it should: {cause.reason or 'the handshake failed'}"
-        if isinstance(cause, OSError) and cause.strerror and isinstance(error, httpx.ConnectError):
+        if (
+            isinstance(cause, OSError)
+            and cause.strerror
+            and isinstance(error, httpcore.ConnectError)
+        ):
             # asyncio puts a text of its own, with the address in it, in the place of the system's.
             reason = os.strerror(cause.errno) if cause.errno else cause.strerror
             return f"cannot be connected to: {reason}"
     match error:
-        case httpx.ConnectTimeout():
+        case httpcore.ConnectTimeout():
             return "did not take the connection in time"
-        case httpx.PoolTimeout():
+        case httpcore.PoolTimeout():
             return "was not called: no connection became free in time"
-        case httpx.TimeoutException():
+        case httpcore.TimeoutException():
             return "did not answer in time"
-        case httpx.ConnectError():
+        case httpcore.ConnectError():
             return "cannot be connected to"
-        case httpx.RemoteProtocolError():
+        case httpcore.RemoteProtocolError():
             return "did not answer in valid HTTP, or broke off"
-        case httpx.NetworkError():
+        case httpcore.NetworkError():
             return "broke the connection off"
         case _:
             return "was not called: the method, a header or the body cannot be sent"

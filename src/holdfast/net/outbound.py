@@ -5,8 +5,8 @@ Rules:
 - Every URL passes the `Policy`, and every address before it is connected to (`pinned.py`).
 - Redirects are answers like others: whoever follows one checks it as a new URL.
 - Nothing comes from the environment or from earlier answers: no proxies, no cookies, no netrc. So
-  this drives an httpx transport and not an httpx client, which would add them, and would write
-  URLs to the log.
+  this drives httpcore's pool and not an httpx client, which would add them, and would write URLs
+  to the log.
 - Every call has a time limit and a size limit. Calls are not repeated: only the caller knows
   whether that does harm.
 - Errors name scheme, host and port of a URL. The rest of it may be a secret, and so may headers.
@@ -24,11 +24,10 @@ from typing import Final
 
 import certifi
 import httpcore
-import httpx
 
 from holdfast import __version__
 from holdfast.errors import OutboundError
-from holdfast.net.failures import failure_of
+from holdfast.net.failures import FAILURES, failure_of
 from holdfast.net.pinned import PinnedBackend, Resolver, system_resolver
 from holdfast.net.targets import Policy, Target
 
@@ -40,6 +39,7 @@ CONNECT_TIMEOUT_S: Final = 10.0
 CALLS_MAX: Final = 2048
 RESPONSE_HEADER_BYTES_MAX: Final = 32_768
 # Unless the caller says otherwise; nothing is decoded here, so nothing encoded is asked for.
+_WITH_BODY: Final = frozenset({"POST", "PUT", "PATCH"})
 _DEFAULT_HEADERS: Final = {"User-Agent": f"holdfast/{__version__}", "Accept-Encoding": "identity"}
 
 
@@ -55,18 +55,20 @@ class OutboundResponse:
 class OutboundStream:
     """An answer whose body is still to come, as it is on the wire: no encoding is undone."""
 
-    def __init__(self, response: httpx.Response, target: Target) -> None:
+    def __init__(self, response: httpcore.Response, target: Target) -> None:
         self._response = response
         self._target = target
-        self.status = response.status_code
-        self.headers = [(name.lower(), value) for name, value in response.headers.multi_items()]
+        self.status = response.status
+        self.headers = [
+            (name.decode("ascii").lower(), _text(value)) for name, value in response.headers
+        ]
 
     async def chunks(self) -> AsyncIterator[bytes]:
         """The body's pieces as they arrive."""
         try:
-            async for chunk in self._response.aiter_raw():
+            async for chunk in self._response.aiter_stream():
                 yield chunk
-        except (httpx.HTTPError, OSError) as error:
+        except (*FAILURES, OSError) as error:
             raise failure_of(error, self._target) from None
 
     async def read(self, bytes_max: int) -> bytes:
@@ -91,13 +93,20 @@ class Outbound:
         resolve: Resolver = system_resolver,
         tls: ssl.SSLContext | None = None,
         connections_max: int = CONNECTIONS_MAX,
+        calls_max: int = CALLS_MAX,
     ) -> None:
         _keep_headers_out_of_the_log()
         self._policy = policy
-        self._transport = _PinnedTransport(
-            PinnedBackend(policy, resolve), tls or tls_context(), connections_max
+        self._pool = httpcore.AsyncConnectionPool(
+            ssl_context=tls or tls_context(),
+            max_connections=connections_max,
+            max_keepalive_connections=CONNECTIONS_IDLE_MAX,
+            keepalive_expiry=KEEP_ALIVE_S,
+            http2=True,
+            retries=0,
+            network_backend=PinnedBackend(policy, resolve),
         )
-        self._calls_max = max(CALLS_MAX, connections_max)
+        self._calls_max = calls_max
         self._calls = 0
 
     async def request(
@@ -124,7 +133,7 @@ class Outbound:
                 content = await answer.read(bytes_max)
         except TimeoutError:
             raise OutboundError(f"{target} did not answer within {timeout_s:g} s.") from None
-        return OutboundResponse(answer.status, _joined(answer.headers), content)
+        return OutboundResponse(answer.status, joined(answer.headers), content)
 
     @asynccontextmanager
     async def stream(
@@ -142,7 +151,9 @@ class Outbound:
         """
         target = self._policy.check_url(url)
         if self._calls >= self._calls_max:
-            raise OutboundError(f"{self._calls_max} calls to other servers are under way already.")
+            raise OutboundError(
+                f"{self._calls_max} calls to other servers are under way already.", sent=False
+            )
         self._calls += 1
         try:
             response = await self._send(target, method, url, headers, body, silence_s)
@@ -161,20 +172,22 @@ class Outbound:
         headers: Mapping[str, str],
         body: bytes | AsyncIterable[bytes],
         silence_s: float,
-    ) -> httpx.Response:
+    ) -> httpcore.Response:
         connect_s = min(CONNECT_TIMEOUT_S, silence_s)
         limits = {"connect": connect_s, "pool": silence_s, "read": silence_s, "write": silence_s}
         try:
-            sent = httpx.Headers(_DEFAULT_HEADERS)
-            sent.update(headers)
-            request = httpx.Request(
-                method, url, headers=sent, content=body, extensions={"timeout": limits}
+            request = httpcore.Request(
+                method,
+                _url(target, url),
+                headers=_headers(target, method, headers, body),
+                content=body or None,
+                extensions={"timeout": limits},
             )
-            response = await self._transport.handle_async_request(request)
-        except (httpx.HTTPError, OSError, ValueError) as error:
+            response = await self._pool.handle_async_request(request)
+        except (*FAILURES, OSError, ValueError) as error:
             # ValueError: a header that cannot be encoded. OSError: what httpcore lets through.
             raise failure_of(error, target) from None
-        size = sum(len(name) + len(value) for name, value in response.headers.raw)
+        size = sum(len(name) + len(value) for name, value in response.headers)
         if size > RESPONSE_HEADER_BYTES_MAX:
             await response.aclose()
             raise OutboundError(
@@ -184,23 +197,42 @@ class Outbound:
 
     async def aclose(self) -> None:
         """Close every connection; calls under way fail."""
-        await self._transport.aclose()
+        await self._pool.aclose()
 
 
-class _PinnedTransport(httpx.AsyncHTTPTransport):
-    """httpx's transport over a pool with our network: its own constructor takes none."""
+def _url(target: Target, url: str) -> httpcore.URL:
+    """The URL as the pool takes it; `target` is what the policy made of it."""
+    place, question, query = url.partition("?")
+    path = place.partition("://")[2].partition("/")[2]
+    return httpcore.URL(
+        scheme=target.scheme.encode(),
+        host=target.host.encode(),
+        port=target.port,
+        target=f"/{path}{question}{query}".encode("ascii"),
+    )
 
-    def __init__(self, backend: PinnedBackend, tls: ssl.SSLContext, connections: int) -> None:
-        # Not calling the parent's: all it does is to make this pool, and another TLS context.
-        self._pool = httpcore.AsyncConnectionPool(
-            ssl_context=tls,
-            max_connections=connections,
-            max_keepalive_connections=CONNECTIONS_IDLE_MAX,
-            keepalive_expiry=KEEP_ALIVE_S,
-            http2=True,
-            retries=0,
-            network_backend=backend,
-        )
+
+def _headers(
+    target: Target, method: str, headers: Mapping[str, str], body: bytes | AsyncIterable[bytes]
+) -> list[tuple[bytes, bytes]]:
+    """What is sent: the caller's headers, and those that every request needs."""
+    sent = {name.lower(): (name, value) for name, value in headers.items()}
+    for name, value in _DEFAULT_HEADERS.items():
+        sent.setdefault(name.lower(), (name, value))
+    sent.setdefault("host", ("Host", target.authority))
+    if not isinstance(body, bytes):
+        sent.setdefault("transfer-encoding", ("Transfer-Encoding", "chunked"))
+    elif body or method in _WITH_BODY:
+        sent.setdefault("content-length", ("Content-Length", str(len(body))))
+    return [(name.encode("ascii"), value.encode("ascii")) for name, value in sent.values()]
+
+
+def _text(value: bytes) -> str:
+    """A header's value: text where it is UTF-8, else the bytes one by one."""
+    try:
+        return value.decode()
+    except UnicodeDecodeError:
+        return value.decode("latin-1")
 
 
 def tls_context() -> ssl.SSLContext:
@@ -211,11 +243,12 @@ def tls_context() -> ssl.SSLContext:
     return ssl.create_default_context(cafile=certifi.where())
 
 
-def _joined(headers: list[tuple[str, str]]) -> dict[str, str]:
-    joined: dict[str, str] = {}
+def joined(headers: list[tuple[str, str]]) -> dict[str, str]:
+    """Headers by name; repeated ones are joined with a comma."""
+    found: dict[str, str] = {}
     for name, value in headers:
-        joined[name] = f"{joined[name]}, {value}" if name in joined else value
-    return joined
+        found[name] = f"{found[name]}, {value}" if name in found else value
+    return found
 
 
 def _keep_headers_out_of_the_log() -> None:

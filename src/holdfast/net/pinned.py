@@ -9,14 +9,14 @@ from __future__ import annotations
 
 import asyncio
 import socket
-import ssl
 from collections.abc import Awaitable, Callable, Iterable
-from typing import Any, Final
+from typing import Final
 
 import httpcore
 
 from holdfast.errors import OutboundError
 from holdfast.net.addresses import parse_address
+from holdfast.net.sockets import connect
 from holdfast.net.targets import Policy
 
 # The addresses of a host and port, best first.
@@ -38,7 +38,6 @@ class PinnedBackend(httpcore.AsyncNetworkBackend):
     def __init__(self, policy: Policy, resolve: Resolver) -> None:
         self._policy = policy
         self._resolve = resolve
-        self._backend = httpcore.AnyIOBackend()
 
     async def connect_tcp(
         self,
@@ -57,10 +56,7 @@ class PinnedBackend(httpcore.AsyncNetworkBackend):
         failure: Exception | None = None
         for address in tried:
             try:
-                stream = await self._backend.connect_tcp(
-                    address, port, share_s, local_address, socket_options
-                )
-                return _Stream(stream)
+                return await connect(address, port, share_s)
             except (httpcore.ConnectError, httpcore.ConnectTimeout) as error:
                 failure = error
         assert failure is not None, "at least one address was tried"
@@ -89,34 +85,3 @@ class PinnedBackend(httpcore.AsyncNetworkBackend):
     async def sleep(self, seconds: float) -> None:
         """Wait between attempts; the pool is told to make none."""
         await asyncio.sleep(seconds)
-
-
-class _Stream(httpcore.AsyncNetworkStream):
-    """A connection that is closed if its TLS handshake is given up.
-
-    httpcore closes it after an error, but not after a cancellation, which is how our time limits
-    end a call: without this each one that ends in a handshake would leave a socket behind.
-    """
-
-    def __init__(self, stream: httpcore.AsyncNetworkStream) -> None:
-        self._stream = stream
-        self.read = stream.read  # type: ignore[method-assign]
-        self.write = stream.write  # type: ignore[method-assign]
-        self.aclose = stream.aclose  # type: ignore[method-assign]
-
-    async def start_tls(
-        self,
-        ssl_context: ssl.SSLContext,
-        server_hostname: str | None = None,
-        timeout: float | None = None,  # noqa: ASYNC109 (named by httpcore)
-    ) -> httpcore.AsyncNetworkStream:
-        """Shake hands, or close."""
-        try:
-            return await self._stream.start_tls(ssl_context, server_hostname, timeout)
-        except BaseException:
-            await self._stream.aclose()
-            raise
-
-    def get_extra_info(self, info: str) -> Any:
-        """What the pool wants to know of the connection."""
-        return self._stream.get_extra_info(info)

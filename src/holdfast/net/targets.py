@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from functools import lru_cache
 from ipaddress import ip_network
 from typing import TYPE_CHECKING, Final, Literal, Protocol
 
@@ -47,8 +48,17 @@ class Target:
 
     def __str__(self) -> str:
         """`scheme://host:port`: all of a URL that may be written down, since paths hold secrets."""
-        host = f"[{self.host}]" if ":" in self.host else self.host
-        return f"{self.scheme}://{host}:{self.port}"
+        return f"{self.scheme}://{self._bracketed}:{self.port}"
+
+    @property
+    def authority(self) -> str:
+        """What the Host header says: the port only where it is not the scheme's own."""
+        is_usual = self.port == _PORTS[self.scheme]
+        return self._bracketed if is_usual else f"{self._bracketed}:{self.port}"
+
+    @property
+    def _bracketed(self) -> str:
+        return f"[{self.host}]" if ":" in self.host else self.host
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,6 +172,13 @@ def parse_target(url: str) -> Target:
         )
     if "#" in url:
         raise OutboundRefusedError("The URL has a fragment (#…). Leave it out.")
+    # Mostly the same place is called again, with another query.
+    return _parse_place(url.partition("?")[0])
+
+
+@lru_cache(maxsize=1024)
+def _parse_place(url: str) -> Target:
+    """The target of a URL without its query."""
     try:
         parsed = httpx.URL(url)
         # Taken apart here: a host like `xn--` cannot be, and httpx finds out when it is asked.
