@@ -381,12 +381,16 @@ def test_tls_with_a_server_that_does_not_speak_it_is_an_error():
             writer.write(b"220 mail.example ESMTP\r\n")
             await reader.read()
             writer.close()
+            gone.set()
+
+        gone = asyncio.Event()
 
         server = await asyncio.start_server(greet, "127.0.0.1", 0)
         port = server.sockets[0].getsockname()[1]
         async with server, calling() as outbound:
             with pytest.raises(OutboundError, match="does not speak TLS as it should"):
                 await get(outbound, f"https://127.0.0.1:{port}/")
+            await gone.wait()
 
     run(scenario())
 
