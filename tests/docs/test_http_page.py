@@ -2,6 +2,7 @@
 
 import re
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -73,3 +74,8 @@ def test_every_page_and_section_it_links_to_exists() -> None:
 def _anchors(path: Path) -> set[str]:
     headings = re.findall(r"^#+ (.+)$", path.read_text(), re.MULTILINE)
     return {re.sub(r"[^\w -]", "", heading).lower().replace(" ", "-") for heading in headings}
+
+
+def test_application_that_mounts_the_server_can_be_made(tmp_path: Path) -> None:
+    (code,) = re.findall(r"```python\n(.+?)```", PAGE, re.DOTALL)
+    subprocess.run([sys.executable, "-c", code], check=True, cwd=tmp_path, timeout=60)

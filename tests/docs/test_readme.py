@@ -1,5 +1,7 @@
 """The README's commands do what it says, and it stays short."""
 
+import json
+import os
 import re
 import subprocess
 import sys
@@ -13,6 +15,7 @@ from tools.coverage_page import ROOT
 LINES_MAX = 150
 README = (ROOT / "README.md").read_text()
 CURL = re.findall(r"^curl .+$", README, re.MULTILINE)
+(SESSION,) = re.findall(r"^holdfast bucket create.+?(?=^```)", README, re.MULTILINE | re.DOTALL)
 PYTHON = re.findall(r"```python\n(.+?)```", README, re.DOTALL)
 
 
@@ -27,7 +30,7 @@ def test_every_page_it_links_to_exists() -> None:
 
 
 def test_curl_commands_work_in_their_order(tmp_path: Path) -> None:
-    assert len(CURL) == 11
+    assert len(CURL) == 4
     with ServerProcess(tmp_path, sse_lifetime=0.5) as server:
         answers = [
             subprocess.run(
@@ -39,19 +42,37 @@ def test_curl_commands_work_in_their_order(tmp_path: Path) -> None:
             ).stdout
             for command in CURL
         ]
-    created, appended, read, tailed, *further = answers
+    created, appended, read, tailed = answers
     assert b"HTTP/1.1 201" in created
     assert b"HTTP/1.1 204" in appended
     assert read.endswith(b"hello, world")
     assert b"data:hello, world\n" in tailed
-    statuses = [int(answer.split()[1]) for answer in further]
-    assert statuses == [201, 201, 204, 204, 200, 201, 200]
-    assert b"DRAFT" in further[4]
+
+
+def test_session_of_the_command_line_works(tmp_path: Path) -> None:
+    binaries = Path(sys.executable).parent
+    with ServerProcess(tmp_path) as server:
+        env = os.environ | {"HOLDFAST_URL": server.url, "PATH": f"{binaries}:{os.environ['PATH']}"}
+        output = subprocess.run(
+            ["bash", "-euo", "pipefail", "-c", SESSION],
+            check=True,
+            capture_output=True,
+            text=True,
+            env=env,
+            timeout=60,
+        ).stdout
+    lines = output.splitlines()
+    assert lines[:3] == ["998", "999", "1000"]
+    assert [json.loads(line)["stream_id"] for line in lines[3:]] == ["copy", "hello"]
 
 
 @pytest.mark.parametrize("code", PYTHON)
 def test_python_examples_run(code: str, tmp_path: Path) -> None:
-    subprocess.run([sys.executable, "-c", code], check=True, cwd=tmp_path, timeout=60)
+    with ServerProcess(tmp_path / "data") as server:
+        code = code.replace("http://127.0.0.1:4437", server.url)
+        run = [sys.executable, "-c", code]
+        output = subprocess.run(run, check=True, cwd=tmp_path, timeout=60, capture_output=True)
+    assert output.stdout == b"00000000000000000018 {'hello': 'world'}\n"
 
 
 def test_config_command_of_the_readme_runs() -> None:
