@@ -3,19 +3,23 @@
 Commands are named by import path, so that `holdfast --version` does not load a server.
 """
 
+import os
 import sys
 from collections.abc import Sequence
 
 from cyclopts import App, CycloptsError, Group, Parameter
 
 from holdfast import __version__
-from holdfast.errors import HoldfastError, SettingsError
+from holdfast.cli.failures import (
+    EXIT_BROKEN_PIPE,
+    EXIT_FAILED,
+    EXIT_INTERRUPTED,
+    EXIT_USAGE,
+    failure_line,
+)
+from holdfast.errors import HoldfastError, InvalidRequestError, SettingsError
 
 __all__ = ["app", "main", "run"]
-
-EXIT_FAILED = 1
-EXIT_USAGE = 2
-EXIT_INTERRUPTED = 130
 
 app = App(
     name="holdfast",
@@ -49,6 +53,8 @@ _COMMANDS = (
     ("client.buckets:bucket", "bucket", "Create, show, delete, watch buckets.", _STREAMS),
     ("client.snapshots:snapshot", "snapshot", "Publish, get, delete snapshots.", _STREAMS),
     ("client.snapshots:bootstrap", "bootstrap", "Print a snapshot and what came since.", _STREAMS),
+    ("client.top:top", "top", "Watch a server.", _MORE),
+    ("bench.command:commands", "bench", "Measure a server.", _MORE),
     ("client.context:context", "context", "Name servers, and choose one.", _MORE),
     ("completion:completion", "completion", "Print a shell's completion script.", _MORE),
 )
@@ -58,22 +64,36 @@ for _place, _name, _help, _group in _COMMANDS:
 
 def main(arguments: Sequence[str]) -> int:
     """Run one command and return the process's exit code."""
+    if sys.stdout is None:
+        return _fail(arguments, "usage", "stdout is closed", EXIT_FAILED)
     try:
+        _check_text(arguments)
         code = app(arguments, exit_on_error=False, print_error=False)
-    except SettingsError as error:
-        return _fail(error.message, EXIT_USAGE)
+        sys.stdout.flush()
+    except (SettingsError, InvalidRequestError) as error:
+        return _fail(arguments, error.code, error.message, EXIT_USAGE)
     except CycloptsError as error:
-        return _fail(str(error), EXIT_USAGE)
+        return _fail(arguments, "usage", str(error), EXIT_USAGE)
     except HoldfastError as error:
-        return _fail(error.message, EXIT_FAILED)
+        return _fail(arguments, error.code, error.message, EXIT_FAILED)
     except KeyboardInterrupt:
         return EXIT_INTERRUPTED
+    except BrokenPipeError:
+        # Whoever read our output has seen enough; what is left in the buffer has nowhere to go.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return EXIT_BROKEN_PIPE
     return code if isinstance(code, int) else 0
 
 
-def _fail(message: str, code: int) -> int:
-    """Say what went wrong in one line, whatever the message contains."""
-    print("holdfast:", " ".join(message.split()), file=sys.stderr)
+def _check_text(arguments: Sequence[str]) -> None:
+    for number, argument in enumerate(arguments, 1):
+        if not argument.isprintable() and any("\ud800" <= each <= "\udfff" for each in argument):
+            raise SettingsError(f"argument {number} is not UTF-8 text: {argument!a}")
+
+
+def _fail(arguments: Sequence[str], error_code: str, message: str, code: int) -> int:
+    """Say what went wrong, to programs as they asked for it."""
+    print(failure_line(error_code, message, as_json="--json" in arguments), file=sys.stderr)
     return code
 
 
