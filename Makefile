@@ -17,7 +17,7 @@ help:
 	@echo 'make sim          the simulation of the storage engine: SEEDS=5000 runs so many, SEED=17 shows one'
 	@echo 'make lint         ruff and mypy'
 	@echo 'make format       let ruff rewrite the code'
-	@echo 'make bench        all benchmarks, or one: ONLY=append, read, sse, storage, bootstrap, fork, changes or access'
+	@echo 'make bench        all benchmarks, or one: ONLY=append, read, sse, storage, bootstrap, fork, changes, access or client'
 	@echo 'make docs         regenerate the generated pages'
 	@echo 'make lock         renew the pins in requirements/dev.txt'
 	@echo 'make clean        remove the virtual environment and caches'

@@ -12,7 +12,7 @@ from cyclopts import App
 from rich.console import Console
 
 from bench import append, hotspots, machine, read, report, sse, tools
-from bench.groups import STORAGE, SURFACE, Group, run_step
+from bench.groups import CLIENT, STORAGE, SURFACE, Group, run_step
 from bench.groups_report import show_group
 from bench.process import LOAD_CPU
 from bench.scenario import Plan, run_rounds
@@ -21,7 +21,9 @@ from bench.storage.figures import FULL, TRIAL, Sizes
 
 SCENARIOS = {s.SCENARIO.key: s.SCENARIO for s in (append, read, sse)}
 
-Only = Literal["append", "read", "sse", "storage", "bootstrap", "fork", "changes", "access"]
+Only = Literal[
+    "append", "read", "sse", "storage", "bootstrap", "fork", "changes", "access", "client"
+]
 
 app = App(name="bench", help="Holdfast beside its peers, in one run.")
 
@@ -95,6 +97,8 @@ def bench(
         if STORAGE.key in wanted:
             _measure_group(plan, STORAGE, list(steps or STORAGE.steps), sizes, save)
         _measure_group(plan, SURFACE, [key for key in SURFACE.steps if key in wanted], sizes, save)
+        if CLIENT.key in wanted:
+            _measure_group(plan, CLIENT, list(CLIENT.steps), sizes, save)
         if save:
             console.print(f"written: {os.path.relpath(report.RESULTS_MD)}")
     except tools.MissingError as error:

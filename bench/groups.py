@@ -1,4 +1,4 @@
-"""Benchmarks of Holdfast alone: groups of steps, each with servers, data and figures of its own."""
+"""Benchmarks on Holdfast's server alone: groups of steps with servers, data and figures each."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from typing import Any
 
 from bench import machine
 from bench.client import UnexpectedAnswerError
+from bench.clients import appending, importing, producing, reading, tailing
 from bench.process import ServerFailedError, machine_busy_s
 from bench.scenario import Plan, wait_for_quiet
 from bench.storage import catch_up, flushing, ingest, recovery, streams
@@ -45,7 +46,19 @@ SURFACE = Group(
     "process share one core, the load has the other.",
     {module.STEP.key: module.STEP for module in (bootstrap, fork, changes, access)},
 )
-GROUPS = (STORAGE, SURFACE)
+CLIENT = Group(
+    "client",
+    "The Python client",
+    "`holdfast.client` and `durable-streams` from PyPI, each as its documentation recommends, "
+    "against Holdfast with everything in memory. One client process has one core, the server the "
+    "other. Both run on the event loop of the standard library; ours on uvloop as well, which "
+    "comes with it.",
+    {
+        module.STEP.key: module.STEP
+        for module in (producing, reading, tailing, appending, importing)
+    },
+)
+GROUPS = (STORAGE, SURFACE, CLIENT)
 
 
 def run_step(group: Group, key: str, plan: Plan, sizes: Sizes) -> dict[str, Any]:

@@ -54,6 +54,9 @@ def _versions() -> dict[str, str]:
         "crate durable-streams": tools.RUST_CRATE.partition("@")[2]
         if tools.RUST_SERVER.exists()
         else "",
+        "PyPI durable-streams": tools.PUBLISHED_CLIENT.partition("==")[2]
+        if tools.PUBLISHED_DIR.exists()
+        else "",
         "nginx": _program_version("nginx", "-v").rpartition("/")[2],
         "wrk": _program_version("wrk", "-v").partition(" [")[0].removeprefix("wrk "),
     }

@@ -15,6 +15,8 @@ RUST_ROOT = WORK_DIR / "rust"
 RUST_SERVER = RUST_ROOT / "bin" / "durable-streams-server"
 RUST_CRATE = "durable-streams@0.1.5"
 PY_SPY_DIR = WORK_DIR / "py-spy"
+PUBLISHED_DIR = WORK_DIR / "published-client"
+PUBLISHED_CLIENT = "durable-streams==0.1.0"
 
 # Debian keeps nginx in /usr/sbin, rustup keeps cargo in the home directory.
 _MORE_PLACES = ("/usr/sbin", "/usr/local/sbin", str(Path.home() / ".cargo" / "bin"))
@@ -72,6 +74,17 @@ def py_spy() -> str:
         pip = [sys.executable, "-m", "pip", "install", "--quiet"]
         _install([*pip, "--target", str(PY_SPY_DIR), "py-spy"])
     return str(program)
+
+
+def published_python() -> str:
+    """Return a Python that has the client from PyPI, in an environment of its own."""
+    python = PUBLISHED_DIR / "bin" / "python"
+    installed = PUBLISHED_DIR / PUBLISHED_CLIENT
+    if not installed.exists():
+        _install([sys.executable, "-m", "venv", "--clear", str(PUBLISHED_DIR)])
+        _install([str(python), "-m", "pip", "install", "--quiet", PUBLISHED_CLIENT])
+        installed.touch()
+    return str(python)
 
 
 def _require_package(program: str, package: str) -> None:

@@ -27,6 +27,10 @@ class Sizes:
     fork_mb: int = 1000
     feed_streams: int = 10_000
     feed_per_s: int = 20_000
+    client_messages: int = 500_000
+    client_mb: int = 500
+    client_appends: int = 2000
+    tails: int = 1000
 
     @property
     def ingest_bytes(self) -> int:
@@ -38,7 +42,20 @@ class Sizes:
 
 
 FULL = Sizes()
-TRIAL = Sizes(2000, 0.05, 8, 32, clients=50, fork_mb=32, feed_streams=200, feed_per_s=2000)
+TRIAL = Sizes(
+    2000,
+    0.05,
+    8,
+    32,
+    clients=50,
+    fork_mb=32,
+    feed_streams=200,
+    feed_per_s=2000,
+    client_messages=20_000,
+    client_mb=20,
+    client_appends=100,
+    tails=50,
+)
 
 
 @dataclass(frozen=True, slots=True)

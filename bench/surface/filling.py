@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+from collections.abc import Sequence
 
 CONTENT_TYPE = "application/octet-stream"
 # Below the server's limit of requests in progress on one connection.
@@ -15,16 +16,26 @@ def fill(port: int, path: str, messages: int, size_bytes: int) -> None:
     """Create a stream and append to it, so many messages of a size."""
     with socket.create_connection(("127.0.0.1", port), TIMEOUT_S) as connection:
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        _send(connection, _request("PUT", path, b""), 1)
-        append = _request("POST", path, (bytes(range(256)) * (size_bytes // 256 + 1))[:size_bytes])
+        _send(connection, request("PUT", path, b""), 1)
+        append = request("POST", path, (bytes(range(256)) * (size_bytes // 256 + 1))[:size_bytes])
         for first in range(0, messages, AT_ONCE):
             count = min(AT_ONCE, messages - first)
             _send(connection, append * count, count)
 
 
-def _request(method: str, path: str, body: bytes) -> bytes:
+def send_in_order(port: int, requests: Sequence[bytes]) -> None:
+    """Send requests that are answered without a body over one connection, many at once."""
+    with socket.create_connection(("127.0.0.1", port), TIMEOUT_S) as connection:
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        for first in range(0, len(requests), AT_ONCE):
+            share = requests[first : first + AT_ONCE]
+            _send(connection, b"".join(share), len(share))
+
+
+def request(method: str, path: str, body: bytes, content_type: str = CONTENT_TYPE) -> bytes:
+    """A request as it is on the wire."""
     head = (
-        f"{method} {path} HTTP/1.1\r\nHost: bench\r\nContent-Type: {CONTENT_TYPE}\r\n"
+        f"{method} {path} HTTP/1.1\r\nHost: bench\r\nContent-Type: {content_type}\r\n"
         f"Content-Length: {len(body)}\r\n\r\n"
     )
     return head.encode() + body

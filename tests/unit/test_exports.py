@@ -47,6 +47,7 @@ class TestNames:
             "FaultyObjects",
             "FaultyRanges",
             "HangingFiles",
+            "HurriedClock",
             "KilledError",
             "LifeClock",
             "ScriptedLog",

@@ -33,8 +33,8 @@ def batch_of(answer: OutboundResponse, asked_from: str) -> Batch:
         headers.get("content-type", ""),
         headers.get("stream-start-offset", asked_from),
         offset,
-        # An answer that is empty and leads nowhere is the end as well, whatever else it says.
-        up_to_date=at_tail or (not answer.body and offset == asked_from),
+        # An answer that leads nowhere is the end as well, whatever else it says.
+        up_to_date=at_tail or offset == asked_from,
         closed=closed,
         cursor=headers.get("stream-cursor"),
         lengths=parse_lengths(headers.get("stream-message-lengths")),

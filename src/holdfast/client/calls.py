@@ -18,7 +18,7 @@ from holdfast.client.failures import error_of
 from holdfast.client.retry import Retry, may_repeat, pause
 from holdfast.client.urls import same_origin, with_query
 from holdfast.clock import Clock
-from holdfast.errors import BadAnswerError, HoldfastError, OutboundError
+from holdfast.errors import BadAnswerError, HoldfastError, InvalidRequestError, OutboundError
 from holdfast.net.outbound import Outbound, OutboundResponse, OutboundStream, joined
 
 # A value, or a function (async or not) that is called for every request anew.
@@ -69,6 +69,7 @@ class Calls:
         self._params = dict(params)
         self._answer_bytes_max = answer_bytes_max
         self._on_retry = on_retry
+        self._closed = False
 
     async def request(
         self,
@@ -154,7 +155,13 @@ class Calls:
                 yield await _checked(answer, _asked(method, url))
                 return
 
+    def close(self) -> None:
+        """Send nothing any more: what is under way ends, and is not begun again."""
+        self._closed = True
+
     async def _url(self, url: str, params: Mapping[str, str] | None) -> str:
+        if self._closed:
+            raise InvalidRequestError("The client is closed.")
         own = {name: await _value_of(value) for name, value in self._params.items()}
         return with_query(url, own | dict(params or {}))
 

@@ -84,6 +84,7 @@ class Client:
 
     async def aclose(self) -> None:
         """Close every connection; what is under way fails."""
+        self._calls.close()
         await self._outbound.aclose()
 
     def stream(

@@ -5,45 +5,93 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from concurrent.futures import CancelledError, Future, wait
 from functools import wraps
-from typing import Any, Concatenate, Generic, ParamSpec, TypeVar
+from typing import Any, Concatenate, Final, Generic, ParamSpec, TypeVar
 
 P = ParamSpec("P")
 R = TypeVar("R")
 T = TypeVar("T")
+
+CLOSED: Final = "The client is closed."
+# Against a hang only: what is cancelled has little left to do.
+CANCEL_TIMEOUT_S: Final = 5.0
 
 
 class LoopThread:
     """Runs coroutines for other threads."""
 
     def __init__(self) -> None:
-        self._loop = asyncio.new_event_loop()
+        # With a factory it leaves the loop of the thread that makes it alone.
+        self._runner = asyncio.Runner(loop_factory=asyncio.new_event_loop)
+        self._loop = self._runner.get_loop()
         self._thread = threading.Thread(target=self._run, name="holdfast-client", daemon=True)
         self._thread.start()
 
     def _run(self) -> None:
         asyncio.set_event_loop(self._loop)
         self._loop.run_forever()
-        self._loop.run_until_complete(self._loop.shutdown_asyncgens())
-        self._loop.close()
+        # Ends what other threads still wait for.
+        self._runner.close()
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether coroutines are run."""
+        return self._thread.is_alive()
 
     def call(self, work: Coroutine[Any, Any, R]) -> R:
         """Wait for a coroutine; whoever is interrupted meanwhile takes it back."""
-        if not self._thread.is_alive():
+        if not self.is_alive:
             work.close()
-            raise RuntimeError("The client is closed.")
-        future = asyncio.run_coroutine_threadsafe(work, self._loop)
+            raise RuntimeError(CLOSED)
+        call = _Call(work)
         try:
-            return future.result()
+            self._loop.call_soon_threadsafe(call.start, self._loop)
+            return call.answer.result()
+        except CancelledError:
+            raise RuntimeError(CLOSED) from None
         except BaseException:
-            future.cancel()
+            if not call.answer.done():
+                # It is over before anything else is asked: an iterator can be closed then.
+                self._loop.call_soon_threadsafe(call.cancel)
+                wait([call.answer], CANCEL_TIMEOUT_S)
             raise
 
     def stop(self) -> None:
         """End the loop and its thread."""
-        if self._thread.is_alive():
+        if self.is_alive:
             self._loop.call_soon_threadsafe(self._loop.stop)
             self._thread.join()
+
+
+class _Call(Generic[R]):
+    """A coroutine that runs in the loop for another thread."""
+
+    def __init__(self, work: Coroutine[Any, Any, R]) -> None:
+        self.answer: Future[R] = Future()
+        self._work = work
+        self._task: asyncio.Task[R] | None = None
+
+    def start(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._task = loop.create_task(self._work)
+        self._task.add_done_callback(self._finish)
+
+    def cancel(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+        else:
+            # Interrupted before it was handed over.
+            self._work.close()
+            self.answer.cancel()
+
+    def _finish(self, task: asyncio.Task[R]) -> None:
+        if task.cancelled():
+            self.answer.cancel()
+            self.answer.set_running_or_notify_cancel()
+        elif (error := task.exception()) is not None:
+            self.answer.set_exception(error)
+        else:
+            self.answer.set_result(task.result())
 
 
 class Facade:

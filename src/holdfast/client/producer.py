@@ -32,7 +32,6 @@ from holdfast.client.types import Appended, ProducerStamp
 from holdfast.errors import (
     HoldfastError,
     InvalidRequestError,
-    OutboundError,
     ProducerFencedError,
     ProducerGapError,
 )
@@ -277,7 +276,7 @@ class Producer:
             except HoldfastError as error:
                 if not may_repeat(error, repeatable=True):
                     raise
-                batch.in_doubt |= not isinstance(error, OutboundError) or error.sent
+                batch.in_doubt |= not may_repeat(error, repeatable=False)
                 failures += 1
                 await self._calls.wait(failures, error)
 
@@ -299,7 +298,8 @@ class Producer:
             return
         assert isinstance(error, ProducerFencedError)
         self._fenced.append(batch)
-        self._claimed_epoch = error.epoch + 1
+        # Always a higher one, even if the server does not tell which it has.
+        self._claimed_epoch = max(self.epoch, error.epoch) + 1
         self._reclaim()
 
     def _reclaim(self) -> None:
@@ -325,6 +325,7 @@ class Producer:
             self._linger = None
         for task in self._flying.values():
             task.cancel()
+        self._open, self._open_bytes = [], 0
         self._flying.clear()
         self._queue.clear()
         self._fenced.clear()

@@ -14,7 +14,8 @@ Rules:
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, AsyncIterator
+import weakref
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from contextlib import aclosing
 from dataclasses import replace
 from typing import Any, Final, Literal, Self, TypeVar
@@ -79,9 +80,11 @@ class Reading:
         # The last messages so far, while a server that cannot start there gets there.
         self._passes_over: list[Message] | None = None
         self._empty_connections = 0
-        self._open: AsyncGenerator[object, None] | None = None
+        self._entered = False
+        self._open: Callable[[], AsyncGenerator[object, None] | None] = lambda: None
 
     async def __aenter__(self) -> Self:
+        self._entered = True
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -89,8 +92,10 @@ class Reading:
 
     async def aclose(self) -> None:
         """End the read and its connection; leaving the block does the same."""
-        if self._open is not None:
-            await self._open.aclose()
+        items = self._open()
+        if items is not None:
+            await items.aclose()
+        self._open = lambda: None
 
     def __aiter__(self) -> AsyncIterator[Message]:
         return self._opened(self._messages())
@@ -125,7 +130,9 @@ class Reading:
         return values
 
     def _opened(self, items: AsyncGenerator[T, None]) -> AsyncGenerator[T, None]:
-        self._open = items
+        # Outside a block nothing but the loop over them may keep them: whoever leaves it without a
+        # word has them collected, and their connection closed.
+        self._open = (lambda: items) if self._entered else weakref.ref(items)
         return items
 
     async def _all_batches(self) -> AsyncGenerator[Batch, None]:
@@ -261,24 +268,31 @@ class Reading:
                 self._refuse_sse("The server answers a live read with something other than SSE.")
                 return
             events = LiveEvents(headers, self.content_type, self._at)
-            async for piece in answer.chunks():
-                for batch in events.feed(piece):
-                    seen = True
-                    if not is_exact(batch):
-                        # Line ends were changed on the way; plain answers leave them alone.
-                        self._uses_sse = self._follows = False
-                        return
-                    yield batch
-                    if batch.closed:
-                        return
-        self._judge_connection(seen=seen)
-
-    def _judge_connection(self, *, seen: bool) -> None:
-        self._empty_connections = 0 if seen else self._empty_connections + 1
-        if self._empty_connections >= EMPTY_CONNECTIONS_MAX:
+            try:
+                async for piece in answer.chunks():
+                    for batch in events.feed(piece):
+                        seen = True
+                        if not is_exact(batch):
+                            # Line ends were changed on the way; plain answers leave them alone.
+                            self._uses_sse = self._follows = False
+                            return
+                        yield batch
+                        if batch.closed:
+                            return
+            except OutboundError:
+                # Something in between may hold events back until the connection is given up.
+                if self._is_swallowed(seen=seen) and self._live != "sse":
+                    self._uses_sse = False
+                raise
+        if self._is_swallowed(seen=seen):
             self._refuse_sse("SSE connections end without a single event.")
         elif not seen:
             raise OutboundError("An SSE connection ended without a single event.")
+
+    def _is_swallowed(self, *, seen: bool) -> bool:
+        """Whether so many connections in a row had no event that SSE does not get through."""
+        self._empty_connections = 0 if seen else self._empty_connections + 1
+        return self._empty_connections >= EMPTY_CONNECTIONS_MAX
 
     def _refuse_sse(self, why: str) -> None:
         if self._live == "sse":

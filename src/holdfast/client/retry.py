@@ -62,7 +62,7 @@ def may_repeat(error: HoldfastError, *, repeatable: bool) -> bool:
     they were not carried out.
     """
     if isinstance(error, OutboundError):
-        return repeatable or not error.sent
+        return error.passing and (repeatable or not error.sent)
     if error.status not in RETRIED or isinstance(error, BadAnswerError):
         return False
     if repeatable:

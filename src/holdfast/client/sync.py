@@ -206,7 +206,9 @@ class SyncClient(Facade):
 
     @_with_arguments_of(Client)
     def __init__(self, *arguments: Any, **options: Any) -> None:
-        super().__init__(LoopThread(), Client(*arguments, **options))
+        # Made first: arguments that are wrong leave no thread behind.
+        client = Client(*arguments, **options)
+        super().__init__(LoopThread(), client)
 
     def __enter__(self) -> Self:
         return self
@@ -215,9 +217,10 @@ class SyncClient(Facade):
         self.close()
 
     def close(self) -> None:
-        """Close every connection, and the thread."""
-        self._thread.call(self._inner.aclose())
-        self._thread.stop()
+        """Close every connection, and the thread; doing so again changes nothing."""
+        if self._thread.is_alive:
+            self._thread.call(self._inner.aclose())
+            self._thread.stop()
 
     @property
     def url(self) -> str:

@@ -2,6 +2,7 @@
 
 from holdfast.testing.clock import FakeClock
 from holdfast.testing.files import FaultyFiles, HangingFiles
+from holdfast.testing.hurried_clock import HurriedClock
 from holdfast.testing.life_clock import LifeClock
 from holdfast.testing.log import ClockWorker, ScriptedLog
 from holdfast.testing.objects import FaultyObjects, FaultyRanges, StoreFaults
@@ -15,6 +16,7 @@ __all__ = [
     "FaultyObjects",
     "FaultyRanges",
     "HangingFiles",
+    "HurriedClock",
     "KilledError",
     "LifeClock",
     "ScriptedLog",

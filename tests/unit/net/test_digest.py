@@ -15,7 +15,7 @@ RFC_FIELDS = (
 )
 
 
-def digest_for(challenge, *, method="GET", url=URL, password="Circle of Life"):  # noqa: S107
+def digest_for(challenge, *, method="GET", url=URL, password="Circle of Life"):
     digest = Digest("Mufasa", password)
     return digest, digest.take_challenge(method, url, {"www-authenticate": challenge})
 
@@ -28,9 +28,7 @@ def digest_for(challenge, *, method="GET", url=URL, password="Circle of Life"): 
     ],
 )
 def test_example_of_the_rfc(algorithm, response, monkeypatch):
-    monkeypatch.setattr(
-        httpx.DigestAuth, "_get_client_nonce", lambda *_arguments: CNONCE.encode()
-    )
+    monkeypatch.setattr(httpx.DigestAuth, "_get_client_nonce", lambda *_arguments: CNONCE.encode())
     _, header = digest_for(f"Digest {RFC_FIELDS}, algorithm={algorithm}")
     assert fields_of(header) == {
         "username": "Mufasa",
