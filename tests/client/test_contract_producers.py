@@ -48,7 +48,7 @@ async def test_running_again_stores_only_what_is_new(
 ) -> None:
     stream = await new_stream(content_type)
     for until in (40, 40, 70):
-        assert await write(stream, range(until), limits=ONE_BY_ONE) == until
+        assert await write(stream, range(until), epoch=0) == until
     expected = [f"{number}," for number in range(70)]
     if content_type == JSON:
         assert await stream.read().read_json() == expected
@@ -111,7 +111,7 @@ async def test_a_stale_epoch_is_fenced(new_stream: MakeStream) -> None:
 async def test_claiming_the_next_epoch(new_stream: MakeStream) -> None:
     stream = await new_stream(TEXT)
     await write(stream, range(2), epoch=3)
-    async with stream.producer("writer", auto_claim=True) as producer:
+    async with stream.producer("writer", auto_claim=True, epoch=0) as producer:
         for number in range(2, 50):
             await producer.append(f"{number},")
         await producer.flush()
@@ -122,7 +122,7 @@ async def test_claiming_the_next_epoch(new_stream: MakeStream) -> None:
 async def test_two_producers_with_one_id_fence_each_other(new_stream: MakeStream) -> None:
     stream = await new_stream(JSON)
     async with (
-        stream.producer("writer") as zombie,
+        stream.producer("writer", epoch=0) as zombie,
         stream.producer("writer", auto_claim=True, epoch=1) as successor,
     ):
         await zombie.append("old 0")

@@ -127,7 +127,7 @@ async def test_an_epoch_that_may_have_been_stored_is_not_claimed_again(
             return lost
 
         proxy.swallows = swallow
-        producer = stream.producer("writer", auto_claim=True)
+        producer = stream.producer("writer", auto_claim=True, epoch=0)
         await producer.append("in doubt")
         await seen.wait()
         async with other.producer("writer", epoch=1) as successor:

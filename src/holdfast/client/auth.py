@@ -14,8 +14,6 @@ from base64 import b64encode
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Protocol
 
-from holdfast.net import digest
-
 
 class Auth(Protocol):
     """Something that gives requests an `Authorization` header."""
@@ -87,7 +85,10 @@ class Digest:
     """A user and a password that is never sent itself."""
 
     def __init__(self, username: str, password: str) -> None:
-        self._digest = digest.Digest(username, password)
+        # Brings a whole HTTP client with it, so only where it is needed.
+        from holdfast.net.digest import Digest as Answers  # noqa: PLC0415
+
+        self._digest = Answers(username, password)
 
     async def header(self, method: str, url: str) -> str | None:
         """The answer to the last challenge, for this request."""

@@ -1,7 +1,8 @@
 """One request to the server: headers, authentication, redirects, errors, and the retries.
 
 Every request goes through here, whatever it is for, so that headers and credentials are on each of
-them and every one has a time limit.
+them and every one has a time limit. They are for the client's own server: one that a redirect or a
+stream's URL leads to elsewhere does not get them.
 """
 
 from __future__ import annotations
@@ -52,6 +53,7 @@ class Calls:
         outbound: Outbound,
         clock: Clock,
         *,
+        home: str,
         auth: Auth | None,
         headers: Mapping[str, Value],
         params: Mapping[str, Value],
@@ -64,6 +66,7 @@ class Calls:
         self.timeouts = timeouts
         self.retry = retry
         self._outbound = outbound
+        self._home = home
         self._auth = auth
         self._headers = dict(headers)
         self._params = dict(params)
@@ -112,7 +115,7 @@ class Calls:
         body: bytes,
         timeout_s: float | None,
     ) -> Answer:
-        route = _Route(method, url, await self._url(url, params), self._auth)
+        route = _Route(method, await self._url(url, params), self._home, self._auth)
         while True:
             answer = await self._outbound.request(
                 method,
@@ -140,7 +143,7 @@ class Calls:
         silence_s: float | None = None,
     ) -> AsyncIterator[OutboundStream]:
         """An answer whose body is still to come; an error answer is raised. Never repeated."""
-        route = _Route(method, url, await self._url(url, params), self._auth)
+        route = _Route(method, await self._url(url, params), self._home, self._auth)
         limit_s = silence_s or self.timeouts.silence_s
         while True:
             sent = await self._all_headers(route, headers)
@@ -162,6 +165,8 @@ class Calls:
     async def _url(self, url: str, params: Mapping[str, str] | None) -> str:
         if self._closed:
             raise InvalidRequestError("The client is closed.")
+        if not same_origin(self._home, url):
+            return with_query(url, params or {})
         own = {name: await _value_of(value) for name, value in self._params.items()}
         return with_query(url, own | dict(params or {}))
 
@@ -182,10 +187,10 @@ class Calls:
 class _Route:
     """The way of one request: along redirects, and once more if its credentials are refused."""
 
-    def __init__(self, method: str, url: str, target: str, auth: Auth | None) -> None:
+    def __init__(self, method: str, target: str, home: str, auth: Auth | None) -> None:
         self.target = target
         self._method = method
-        self._url = url
+        self._home = home
         self._auth = auth
         self._sent: str | None = None
         self._refreshed = False
@@ -193,8 +198,8 @@ class _Route:
 
     @property
     def is_at_home(self) -> bool:
-        """Whether it has not been led to another server."""
-        return same_origin(self._url, self.target)
+        """Whether it goes to the client's own server."""
+        return same_origin(self._home, self.target)
 
     async def authorization(self) -> str | None:
         """The credentials for where it goes now."""

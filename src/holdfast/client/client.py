@@ -36,8 +36,8 @@ class Client:
         async for message in stream.read():
             print(message.text)
 
-    `headers` and `params` go with every request; a value may be a function that is called each
-    time. `streams_path` is where a server of another make keeps its streams.
+    `auth`, `headers` and `params` go with every request to this server; a value may be a function
+    that is called each time. `streams_path` is where a server of another make keeps its streams.
     """
 
     def __init__(
@@ -67,6 +67,7 @@ class Client:
         self._calls = Calls(
             self._outbound,
             clock or SystemClock(),
+            home=address.base,
             auth=auth,
             headers=headers or {},
             params=params or {},

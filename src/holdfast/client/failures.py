@@ -139,7 +139,7 @@ def _set_details(error: HoldfastError, headers: Mapping[str, str], said: dict[st
             error.generation = _number(str(said.get("generation", "")))
         case OutboundError():
             # It was another call, made by the server, that failed: this one was carried out.
-            error.sent = True
+            error.sent = error.passing = True
         case StoreError():
             error.advice = ""
         case _:

@@ -10,10 +10,10 @@ async for item in stream.bootstrap_and_follow():
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator
-from contextlib import aclosing
 
 from holdfast.client.calls import Calls
-from holdfast.client.messages import Message
+from holdfast.client.messages import Assembler, Batch, Message
+from holdfast.client.payloads import Framing
 from holdfast.client.reading import Live, Reading
 from holdfast.client.retry import may_repeat
 from holdfast.client.snapshots import Snapshot, open_bootstrap
@@ -24,7 +24,7 @@ Item = Snapshot | Message
 
 
 async def bootstrap_and_follow(
-    calls: Calls, url: str, read_url: str, *, live: Live = True
+    calls: Calls, url: str, read_url: str, *, live: Live = True, framing: Framing | None = None
 ) -> AsyncGenerator[Item, None]:
     """The snapshot, the messages since, and then what comes; again from a snapshot after a 410."""
     failures = 0
@@ -33,19 +33,23 @@ async def bootstrap_and_follow(
         try:
             async with open_bootstrap(calls, url) as answer:
                 yield await answer.snapshot()
+                unframed = _Unframed(framing, answer.content_type)
                 async for message in answer.messages():
-                    yield message
-                at, closed = answer.next_offset, answer.closed
-            failures = 0
+                    for each in unframed.feed(message):
+                        yield each
+                at, closed = unframed.end(answer.next_offset), answer.closed
             if closed or not live:
                 return
-            async with aclosing(_follow(calls, read_url, at, live)) as messages:
-                async for message in messages:
+            async with Reading(calls, read_url, offset=at, live=live, framing=framing) as reading:
+                async for message in reading:
+                    failures = 0
                     yield message
             return
-        except OffsetGoneError:
+        except OffsetGoneError as error:
             # A newer snapshot has taken the place of what would have come next.
-            continue
+            failures += 1
+            if failures > 1:
+                await calls.wait(failures, error)
         except HoldfastError as error:
             # The bootstrap broke off: what it said is said again, from its snapshot on.
             if at != START or not may_repeat(error, repeatable=True):
@@ -54,7 +58,33 @@ async def bootstrap_and_follow(
             await calls.wait(failures, error)
 
 
-async def _follow(calls: Calls, url: str, at: str, live: Live) -> AsyncGenerator[Message, None]:
-    async with Reading(calls, url, offset=at, live=live) as reading:
-        async for message in reading:
-            yield message
+class _Unframed:
+    """The messages of a bootstrap, each of which is an append, cut into framed ones if they are."""
+
+    def __init__(self, framing: Framing | None, content_type: str) -> None:
+        self._assembler = None if framing is None else Assembler(framing)
+        self._content_type = content_type
+        self._end = ""
+
+    def feed(self, message: Message) -> list[Message]:
+        """What this append completes."""
+        if self._assembler is None:
+            return [message]
+        counts = message.offset.isdigit() and message.next_offset.isdigit()
+        messages = self._assembler.feed(
+            Batch(
+                message.payload,
+                self._content_type,
+                message.offset,
+                message.next_offset,
+                lengths=() if counts else None,
+            )
+        )
+        self._end = messages[-1].next_offset if messages else self._end
+        return messages
+
+    def end(self, next_offset: str) -> str:
+        """Where to read on: at the beginning of a message of which only a part was there."""
+        if self._assembler is None or not self._assembler.is_within_message:
+            return next_offset
+        return self._end or START

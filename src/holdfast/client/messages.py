@@ -15,6 +15,7 @@ Rules:
 
 from __future__ import annotations
 
+import json
 from typing import Any, Final, Literal
 
 import msgspec
@@ -52,7 +53,7 @@ class Message(msgspec.Struct, frozen=True, gc=False):
     @property
     def json(self) -> Any:
         """The message parsed as JSON."""
-        return _parse(self.payload)
+        return parse_json(self.payload)
 
 
 class Batch(msgspec.Struct, frozen=True):
@@ -80,13 +81,19 @@ class Batch(msgspec.Struct, frozen=True):
     @property
     def json(self) -> Any:
         """The answer parsed as JSON: a list of messages on a JSON stream."""
-        return _parse(self.data)
+        return parse_json(self.data)
 
 
-def _parse(data: bytes) -> Any:
+def parse_json(data: bytes) -> Any:
+    """JSON as Python values; numbers of any size, since servers take them."""
     try:
         return _decode_json(data)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        pass
+    try:
+        # Slower, but takes 1e999 for what it is: too large.
+        return json.loads(data)
+    except ValueError as error:
         raise BadAnswerError(f"This is not JSON: {error}.") from None
 
 
@@ -99,6 +106,11 @@ class Assembler:
         self._held: list[bytes] = []
         # Where a read can go on without missing anything of a message that is held.
         self._safe_offset = ""
+
+    @property
+    def is_within_message(self) -> bool:
+        """Whether the beginning of a message is held."""
+        return bool(self._held or (self._unframer and self._unframer.pending_bytes))
 
     def feed(self, batch: Batch) -> list[Message]:
         """The messages that this batch completes."""
@@ -182,10 +194,12 @@ def _elements(batch: Batch) -> list[Message]:
 
 def _counted(payloads: list[bytes], at: int, width: int) -> list[Message]:
     messages = []
+    offset = f"{at:0{width}d}"
     for payload in payloads:
-        end = at + len(payload) + 1
-        messages.append(Message(payload, f"{at:0{width}d}", f"{end:0{width}d}"))
-        at = end
+        at += len(payload) + 1
+        next_offset = f"{at:0{width}d}"
+        messages.append(Message(payload, offset, next_offset))
+        offset = next_offset
     return messages
 
 

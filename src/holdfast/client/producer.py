@@ -8,6 +8,11 @@ Rules:
   for those before it, and is sent again; then fewer are under way, for a while. The one that
   closes the stream goes alone: a closed stream would refuse what has to be sent again.
 - A batch is sent again after network errors and passing answers: the server recognises it.
+- Without an epoch given, a producer takes one that is higher than any before it: it starts anew,
+  and whoever wrote under its id before is fenced off. With an epoch it goes on with what was begun
+  under that: the server recognises what it has by its number alone, so the same messages must come
+  in the same batches. That is sure where each batch is one message, as it then is unless `limits`
+  say otherwise.
 - The first batch goes alone. Its answer tells up to which number the server has batches of this
   producer and epoch already: those are not sent at all.
 - A stale epoch is an error; with `auto_claim` the next epoch is taken, and what was refused goes
@@ -24,7 +29,7 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Final, Self
 
 from holdfast.client.payloads import message_bytes, request_body
 from holdfast.client.retry import NO_RETRY, may_repeat
@@ -36,11 +41,12 @@ from holdfast.errors import (
     ProducerGapError,
 )
 from holdfast.protocol.content import JSON, media_type
+from holdfast.protocol.cursor import EPOCH_MS
 
 if TYPE_CHECKING:
     from holdfast.client.calls import Calls
     from holdfast.client.stream import Stream
-    from holdfast.clock import Timer
+    from holdfast.clock import Clock, Timer
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +67,18 @@ class ProducerLimits:
         for name in ("batch_bytes", "batch_messages", "in_flight", "pending_bytes_max"):
             if getattr(self, name) < 1:
                 raise InvalidRequestError(f"{name} is {getattr(self, name)}: expected 1 or more.")
+
+
+# So that the n-th message has the number n, whenever and by whom it is sent.
+ONE_BY_ONE: Final = ProducerLimits(batch_messages=1)
+
+
+def _new_epoch(clock: Clock) -> int:
+    """An epoch that is higher than those before it, and nobody else's: the time, and chance.
+
+    40 bits of milliseconds last until 2059; the protocol's numbers have 53.
+    """
+    return (clock.now_ms() - EPOCH_MS << 13) + clock.random_int(0, (1 << 13) - 1)
 
 
 class _Batch:
@@ -90,23 +108,25 @@ class Producer:
         stream: Stream,
         producer_id: str,
         *,
-        epoch: int = 0,
+        epoch: int | None = None,
         auto_claim: bool = False,
         limits: ProducerLimits | None = None,
     ) -> None:
         if not producer_id:
             raise InvalidRequestError("A producer needs an id.")
-        if epoch < 0:
+        if epoch is not None and epoch < 0:
             raise InvalidRequestError(f"The epoch of a producer is 0 or more, not {epoch}.")
         self.producer_id = producer_id
-        self.epoch = epoch
+        self.epoch = _new_epoch(calls.clock) if epoch is None else epoch
         # Messages that the server has, as far as is known.
         self.acknowledged = 0
         self.last: Appended | None = None
         self._calls = calls
         self._stream = stream
         self._auto_claim = auto_claim
-        self._limits = limits or ProducerLimits()
+        # Until something is stored under it, a new epoch may be too low: clocks can go back.
+        self._is_new = epoch is None
+        self._limits = limits or (ProducerLimits() if epoch is None else ONE_BY_ONE)
         self._content_type = ""
         self._media = ""
         self._batch_messages = 1
@@ -122,7 +142,7 @@ class Producer:
         self._server_seq = -1
         # How many may be under way at present; the first goes alone.
         self._window = 1.0
-        self._error: HoldfastError | None = None
+        self._error: Exception | None = None
         self._closed = False
         self._progress = asyncio.Event()
 
@@ -203,6 +223,8 @@ class Producer:
         if self._closed:
             raise InvalidRequestError("The producer is closed.")
         size = len(encoded)
+        if not size:
+            raise InvalidRequestError("An empty message cannot be appended.")
         if self._open and self._open_bytes + size > self._limits.batch_bytes:
             self._seal()
         self._open.append(encoded)
@@ -246,7 +268,12 @@ class Producer:
             self._flying.pop(batch, None)
             self._refused(batch, error)
             return
+        except Exception as error:  # noqa: BLE001 (it is raised where somebody waits for the batch)
+            self._flying.pop(batch, None)
+            self._fail(error)
+            return
         self._flying.pop(batch, None)
+        self._is_new = False
         self._window = min(self._limits.in_flight, self._window + 1 / self._window)
         self.last = answer
         if answer.producer_seq is not None:
@@ -292,7 +319,7 @@ class Producer:
 
     def _refused(self, batch: _Batch, error: HoldfastError) -> None:
         """The server will not take this batch: claim the producer anew, or end."""
-        claims = isinstance(error, ProducerFencedError) and self._auto_claim
+        claims = isinstance(error, ProducerFencedError) and (self._auto_claim or self._is_new)
         if not claims or batch.in_doubt or self._error is not None:
             self._fail(error)
             return
@@ -313,7 +340,7 @@ class Producer:
         self._next_seq, self._server_seq, self._window = 0, -1, 1.0
         self._start()
 
-    def _fail(self, error: HoldfastError) -> None:
+    def _fail(self, error: Exception) -> None:
         if self._error is None:
             self._error = error
         self._stop()

@@ -25,7 +25,7 @@ from holdfast.client.calls import Calls
 from holdfast.client.live_events import LiveEvents, is_exact
 from holdfast.client.messages import Assembler, Batch, Message
 from holdfast.client.payloads import Framing, check_framing
-from holdfast.client.retry import may_repeat
+from holdfast.client.retry import may_repeat, pause
 from holdfast.errors import BadAnswerError, HoldfastError, InvalidRequestError, OutboundError
 from holdfast.protocol.content import JSON, media_type
 from holdfast.protocol.offsets import START
@@ -35,6 +35,8 @@ Live = bool | Literal["sse", "long-poll"]
 
 # So many SSE connections in a row without a single event mean that SSE does not get through.
 EMPTY_CONNECTIONS_MAX: Final = 3
+# A long-poll that brings nothing sooner than this was no long one.
+POLL_S_MIN: Final = 0.1
 # What servers answer to a live mode that they do not have.
 _NO_SSE: Final = frozenset({400, 404, 405, 406, 415, 501})
 _FOREVER: Final = 1_000_000_000
@@ -80,6 +82,7 @@ class Reading:
         # The last messages so far, while a server that cannot start there gets there.
         self._passes_over: list[Message] | None = None
         self._empty_connections = 0
+        self._hasty_polls = 0
         self._entered = False
         self._open: Callable[[], AsyncGenerator[object, None] | None] = lambda: None
 
@@ -155,6 +158,9 @@ class Reading:
                 if messages:
                     self.offset = messages[-1].next_offset
                     yield messages
+                elif self._passes_over is None and not assembler.is_within_message:
+                    # Nothing to hand out, but where `now` was is known from here on.
+                    self.offset = batch.next_offset
 
     async def _messages(self) -> AsyncGenerator[Message, None]:
         async with aclosing(self._message_lists()) as lists:
@@ -226,8 +232,10 @@ class Reading:
                 async with aclosing(self._by_sse() if self._uses_sse else self._poll()) as batches:
                     async for batch in batches:
                         failures = 0
+                        is_news = bool(batch.data) or batch.closed or not self.up_to_date
                         self._note(batch)
-                        yield batch
+                        if is_news:
+                            yield batch
             except HoldfastError as error:
                 if self._give_up_sse(error):
                     continue
@@ -245,13 +253,25 @@ class Reading:
         return True
 
     async def _poll(self) -> AsyncGenerator[Batch, None]:
+        began_s = self._calls.clock.monotonic_s()
         answer = await self._calls.request(
             "GET",
             self._url,
             params=self._params("long-poll"),
             timeout_s=self._calls.timeouts.live_s,
         )
-        yield batch_of(answer, self._at)
+        batch = batch_of(answer, self._at)
+        yield batch
+        took_s = self._calls.clock.monotonic_s() - began_s
+        if batch.data or batch.closed or took_s >= POLL_S_MIN:
+            self._hasty_polls = 0
+            return
+        # The server does not wait, so it is for us to: not to ask it a thousand times a second.
+        self._hasty_polls += 1
+        retry = self._calls.retry
+        await pause(
+            self._calls.clock, min(retry.max_s, retry.first_s * 2 ** min(self._hasty_polls - 1, 30))
+        )
 
     async def _by_sse(self) -> AsyncGenerator[Batch, None]:
         """One SSE connection; how it ends says whether SSE works at all."""

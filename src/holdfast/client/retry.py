@@ -65,6 +65,9 @@ def may_repeat(error: HoldfastError, *, repeatable: bool) -> bool:
         return error.passing and (repeatable or not error.sent)
     if error.status not in RETRIED or isinstance(error, BadAnswerError):
         return False
+    if error.status == 500 and type(error) is not HoldfastError:
+        # A defect that has a name of its own, such as a damaged pack, does not pass.
+        return False
     if repeatable:
         return True
     return error.status in _NOT_CARRIED_OUT and not isinstance(error, CommitUnknownError)

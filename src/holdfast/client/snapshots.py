@@ -7,11 +7,9 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any, Final
 
-import msgspec
-
 from holdfast.client.answers import is_set, next_offset
 from holdfast.client.calls import Calls
-from holdfast.client.messages import JSON_LENGTHS, Message
+from holdfast.client.messages import JSON_LENGTHS, Message, parse_json
 from holdfast.client.urls import below
 from holdfast.errors import BadAnswerError
 from holdfast.net.outbound import OutboundStream
@@ -48,7 +46,7 @@ class Snapshot:
     @property
     def json(self) -> Any:
         """The snapshot parsed as JSON."""
-        return msgspec.json.decode(self.payload)
+        return parse_json(self.payload)
 
 
 class Snapshots:

@@ -72,7 +72,9 @@ class Stream:
         media = media_type(content_type)
         encoded = [message_bytes(each, media, self.framing) for each in messages]
         body = request_body(encoded, media) if encoded else b""
-        answer = await self._calls.request("PUT", self.url, headers=headers, body=body)
+        answer = await self._calls.request(
+            "PUT", self.url, headers=headers, body=body, repeatable=if_match is None
+        )
         return self._created(answer, content_type)
 
     async def fork(
@@ -166,7 +168,8 @@ class Stream:
                 self.url,
                 headers=headers,
                 body=body,
-                repeatable=producer is not None or not body,
+                # What was carried out unseen is refused the second time, if it is conditional.
+                repeatable=producer is not None or (not body and if_match is None),
                 retry=retry,
             )
         except ConflictError as error:
@@ -226,11 +229,15 @@ class Stream:
         self,
         producer_id: str,
         *,
-        epoch: int = 0,
+        epoch: int | None = None,
         auto_claim: bool = False,
         limits: ProducerLimits | None = None,
     ) -> Producer:
-        """A writer whose appends are stored exactly once; use it as a context manager."""
+        """A writer whose appends are stored exactly once; use it as a context manager.
+
+        With an `epoch` it goes on with what was begun under it: the n-th message is stored once,
+        however often a program is run again with the same messages.
+        """
         return Producer(
             self._calls, self, producer_id, epoch=epoch, auto_claim=auto_claim, limits=limits
         )
@@ -241,7 +248,9 @@ class Stream:
 
     def bootstrap_and_follow(self, *, live: Live = True) -> AsyncGenerator[Item, None]:
         """A snapshot, the messages since, and then what comes: see `client.following`."""
-        return bootstrap_and_follow(self._calls, self._bucketed_url, self.url, live=live)
+        return bootstrap_and_follow(
+            self._calls, self._bucketed_url, self.url, live=live, framing=self.framing
+        )
 
     @property
     def path(self) -> str:

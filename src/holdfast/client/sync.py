@@ -65,6 +65,11 @@ class SyncReading(Facade):
         return self._inner.offset
 
     @property
+    def content_type(self) -> str:
+        """The stream's content type, once something was read."""
+        return self._inner.content_type
+
+    @property
     def up_to_date(self) -> bool:
         """Whether the tail was reached."""
         return self._inner.up_to_date
@@ -101,6 +106,16 @@ class SyncProducer(Facade):
     def acknowledged(self) -> int:
         """Messages that the server has."""
         return self._inner.acknowledged
+
+    @property
+    def pending_bytes(self) -> int:
+        """Bytes that are not acknowledged yet."""
+        return self._inner.pending_bytes
+
+    @property
+    def epoch(self) -> int:
+        """The epoch that it writes under."""
+        return self._inner.epoch
 
     append = blocking(Producer.append)
     append_many = blocking(Producer.append_many)

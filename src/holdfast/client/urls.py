@@ -27,7 +27,8 @@ def parse_base(url: str) -> Address:
     """Take a server's URL apart: no query, no slash at its end, no user left in it."""
     try:
         parts = urlsplit(url if "//" in url else f"http://{url}")
-    except ValueError:  # brackets that hold no address
+        _ = parts.port
+    except ValueError:  # brackets that hold no address, or a port that is none
         raise _no_server(url) from None
     if parts.scheme not in _PORTS or not parts.hostname:
         raise _no_server(url)

@@ -33,7 +33,11 @@ def failure_of(error: Exception, target: Target) -> OutboundError:
         httpcore.PoolTimeout,
         httpcore.LocalProtocolError,
     )
-    return OutboundError(f"{target} {_what_happened(error)}.", sent=not isinstance(error, unsent))
+    return OutboundError(
+        f"{target} {_what_happened(error)}.",
+        sent=not isinstance(error, unsent),
+        passing=not any(isinstance(each, ssl.SSLCertVerificationError) for each in _causes(error)),
+    )
 
 
 def _what_happened(error: Exception) -> str:

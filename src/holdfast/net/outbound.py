@@ -78,7 +78,9 @@ class OutboundStream:
         async for chunk in self.chunks():
             size += len(chunk)
             if size > bytes_max:
-                raise OutboundError(f"The answer of {self._target} exceeds {bytes_max} bytes.")
+                raise OutboundError(
+                    f"The answer of {self._target} exceeds {bytes_max} bytes.", passing=False
+                )
             parts.append(chunk)
         return b"".join(parts)
 
@@ -191,7 +193,8 @@ class Outbound:
         if size > RESPONSE_HEADER_BYTES_MAX:
             await response.aclose()
             raise OutboundError(
-                f"The headers of {target}'s answer exceed {RESPONSE_HEADER_BYTES_MAX} bytes."
+                f"The headers of {target}'s answer exceed {RESPONSE_HEADER_BYTES_MAX} bytes.",
+                passing=False,
             )
         return response
 

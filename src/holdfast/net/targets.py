@@ -21,8 +21,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from ipaddress import ip_network
 from typing import TYPE_CHECKING, Final, Literal, Protocol
-
-import httpx
+from urllib.parse import urlsplit
 
 from holdfast.errors import OutboundRefusedError, SettingsError
 from holdfast.net.addresses import INSIDE, Address, Kind, Network, kind_of, parse_address
@@ -180,21 +179,20 @@ def parse_target(url: str) -> Target:
 def _parse_place(url: str) -> Target:
     """The target of a URL without its query."""
     try:
-        parsed = httpx.URL(url)
-        # Taken apart here: a host like `xn--` cannot be, and httpx finds out when it is asked.
-        host = parsed.host
-    except (httpx.InvalidURL, UnicodeError):
+        parsed = urlsplit(url)
+        host, port = parsed.hostname, parsed.port
+    except ValueError:
         raise OutboundRefusedError("The URL cannot be parsed. Use https://HOST/PATH.") from None
     if parsed.scheme not in _PORTS or not host:
         raise OutboundRefusedError("The URL must be absolute: https://HOST/PATH.")
-    if parsed.userinfo:
+    if "@" in parsed.netloc:
         raise OutboundRefusedError("The URL holds a user or password. Leave them out.")
-    port = _PORTS[parsed.scheme] if parsed.port is None else parsed.port
+    if port is None:
+        port = _PORTS[parsed.scheme]
     if not 0 < port < 65_536:
         raise OutboundRefusedError("The URL's port is none. Use one from 1 to 65535.")
     scheme: Literal["http", "https"] = "https" if parsed.scheme == "https" else "http"
-    # The host as it goes to the resolver: `host` would turn xn-- names back into letters.
-    return Target(scheme, _clean_host(parsed.raw_host.decode("ascii")), port)
+    return Target(scheme, _clean_host(host), port)
 
 
 def _clean_host(host: str) -> str:

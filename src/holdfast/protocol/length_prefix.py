@@ -31,19 +31,22 @@ def frame_all(messages: Iterable[bytes]) -> bytes:
 class Unframer:
     """Takes bytes in pieces of any size and gives back messages."""
 
-    __slots__ = ("_rest",)
+    __slots__ = ("_needed", "_rest", "pending_bytes")
 
     def __init__(self) -> None:
-        self._rest = b""
-
-    @property
-    def pending_bytes(self) -> int:
-        """How many bytes of an unfinished message are held."""
-        return len(self._rest)
+        self._rest: list[bytes] = []
+        # How many bytes of an unfinished message are held, and how many make anything of it.
+        self.pending_bytes = 0
+        self._needed = PREFIX_BYTES
 
     def feed(self, piece: bytes) -> list[bytes]:
         """The messages that this piece completes."""
-        buffer = self._rest + piece if self._rest else piece
+        self.pending_bytes += len(piece)
+        self._rest.append(piece)
+        if self.pending_bytes < self._needed:
+            return []
+        buffer = piece if len(self._rest) == 1 else b"".join(self._rest)
+        self._needed = PREFIX_BYTES
         messages = []
         at, size = 0, len(buffer)
         while size - at >= PREFIX_BYTES:
@@ -55,8 +58,10 @@ class Unframer:
                 )
             end = at + PREFIX_BYTES + length
             if end > size:
+                self._needed = end - at
                 break
             messages.append(buffer[at + PREFIX_BYTES : end])
             at = end
-        self._rest = buffer[at:]
+        self._rest = [buffer[at:]]
+        self.pending_bytes = size - at
         return messages

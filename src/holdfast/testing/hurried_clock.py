@@ -27,7 +27,7 @@ class HurriedClock:
         self.random_int = clock.random_int
         self.random_u64 = clock.random_u64
         self.random_bytes = clock.random_bytes
-        self._advance = clock.advance
+        self.advance = clock.advance
 
     def call_soon(self, call: Callable[..., object], *args: Any) -> None:
         """Run `call` in the event loop's next round."""
@@ -39,5 +39,5 @@ class HurriedClock:
         return asyncio.get_running_loop().call_soon(self._run, delay_s, call, args)
 
     def _run(self, delay_s: float, call: Callable[..., object], args: tuple[Any, ...]) -> None:
-        self._advance(delay_s)
+        self.advance(delay_s)
         call(*args)

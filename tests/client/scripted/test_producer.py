@@ -17,8 +17,8 @@ JOINED = {"joins": True, "linger_s": 1000.0}
 
 def producer_of(client, *, content_type="text/plain", framing=None, limits=None, **options):
     stream = client.stream("b/s", content_type=content_type, framing=framing)
-    limits = None if limits is None else ProducerLimits(**limits)
-    return stream.producer("me", limits=limits, **options)
+    options = {"epoch": 0} | options
+    return stream.producer("me", limits=ProducerLimits(**(limits or {})), **options)
 
 
 def stamps(server):

@@ -41,6 +41,7 @@ async def read(stream: Stream, command: Command) -> Result:
             # A live read ends like this; what has had no answer at all has failed.
             if not collected.batches:
                 raise TimeoutError(f"No answer within {timeout_s:g} s.") from None
+            collected.wait_in_vain()
         return collected.result(reading)
 
 
@@ -63,6 +64,11 @@ class _Collected:
             self.chunks.append(chunk | {"offset": batch.next_offset})
         enough = len(self.chunks) >= self._chunks_max
         return enough or (self._until_up_to_date and batch.up_to_date)
+
+    def wait_in_vain(self) -> None:
+        """Nothing came for the rest of the time: long-polls were answered so."""
+        if self._polls:
+            self._status = 204
 
     def result(self, reading: Reading) -> Result:
         result: Result = {

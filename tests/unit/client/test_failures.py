@@ -30,6 +30,7 @@ ARGUMENTS = {
     "received": 9,
     "retry_after_s": 17,
     "sent": True,
+    "passing": True,
 }
 CLASSES = sorted(error_classes().values(), key=lambda cls: cls.code)
 

@@ -264,3 +264,11 @@ class TestValues:
     def test_what_is_not_utf8_says_so(self):
         with pytest.raises(BadAnswerError, match="not JSON"):
             _ = Message(b'"\xff"', "a", "b").json
+
+
+def test_numbers_that_are_too_large_are_infinite():
+    assert Message(b"[1e999, -1e999, 12345678901234567890123]", "", "").json == [
+        float("inf"),
+        float("-inf"),
+        12345678901234567890123,
+    ]

@@ -94,7 +94,9 @@ HAPPENED = [
     ("commit unknown", errors.CommitUnknownError("x"), True, False),
     ("commit unknown, told", error_of(503, {}, b'{"code":"commit_unknown"}'), True, False),
     ("webhook failed, told", error_of(502, {}, b'{"code":"outbound_failed"}'), True, False),
-    ("damaged data", errors.PackCorruptError("x"), True, True),
+    ("damaged data", errors.PackCorruptError("x"), False, False),
+    ("a defect without a name", errors.HoldfastError("x"), True, True),
+    ("certificate", errors.OutboundError("x", sent=False, passing=False), False, False),
 ]
 
 
