@@ -40,7 +40,8 @@ long_poll_timeout = 30
 - In text, `$VAR` and `${VAR}` are replaced from the environment; a variable that is not set is an
   error. `$$` is a dollar sign.
 - Unknown tables, keys and `HOLDFAST_*` variables are errors, so that a typing mistake does not pass
-  for a default. `HOLDFAST_URL` and `HOLDFAST_CONFIG` are not settings and may be set.
+  for a default. `HOLDFAST_CONFIG`, and `HOLDFAST_URL`, `HOLDFAST_TOKEN`, `HOLDFAST_CONTEXT` and
+  `HOLDFAST_CONTEXTS` of the client's commands, are not settings and may be set.
 """
 
 

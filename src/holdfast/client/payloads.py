@@ -15,6 +15,7 @@ Framing = Literal["length-prefixed"]
 LENGTH_PREFIXED: Final = "length-prefixed"
 
 _encode = msgspec.json.Encoder().encode
+_decode_value = msgspec.json.Decoder(msgspec.Raw).decode
 
 
 def check_framing(framing: str | None) -> None:
@@ -27,6 +28,8 @@ def message_bytes(value: Any, media: str, framing: Framing | None) -> bytes:
     """One message: on a JSON stream any value (bytes are JSON text already), else bytes or str."""
     if isinstance(value, bytes | bytearray | memoryview):
         encoded = bytes(value)
+        if media == JSON:
+            return _one_value(encoded)
     elif media == JSON:
         try:
             return _encode(value)
@@ -39,6 +42,14 @@ def message_bytes(value: Any, media: str, framing: Framing | None) -> bytes:
             f"A message of a {media or 'byte'} stream is bytes or str, not {type(value).__name__}."
         )
     return encoded if framing is None else frame(encoded)
+
+
+def _one_value(text: bytes) -> bytes:
+    """JSON text, which is to be one value: `1,2` would become two messages."""
+    try:
+        return bytes(_decode_value(text))
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise InvalidJsonError(f"The message is not JSON: {error}.") from None
 
 
 def request_body(messages: Iterable[bytes], media: str) -> bytes:

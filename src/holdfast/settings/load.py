@@ -15,9 +15,18 @@ from holdfast.errors import SettingsError
 from holdfast.settings.groups import Settings
 from holdfast.settings.setting import ENV_PREFIX, Setting, all_settings
 
-# Variables that share the prefix without being settings: the address a client command talks to,
-# the settings file itself, and the failpoints of crash tests.
-ENV_RESERVED = frozenset({"HOLDFAST_URL", "HOLDFAST_CONFIG", "HOLDFAST_FAILPOINTS"})
+# Variables that share the prefix without being settings: which server a client command talks to and
+# as whom, the settings file itself, and the failpoints of crash tests.
+ENV_RESERVED = frozenset(
+    {
+        "HOLDFAST_CONFIG",
+        "HOLDFAST_CONTEXT",
+        "HOLDFAST_CONTEXTS",
+        "HOLDFAST_FAILPOINTS",
+        "HOLDFAST_TOKEN",
+        "HOLDFAST_URL",
+    }
+)
 FILE_VERSION = 1
 
 

@@ -8,17 +8,18 @@ has is passed over.
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Callable, Iterator
+import asyncio
+from contextlib import aclosing, suppress
 from pathlib import Path
-from typing import Annotated, BinaryIO, Final
+from typing import Annotated, Final
 
 from cyclopts import Parameter
 
 from holdfast.cli.client.connection import DEFAULT_SERVER, Server, run
 from holdfast.cli.client.output import Output
+from holdfast.cli.client.sources import Sources
 from holdfast.cli.client.streams import StreamName
-from holdfast.cli.progress import progress
+from holdfast.cli.progress import Bar, progress
 from holdfast.client import Appended, Client, Producer, ProducerLimits, Stream
 from holdfast.client.payloads import LENGTH_PREFIXED
 from holdfast.clock import SystemClock
@@ -27,19 +28,21 @@ from holdfast.protocol.content import JSON, media_type
 
 __all__ = ["append"]
 
-STDIN: Final = "-"
-Advance = Callable[[int], None]
+# How often the progress bar is told.
+TICK_S: Final = 0.1
 
 
 def append(
     stream: StreamName,
     /,
-    *messages: Annotated[str, Parameter(help="Messages, one each.", allow_leading_hyphen=True)],
+    *messages: Annotated[
+        str, Parameter(help="Messages, one each. Behind -- they may start with a hyphen.")
+    ],
     file: Annotated[
         list[Path] | None,
         Parameter(
-            name=["--file"],
             negative="",
+            allow_leading_hyphen=True,
             help="File whose content is one message, or with --lines one each line; - is stdin. "
             "Can be given several times. Without messages and files stdin is read.",
         ),
@@ -49,7 +52,7 @@ def append(
         Parameter(
             negative="",
             help="One message a line. On JSON streams the line is JSON text, and empty ones are "
-            "passed over; elsewhere its line break is part of it.",
+            "passed over. Its line break is part of it, except on JSON and framed streams.",
         ),
     ] = False,
     producer: Annotated[
@@ -62,7 +65,8 @@ def append(
     batch: Annotated[
         int | None,
         Parameter(
-            help="Messages in one request. (default 1 with --producer, else 1000 on JSON streams)"
+            help="Messages in one request. (default 1; without --producer 1000 on JSON and framed "
+            "streams)"
         ),
     ] = None,
     framing: Annotated[
@@ -76,29 +80,30 @@ def append(
     server: Server = DEFAULT_SERVER,
 ) -> int:
     """Append messages: arguments, files, or stdin."""
-    _check(framing, batch)
-    sources = _Sources(messages, [str(each) for each in file or ()], lines=lines)
+    guarded = seq is not None or if_match is not None
+    _check(framing, batch, epoch, guarded=guarded, producer=producer)
+    sources = Sources(
+        messages, [str(each) for each in file or ()], lines=lines, framed=framing is not None
+    )
+    sources.check()
 
     async def work(client: Client, output: Output) -> None:
         target = client.stream(stream, framing=framing)  # type: ignore[arg-type] # checked above
         media = media_type(await target.known_content_type())
-        if seq is not None or if_match is not None:
-            (single,) = sources.single(media)
-            answer: Appended | None = await target.append(
-                single, seq=seq, if_match=if_match, close=close
-            )
-            count = 1
-        else:
-            writer = _writer(target, producer, epoch, batch, media, claims=claim)
+        if not guarded:
             sources.invite(output)
-            with progress("appending", sources.total_bytes) as bar:
-                answer = await _send(writer, sources.messages(media, bar.advance), close=close)
+            writer = _writer(target, producer, epoch, batch, media, claims=claim)
+            answer = await _Sending(sources, writer, output).send(media, close=close)
             count = writer.acknowledged
+        else:
+            single = await sources.single(media)
+            answer = await target.append(single, seq=seq, if_match=if_match, close=close)
+            count = 1
         offset = "" if answer is None else answer.next_offset
         closed = close or (answer is not None and answer.closed)
         output.say(
             {"stream": stream, "messages": count, "next_offset": offset, "closed": closed},
-            f"appended {count} message{'' if count == 1 else 's'} to {stream}"
+            f"appended {_messages(count)} to {stream}"
             + (f", next offset {offset}" if offset else "")
             + (", and closed it" if close else ""),
         )
@@ -106,17 +111,26 @@ def append(
     return run(server, work)
 
 
-def _check(framing: str | None, batch: int | None) -> None:
+def _check(
+    framing: str | None, batch: int | None, epoch: int, *, guarded: bool, producer: str | None
+) -> None:
     if framing not in {None, LENGTH_PREFIXED}:
         raise SettingsError(f"--framing must be {LENGTH_PREFIXED}, not {framing!r}")
     if batch is not None and batch < 1:
         raise SettingsError("--batch must be at least 1")
+    if epoch < 0:
+        raise SettingsError("--epoch must not be negative")
+    if producer == "":
+        raise SettingsError("--producer must not be empty")
+    if guarded and producer is not None:
+        raise SettingsError("--producer does not go together with --seq and --if-match")
 
 
 def _writer(
     target: Stream, producer: str | None, epoch: int, batch: int | None, media: str, *, claims: bool
 ) -> Producer:
-    size = batch or (1 if producer is not None or media != JSON else 1000)
+    has_boundaries = media == JSON or target.framing is not None
+    size = batch or (1000 if producer is None and has_boundaries else 1)
     limits = ProducerLimits(
         batch_messages=size,
         # Which message is in which request must not depend on how fast the input comes.
@@ -128,72 +142,55 @@ def _writer(
     return target.producer(name, epoch=epoch, auto_claim=claims, limits=limits)
 
 
-async def _send(writer: Producer, messages: Iterator[bytes], *, close: bool) -> Appended | None:
-    async with writer:
-        for message in messages:
-            await writer.append(message)
-        if close:
-            return await writer.close_stream()
-        return await writer.flush()
+def _messages(count: int) -> str:
+    return f"{count} message{'' if count == 1 else 's'}"
 
 
-class _Sources:
-    """Where the messages come from."""
+class _Sending:
+    """Everything that the sources have, on its way to the stream."""
 
-    def __init__(self, messages: tuple[str, ...], files: list[str], *, lines: bool) -> None:
-        self._messages = messages
-        self._files = files or ([] if messages else [STDIN])
-        self._lines = lines
+    def __init__(self, sources: Sources, writer: Producer, output: Output) -> None:
+        self._sources = sources
+        self._writer = writer
+        self._output = output
 
-    @property
-    def total_bytes(self) -> int | None:
-        """How much there is, if that can be known before."""
-        try:
-            return sum(Path(each).stat().st_size for each in self._files if each != STDIN) or None
-        except OSError:
-            return None
-
-    def invite(self, output: Output) -> None:
-        """Say what is waited for, if it is a person."""
-        if STDIN in self._files and sys.stdin.isatty():
-            output.notice("Reading from the terminal; end with Ctrl-D.")
-
-    def single(self, media: str) -> list[bytes]:
-        """The only message, or an error."""
-        found = list(self.messages(media, lambda _: None))
-        if len(found) != 1:
-            raise SettingsError(f"--seq and --if-match are for a single message, not {len(found)}")
-        return found
-
-    def messages(self, media: str, advance: Advance) -> Iterator[bytes]:
-        """All messages, in order."""
-        for message in self._messages:
-            yield message.encode()
-        for name in self._files:
+    async def send(self, media: str, *, close: bool) -> Appended | None:
+        """Send it; if that ends early, say how far it came."""
+        with progress("appending", self._sources.total_bytes) as bar:
+            ticking = asyncio.ensure_future(self._tick(bar))
             try:
-                if name == STDIN:
-                    yield from self._cut(sys.stdin.buffer, media, advance)
-                else:
-                    with Path(name).open("rb") as file:
-                        yield from self._cut(file, media, advance)
-            except OSError as error:
-                raise HoldfastError(f"{name} cannot be read: {error.strerror}.") from None
+                async with self._writer:
+                    await self._put_all(media)
+                    if close:
+                        return await self._writer.close_stream()
+                    return await self._writer.flush()
+            except (HoldfastError, asyncio.CancelledError):
+                self._say_how_far()
+                raise
+            finally:
+                ticking.cancel()
 
-    def _cut(self, file: BinaryIO, media: str, advance: Advance) -> Iterator[bytes]:
-        if not self._lines:
-            content = file.read()
-            advance(len(content))
-            if content:
-                yield content
-            return
-        # The progress bar is told now and then: once for each line would take longer than sending.
-        unseen = 0
-        for line in file:
-            unseen += len(line)
-            if unseen >= 65_536:
-                advance(unseen)
-                unseen = 0
-            message = line.strip() if media == JSON else line
-            if message:
-                yield message
-        advance(unseen)
+    async def _put_all(self, media: str) -> None:
+        """Hand everything to the producer; what comes before a bad message is stored."""
+        async with aclosing(self._sources.messages(media)) as messages:
+            try:
+                async for message in messages:
+                    await self._writer.append(message)
+            except HoldfastError:
+                with suppress(HoldfastError):
+                    await self._writer.flush()
+                raise
+
+    def _say_how_far(self) -> None:
+        if stored := self._writer.acknowledged:
+            more = ", perhaps more" if self._writer.pending_bytes else ""
+            self._output.notice(f"stopped after {_messages(stored)}{more}")
+
+    async def _tick(self, bar: Bar) -> None:
+        """Show what the server has, rather than what was read."""
+        shown = 0
+        while True:
+            await asyncio.sleep(TICK_S)
+            done = self._sources.read_bytes - self._writer.pending_bytes
+            bar.advance(max(0, done - shown))
+            shown = max(done, shown)

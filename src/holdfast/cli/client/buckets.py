@@ -10,7 +10,7 @@ from cyclopts import App, Parameter
 from holdfast.cli.client.connection import DEFAULT_SERVER, Server, run
 from holdfast.cli.client.output import Output, size_text, time_text
 from holdfast.client import START, Client, StreamInfo
-from holdfast.errors import SettingsError
+from holdfast.errors import BucketNotFoundError, SettingsError
 from holdfast.protocol.names import DEFAULT_BUCKET
 
 __all__ = ["bucket", "ls"]
@@ -148,14 +148,20 @@ def ls(
         if left == 0:
             return
         page = 1000 if left is None else min(1000, left)
-        async for stream in client.bucket(bucket_id).streams(
-            prefix=prefix, after=after, page_size=page
-        ):
-            output.show(msgspec.to_builtins(stream), _long(stream) if long else stream.stream_id)
-            if left is not None:
-                left -= 1
-                if left == 0:
-                    return
+        try:
+            async for stream in client.bucket(bucket_id).streams(
+                prefix=prefix, after=after, page_size=page
+            ):
+                shown = _long(stream) if long else stream.stream_id
+                output.show(msgspec.to_builtins(stream), shown)
+                if left is not None:
+                    left -= 1
+                    if left == 0:
+                        return
+        except BucketNotFoundError:
+            # It comes with its first stream, and nobody can create it.
+            if bucket_id != DEFAULT_BUCKET:
+                raise
 
     return run(server, work)
 

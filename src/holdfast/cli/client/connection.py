@@ -1,7 +1,8 @@
 """Which server a command talks to, as whom, and how its errors end it.
 
 The address comes from `--url`, `--context`, HOLDFAST_URL, HOLDFAST_CONTEXT, the current context, or
-is the default; the first that is there. A context's token goes to that context's server only.
+is the default; the first that is there. The token goes to that server only, even if a stream is
+named by the URL of another one.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from cyclopts import Group, Parameter
 
 from holdfast.cli.client.contexts import Context, contexts_path, load_contexts
 from holdfast.cli.client.output import Output
+from holdfast.cli.failures import EXIT_BROKEN_PIPE, EXIT_FAILED, EXIT_INTERRUPTED, EXIT_USAGE
 from holdfast.client import Bearer, Client, Retry
 from holdfast.client.client import DEFAULT_URL
 from holdfast.errors import (
@@ -27,11 +29,13 @@ from holdfast.errors import (
     ForbiddenError,
     GoneError,
     HoldfastError,
+    InvalidRequestError,
     NotFoundError,
     OutboundError,
     PreconditionFailedError,
     ProducerFencedError,
     RateLimitedError,
+    RequestTimeoutError,
     SettingsError,
     UnauthorizedError,
     UnavailableError,
@@ -39,21 +43,20 @@ from holdfast.errors import (
 
 __all__ = ["DEFAULT_SERVER", "Server", "connect", "resolve", "run"]
 
-EXIT_FAILED: Final = 1
-EXIT_USAGE: Final = 2
 EXIT_NOT_FOUND: Final = 3
 EXIT_CONFLICT: Final = 4
 EXIT_NOT_ALLOWED: Final = 5
 EXIT_UNREACHABLE: Final = 6
-EXIT_INTERRUPTED: Final = 130
-EXIT_BROKEN_PIPE: Final = 141
 
 _EXITS: Final[list[tuple[tuple[type[HoldfastError], ...], int]]] = [
     ((NotFoundError, GoneError), EXIT_NOT_FOUND),
     ((ConflictError, PreconditionFailedError, ProducerFencedError), EXIT_CONFLICT),
     ((UnauthorizedError, ForbiddenError), EXIT_NOT_ALLOWED),
-    ((OutboundError, UnavailableError, RateLimitedError, BadAnswerError), EXIT_UNREACHABLE),
-    ((SettingsError,), EXIT_USAGE),
+    (
+        (OutboundError, UnavailableError, RateLimitedError, RequestTimeoutError, BadAnswerError),
+        EXIT_UNREACHABLE,
+    ),
+    ((SettingsError, InvalidRequestError), EXIT_USAGE),
 ]
 _GROUP: Final = Group("Server", sort_key=100)
 
@@ -119,9 +122,7 @@ def connect(server: _Server, output: Output) -> Client:
         context.url,
         auth=Bearer(context.token) if context.token else None,
         retry=Retry(attempts=server.retries + 1),
-        on_retry=lambda error, delay_s: output.notice(
-            f"{error.message} Trying again in {delay_s:.1f} s."
-        ),
+        on_retry=output.retries.note,
         tls=_tls(context.ca_file),
     )
 
@@ -149,8 +150,11 @@ def run(server: _Server, work: Callable[[Client, Output], Awaitable[int | None]]
         code = asyncio.run(with_client())
         output.flush()
     except HoldfastError as error:
+        code = exit_code(error)
+        if code == EXIT_UNREACHABLE:
+            error.message += output.retries.summary()
         output.failure(error)
-        return exit_code(error)
+        return code
     except KeyboardInterrupt:
         output.end_line()
         return EXIT_INTERRUPTED

@@ -13,6 +13,7 @@ from holdfast.cli.client.contexts import (
     contexts_path,
     load_contexts,
     save_contexts,
+    shown_url,
 )
 from holdfast.cli.client.output import Output
 from holdfast.client.urls import parse_base
@@ -46,8 +47,8 @@ def add(
         known.current = name
     save_contexts(path, known)
     _output(json).say(
-        {"context": name, "url": url, "current": known.current == name},
-        f"{name} is {url}" + (", and in use" if known.current == name else ""),
+        {"context": name, "url": shown_url(url), "current": known.current == name},
+        f"{name} is {shown_url(url)}" + (", and in use" if known.current == name else ""),
     )
     return 0
 
@@ -60,7 +61,8 @@ def use(name: Name, /, *, json: AsJson = False) -> int:
     found = known.find(name)
     known.current = name
     save_contexts(path, known)
-    _output(json).say({"context": name, "url": found.url, "current": True}, f"using {found.url}")
+    url = shown_url(found.url)
+    _output(json).say({"context": name, "url": url, "current": True}, f"using {url}")
     return 0
 
 
@@ -70,10 +72,10 @@ def list_(*, json: AsJson = False) -> int:
     known = load_contexts(contexts_path(os.environ))
     output = _output(json)
     for name, found in sorted(known.contexts.items()):
-        is_current = name == known.current
+        is_current, url = name == known.current, shown_url(found.url)
         output.show(
-            {"context": name, "url": found.url, "current": is_current},
-            f"{'*' if is_current else ' '} {name:16} {found.url}",
+            {"context": name, "url": url, "current": is_current},
+            f"{'*' if is_current else ' '} {name:16} {url}",
         )
     if not known.contexts:
         output.notice("There are none. Add one with: holdfast context add NAME URL")

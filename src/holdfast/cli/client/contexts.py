@@ -24,7 +24,15 @@ from typing import Any, Final
 
 from holdfast.errors import HoldfastError, SettingsError
 
-__all__ = ["Context", "Contexts", "contexts_path", "load_contexts", "save_contexts"]
+__all__ = [
+    "Context",
+    "Contexts",
+    "check_name",
+    "contexts_path",
+    "load_contexts",
+    "save_contexts",
+    "shown_url",
+]
 
 VERSION: Final = 1
 _NAME: Final = re.compile(r"[A-Za-z0-9_.-]{1,64}")
@@ -38,6 +46,13 @@ class Context:
     token: str = ""
     token_file: str = ""
     ca_file: str = ""
+
+
+def shown_url(url: str) -> str:
+    """A server's URL without the user and password that may be in it."""
+    scheme, slashes, rest = url.rpartition("//")
+    place, slash, path = rest.partition("/")
+    return scheme + slashes + place.rpartition("@")[2] + slash + path
 
 
 @dataclass(slots=True)
@@ -69,7 +84,7 @@ def contexts_path(env: Mapping[str, str]) -> Path:
 def load_contexts(path: Path) -> Contexts:
     """What the file says; nothing if there is none."""
     try:
-        found = tomllib.loads(path.read_text())
+        found = tomllib.loads(path.read_text("utf-8"))
     except FileNotFoundError:
         return Contexts()
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
@@ -79,10 +94,10 @@ def load_contexts(path: Path) -> Contexts:
     unknown = set(found) - {"version", "current", "contexts"}
     if unknown:
         raise SettingsError(f"{path} has unknown keys: {', '.join(sorted(unknown))}")
-    contexts = {
-        name: _parse(path, name, entry) for name, entry in found.get("contexts", {}).items()
-    }
-    return Contexts(str(found.get("current", "")), contexts)
+    current, entries = found.get("current", ""), found.get("contexts", {})
+    if not isinstance(current, str) or not isinstance(entries, dict):
+        raise SettingsError(f"in {path} `current` must be a text, and `contexts` a table")
+    return Contexts(current, {name: _parse(path, name, each) for name, each in entries.items()})
 
 
 def _parse(path: Path, name: str, entry: Any) -> Context:
@@ -98,19 +113,26 @@ def _parse(path: Path, name: str, entry: Any) -> Context:
 
 def save_contexts(path: Path, contexts: Contexts) -> None:
     """Write the file anew, for its owner's eyes only, since it may hold tokens."""
-    lines = [f"version = {VERSION}", f"current = {json.dumps(contexts.current)}"]
+    lines = [f"version = {VERSION}", f"current = {_quote(contexts.current)}"]
     for name, context in sorted(contexts.contexts.items()):
-        lines += ["", f"[contexts.{json.dumps(name)}]"]
-        # TOML writes text as JSON does.
-        lines += [f"{key} = {json.dumps(value)}" for key, value in asdict(context).items() if value]
+        lines += ["", f"[contexts.{_quote(name)}]"]
+        given = {key: value for key, value in asdict(context).items() if value}
+        lines += [f"{key} = {_quote(value)}" for key, value in given.items()]
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         beside = path.with_name(path.name + ".new")
-        with os.fdopen(os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
+        beside.unlink(missing_ok=True)
+        descriptor = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
             file.write("\n".join(lines) + "\n")
         beside.replace(path)
     except OSError as error:
         raise HoldfastError(f"{path} cannot be written: {error.strerror}.") from None
+
+
+def _quote(text: str) -> str:
+    """A text of TOML, which writes it as JSON does, but for surrogates and DEL."""
+    return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")
 
 
 def check_name(name: str) -> None:

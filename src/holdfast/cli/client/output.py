@@ -1,25 +1,29 @@
 """What commands print: data on stdout, everything else on stderr.
 
-With `--json` stdout has one JSON document a line, and an error is a JSON document on stderr.
+With `--json` stdout has one JSON document a line, and an error is a JSON document on stderr. JSON
+that a stream holds is in it as it is stored: a number is not made smaller by passing through here.
 """
 
 from __future__ import annotations
 
-import json
 import sys
 from base64 import b64encode
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from typing import Any, Final
 
 import msgspec
 
+from holdfast.cli.failures import failure_line
 from holdfast.client import Message
 from holdfast.errors import HoldfastError
 from holdfast.protocol.content import JSON, is_text, media_type
 
-__all__ = ["Output", "payload_document", "time_text"]
+__all__ = ["Output", "one_line", "payload_document", "payload_field", "size_text", "time_text"]
 
+_check_json: Final = msgspec.json.Decoder(msgspec.Raw).decode
+# In JSON text a line break is white space between tokens, never data.
+_BREAKS: Final = bytes.maketrans(b"\r\n", b"  ")
 _UNITS: Final = ("B", "KiB", "MiB", "GiB", "TiB")
 
 
@@ -31,6 +35,7 @@ class Output:
         self._quiet = quiet
         self._stdout = sys.stdout.buffer
         self._at_line_start = True
+        self.retries = Retries(self.notice)
 
     @property
     def on_terminal(self) -> bool:
@@ -39,14 +44,32 @@ class Output:
 
     def write(self, data: bytes) -> None:
         """Data as it is, at once: whoever reads a pipe sees it when it comes."""
-        if data:
-            self._stdout.write(data)
+        if not data:
+            return
+        try:
+            left = memoryview(data)
+            while left:
+                # With PYTHONUNBUFFERED it is the file itself, which may take a part only.
+                left = left[self._stdout.write(left) :]
             self._stdout.flush()
-            self._at_line_start = data.endswith(b"\n")
+        except BrokenPipeError:
+            raise
+        except OSError as error:
+            raise HoldfastError(f"stdout cannot be written: {error.strerror}.") from None
+        self._at_line_start = data.endswith(b"\n")
+
+    def write_payload(self, data: bytes, content_type: str) -> None:
+        """Data of a stream, unless it would upset the terminal that it goes to."""
+        if self.on_terminal and b"\0" in data and not is_text(media_type(content_type)):
+            raise HoldfastError(
+                "This is binary data, which could upset the terminal. "
+                "Send it elsewhere (> FILE), or print it with --json."
+            )
+        self.write(data)
 
     def document(self, document: Mapping[str, Any]) -> None:
         """One JSON document on a line of its own."""
-        self.write(json.dumps(document, ensure_ascii=False).encode() + b"\n")
+        self.write(msgspec.json.encode(document) + b"\n")
 
     def say(self, document: Mapping[str, Any], line: str) -> None:
         """The result of a command that changes something: a document, or a notice."""
@@ -70,12 +93,8 @@ class Output:
     def failure(self, error: HoldfastError) -> None:
         """Why the command failed; never quiet."""
         self.end_line()
-        message = " ".join(error.message.split())
-        if self.as_json:
-            said = {"error": {"code": error.code, "message": message}}
-            print(json.dumps(said, ensure_ascii=False), file=sys.stderr, flush=True)
-        else:
-            print("holdfast:", message, file=sys.stderr, flush=True)
+        line = failure_line(error.code, error.message, as_json=self.as_json)
+        print(line, file=sys.stderr, flush=True)
 
     def end_line(self) -> None:
         """On a terminal, let what comes next start on a line of its own."""
@@ -88,6 +107,28 @@ class Output:
         self._stdout.flush()
 
 
+class Retries:
+    """Says that something is tried again, and in the end how often it was."""
+
+    def __init__(self, notice: Callable[[str], None]) -> None:
+        self._notice = notice
+        self._count = 0
+        self._said = ""
+
+    def note(self, error: HoldfastError, delay_s: float) -> None:
+        """Something went wrong, and is tried again soon; the same trouble is told once."""
+        said = "" if error.message == self._said else f"{error.message} "
+        self._notice(f"{said}Trying again in {delay_s:.1f} s.")
+        self._said = error.message
+        self._count += 1
+
+    def summary(self) -> str:
+        """A sentence to put behind the error that it ended with."""
+        if not self._count:
+            return ""
+        return f" Tried again {self._count} time{'' if self._count == 1 else 's'}."
+
+
 def payload_document(message: Message, content_type: str) -> dict[str, Any]:
     """A message as `--json` prints it: `json`, `text` or `base64`, whichever it is."""
     document: dict[str, Any] = {"offset": message.offset, "next_offset": message.next_offset}
@@ -97,14 +138,21 @@ def payload_document(message: Message, content_type: str) -> dict[str, Any]:
 def payload_field(payload: bytes, content_type: str) -> dict[str, Any]:
     """The bytes under the name that says how they are written."""
     media = media_type(content_type)
-    if media == JSON:
-        return {"json": msgspec.json.decode(payload)}
-    if is_text(media):
-        try:
+    try:
+        if media == JSON:
+            _check_json(payload)
+            payload.decode()
+            return {"json": msgspec.Raw(one_line(payload).strip())}
+        if is_text(media):
             return {"text": payload.decode()}
-        except UnicodeDecodeError:
-            pass
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        pass  # A snapshot can be anything, whatever its type says.
     return {"base64": b64encode(payload).decode()}
+
+
+def one_line(json_text: bytes) -> bytes:
+    """JSON text without line breaks, and otherwise as it is."""
+    return json_text.translate(_BREAKS)
 
 
 def time_text(at_ms: int | None) -> str:

@@ -6,20 +6,23 @@ one a line. With `--json` every message is a document with its offsets.
 
 from __future__ import annotations
 
+import os
+import stat
+import sys
 from contextlib import AbstractContextManager, nullcontext
 from typing import Annotated, Any, Final
 
 from cyclopts import Parameter
 
 from holdfast.cli.client.connection import DEFAULT_SERVER, Server, run
-from holdfast.cli.client.output import Output, payload_document
+from holdfast.cli.client.output import Output, one_line, payload_document
 from holdfast.cli.client.streams import StreamName
 from holdfast.cli.progress import Bar, progress
 from holdfast.client import START, Client, Message, Reading, Stream
 from holdfast.client.messages import Assembler
 from holdfast.client.payloads import LENGTH_PREFIXED
-from holdfast.errors import HoldfastError, SettingsError
-from holdfast.protocol.content import JSON, is_text, media_type
+from holdfast.errors import SettingsError
+from holdfast.protocol.content import JSON, media_type
 
 __all__ = ["read", "tail"]
 
@@ -67,9 +70,14 @@ def read(
 
     async def work(client: Client, output: Output) -> None:
         source = _source(client, stream, framing)
-        reading = source.read(from_, live=follow and not exit_)
-        with _progress(output, await _size(source, from_, follow=follow)) as bar:
-            await _Printer(output, reading, framing, bar).print(count, until)
+        live = follow and not exit_
+        reading = source.read(from_, live=live)
+        with _progress(None if live else await _size(source, from_)) as bar:
+            printer = _Printer(output, reading, framing, bar)
+            if count is None and until is None and framing is None and not output.as_json:
+                await printer.print_batches()
+            else:
+                await printer.print(count, until)
         output.notice(f"next offset {reading.offset}")
 
     return run(server, work)
@@ -97,7 +105,11 @@ def tail(
         live = follow and not exit_
         start: dict[str, Any] = {"last": number} if number else {"offset": "now"}
         reading = source.read(**start, live=live)
-        await _Printer(output, reading, framing, None).print(None, None)
+        printer = _Printer(output, reading, framing, None)
+        if framing is None:
+            await printer.print(None, None)
+        else:
+            await printer.print_last(number)
         output.notice(f"next offset {reading.offset}")
 
     return run(server, work)
@@ -114,20 +126,23 @@ def _source(client: Client, stream: str, framing: str | None) -> Stream:
     return client.stream(stream, framing=framing)  # type: ignore[arg-type] # checked above
 
 
-async def _size(source: Stream, start: str, *, follow: bool) -> int | None:
-    """How many bytes there are to come, where offsets count them."""
+async def _size(source: Stream, start: str) -> int | None:
+    """How many bytes there are to come, if somebody wants to know and offsets count them.
+
+    The bar is for data that goes to a file. On the terminal the data itself shows how it goes, and
+    so may the output of a program behind a pipe.
+    """
+    if not sys.stderr.isatty() or not stat.S_ISREG(os.fstat(1).st_mode):
+        return None
     head = await source.head()
     begin = "0" if start == START else start
-    if follow or not (head.next_offset.isdigit() and begin.isdigit()):
+    if not (head.next_offset.isdigit() and begin.isdigit()):
         return None
     return max(0, int(head.next_offset) - int(begin))
 
 
-def _progress(output: Output, total_bytes: int | None) -> AbstractContextManager[Bar | None]:
-    """A bar where the data goes elsewhere; on the terminal the data itself shows how it goes."""
-    if output.on_terminal or total_bytes is None:
-        return nullcontext()
-    return progress("reading", total_bytes)
+def _progress(total_bytes: int | None) -> AbstractContextManager[Bar | None]:
+    return nullcontext() if total_bytes is None else progress("reading", total_bytes)
 
 
 class _Printer:
@@ -145,25 +160,33 @@ class _Printer:
         """All of it, or up to a number of messages or an offset."""
         if count == 0:
             return
-        if self._bar is not None and count is None and until is None and not self._needs_messages:
-            await self._print_batches()
-            return
         async with self._reading as reading:
             left = count
             async for messages in reading.message_lists():
                 wanted = _up_to(messages[:left], until)
                 self._print(wanted)
-                if wanted:
-                    reading.offset = wanted[-1].next_offset
+                if len(wanted) < len(messages):
+                    reading.offset = messages[len(wanted)].offset
+                    return
                 left = None if left is None else left - len(wanted)
-                if left == 0 or len(wanted) < len(messages) or _is_reached(wanted, until):
+                if left == 0 or _is_reached(wanted, until):
                     return
 
-    @property
-    def _needs_messages(self) -> bool:
-        return self._framed or self._output.as_json
+    async def print_last(self, number: int) -> None:
+        """The last messages where an append, which is what servers count, may hold several."""
+        held: list[Message] | None = []
+        async with self._reading as reading:
+            async for messages in reading.message_lists():
+                if held is None:
+                    self._print(messages)
+                    continue
+                held = (held + messages)[-number:] if number else messages
+                if reading.up_to_date:
+                    self._print(held)
+                    held = None
+        self._print(held or [])
 
-    async def _print_batches(self) -> None:
+    async def print_batches(self) -> None:
         """Whole answers, which is fastest where only the bytes count."""
         assembler = Assembler(None)
         async with self._reading as reading:
@@ -177,13 +200,11 @@ class _Printer:
         if self._output.as_json:
             for message in messages:
                 self._output.document(payload_document(message, content_type))
-        elif media == JSON or self._framed:
-            self._output.write(b"\n".join([*payloads, b""]) if payloads else b"")
+        elif media == JSON:
+            self._output.write(b"".join([one_line(payload) + b"\n" for payload in payloads]))
         else:
-            data = b"".join(payloads)
-            if self._output.on_terminal and not is_text(media):
-                _check_printable(data)
-            self._output.write(data)
+            end = b"\n" if self._framed else b""
+            self._output.write_payload(b"".join([each + end for each in payloads]), content_type)
         if self._bar is not None:
             self._bar.advance(sum(map(len, payloads)) + (len(payloads) if media == JSON else 0))
 
@@ -197,11 +218,3 @@ def _up_to(messages: list[Message], until: str | None) -> list[Message]:
 
 def _is_reached(messages: list[Message], until: str | None) -> bool:
     return until is not None and bool(messages) and messages[-1].next_offset >= until
-
-
-def _check_printable(data: bytes) -> None:
-    if b"\0" in data:
-        raise HoldfastError(
-            "The stream holds binary data, which could upset the terminal. "
-            "Send it elsewhere (> FILE), or print it with --json."
-        )

@@ -10,10 +10,10 @@ from typing import Annotated
 from cyclopts import App, Parameter
 
 from holdfast.cli.client.connection import DEFAULT_SERVER, Server, run
-from holdfast.cli.client.output import Output, payload_document, payload_field
+from holdfast.cli.client.output import Output, one_line, payload_document, payload_field
 from holdfast.cli.client.streams import StreamName
 from holdfast.client import Client, Message, Snapshot
-from holdfast.errors import HoldfastError
+from holdfast.errors import HoldfastError, SettingsError
 from holdfast.protocol.content import DEFAULT, JSON, is_text, media_type
 
 __all__ = ["bootstrap", "snapshot"]
@@ -36,6 +36,8 @@ def publish(
     server: Server = DEFAULT_SERVER,
 ) -> int:
     """Publish a stream's state at an offset; what is before it is given up."""
+    if file.startswith("-") and file != "-":
+        raise SettingsError(f"there is no option {file}; a file of that name is ./{file}")
 
     async def work(client: Client, output: Output) -> None:
         body = _content(file)
@@ -61,7 +63,7 @@ def get(
         if output.as_json:
             output.document(_snapshot_document(stream, found))
         else:
-            output.write(found.payload)
+            output.write_payload(found.payload, found.content_type)
         output.notice(f"snapshot at {found.offset} ({found.content_type})")
 
     return run(server, work)
@@ -116,7 +118,7 @@ def _print_snapshot(output: Output, stream: str, item: Snapshot) -> None:
     if output.as_json:
         output.document({"snapshot": _snapshot_document(stream, item)})
     elif item.exists:
-        output.write(item.payload)
+        output.write_payload(item.payload, item.content_type)
         if is_text(media_type(item.content_type)) and not item.payload.endswith(b"\n"):
             output.write(b"\n")
 
@@ -125,9 +127,9 @@ def _print_message(output: Output, item: Message, content_type: str) -> None:
     if output.as_json:
         output.document(payload_document(item, content_type))
     elif media_type(content_type) == JSON:
-        output.write(item.payload + b"\n")
+        output.write(one_line(item.payload) + b"\n")
     else:
-        output.write(item.payload)
+        output.write_payload(item.payload, content_type)
 
 
 def _snapshot_document(stream: str, found: Snapshot) -> dict[str, object]:

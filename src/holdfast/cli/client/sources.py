@@ -1,0 +1,220 @@
+"""Where the messages of `holdfast append` come from: arguments, files, stdin.
+
+Rules:
+
+- stdin is waited for, not blocked on: what was read before is sent meanwhile, and Ctrl-C works.
+- A message with boundaries of its own (JSON, or framed by length) leaves the line break of its line
+  behind; elsewhere that is part of the message, so that nothing of the input is lost.
+- JSON text is checked here, one message at a time: only here is it known which line is wrong, and
+  the text `1,2` must not become two messages of an array.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import os
+import sys
+from collections.abc import AsyncGenerator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+from holdfast.errors import HoldfastError, InvalidJsonError, SettingsError
+from holdfast.protocol.content import JSON
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Iterator
+
+    from holdfast.cli.client.output import Output
+
+__all__ = ["Sources"]
+
+STDIN: Final = "-"
+PIECE_BYTES: Final = 256 * 1024
+_check_value: Final = msgspec.json.Decoder(msgspec.Raw).decode
+
+
+class Sources:
+    """The messages of one command, in order: its arguments, then its files."""
+
+    def __init__(
+        self, messages: tuple[str, ...], files: list[str], *, lines: bool, framed: bool
+    ) -> None:
+        if "" in messages and not framed:
+            raise SettingsError("a message is empty: there is nothing to append")
+        if files.count(STDIN) > 1:
+            raise SettingsError("stdin (-) can be read only once")
+        self._messages = messages
+        self._files = files or ([] if messages else [STDIN])
+        self._lines = lines
+        self._framed = framed
+        # How much of the input was taken so far.
+        self.read_bytes = 0
+
+    @property
+    def total_bytes(self) -> int | None:
+        """How much there is, if that can be known before."""
+        if STDIN in self._files:
+            return None
+        try:
+            return sum(Path(each).stat().st_size for each in self._files) or None
+        except OSError:
+            return None
+
+    def check(self) -> None:
+        """Raise if a file cannot be read, before anything is sent."""
+        for name in self._files:
+            with _reading(name):
+                _check_file(name)
+
+    def invite(self, output: Output) -> None:
+        """Say what is waited for, if it is a person."""
+        if STDIN in self._files and os.isatty(0):
+            output.notice("Reading from the terminal; end with Ctrl-D.")
+
+    async def single(self, media: str) -> bytes:
+        """The only message, or an error."""
+        found = [message async for message in self.messages(media)]
+        if len(found) != 1:
+            raise SettingsError(f"--seq and --if-match are for a single message, not {len(found)}")
+        return found[0]
+
+    async def messages(self, media: str) -> AsyncGenerator[bytes, None]:
+        """All messages, in order."""
+        for number, text in enumerate(self._messages, 1):
+            message = text.encode()
+            if media == JSON:
+                _check_json(message, f"message {number}")
+            yield message
+        for name in self._files:
+            with _reading(name):
+                descriptor = _open(name)
+                try:
+                    async for message in self._cut(name, descriptor, media):
+                        yield message
+                finally:
+                    os.close(descriptor)
+
+    async def _cut(self, name: str, descriptor: int, media: str) -> AsyncIterator[bytes]:
+        place = "stdin" if name == STDIN else name
+        if not self._lines:
+            content = b"".join([piece async for piece in self._pieces(descriptor)])
+            if media == JSON and content.strip():
+                _check_json(content, place)
+                yield content
+            elif content and media != JSON:
+                yield content
+            return
+        number = 0
+        async for line in _lines_of(self._pieces(descriptor)):
+            number += 1
+            message = self._message(line, media)
+            if media == JSON and message:
+                _check_json(message, f"line {number} of {place}")
+            if message or (self._framed and media != JSON):
+                yield message
+
+    def _message(self, line: bytes, media: str) -> bytes:
+        """The message of a line."""
+        if media == JSON:
+            return line.strip()
+        return line.removesuffix(b"\n").removesuffix(b"\r") if self._framed else line
+
+    async def _pieces(self, descriptor: int) -> AsyncIterator[bytes]:
+        while True:
+            await _readable(descriptor)
+            piece = os.read(descriptor, PIECE_BYTES)
+            self.read_bytes += len(piece)
+            if not piece:
+                return
+            yield piece
+
+
+def _open(name: str) -> int:
+    """A descriptor of its own, also for stdin, so that closing it does no harm."""
+    return os.dup(0) if name == STDIN else os.open(name, os.O_RDONLY | os.O_CLOEXEC)
+
+
+def _check_file(name: str) -> None:
+    """Raise what opening it would raise; opening a pipe and closing it again would end it."""
+    if name == STDIN:
+        if sys.stdin is None:
+            raise HoldfastError("There is no stdin to read from.")
+    elif not os.access(name, os.R_OK):
+        # The more exact reason first: there may be no such file.
+        Path(name).stat()
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+    elif Path(name).is_dir():
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
+
+
+@contextmanager
+def _reading(name: str) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        place = "stdin" if name == STDIN else name
+        raise HoldfastError(f"{place} cannot be read: {error.strerror}.") from None
+
+
+async def _readable(descriptor: int) -> None:
+    """Wait until there is something to read, or the end."""
+    loop = asyncio.get_running_loop()
+    ready: asyncio.Future[None] = loop.create_future()
+
+    def wake() -> None:
+        if not ready.done():
+            ready.set_result(None)
+
+    try:
+        loop.add_reader(descriptor, wake)
+    except PermissionError:
+        # A file always is; but what was read so far shall be sent.
+        await asyncio.sleep(0)
+        return
+    try:
+        await ready
+    finally:
+        loop.remove_reader(descriptor)
+
+
+async def _lines_of(pieces: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+    """Lines with their line breaks; the last one may have none."""
+    held: list[bytes] = []
+    async for piece in pieces:
+        first, *others = _split(piece)
+        held.append(first)
+        if not first.endswith(b"\n"):
+            continue
+        yield b"".join(held)
+        held.clear()
+        for line in others[:-1]:
+            yield line
+        if others and others[-1].endswith(b"\n"):
+            yield others[-1]
+        elif others:
+            held.append(others[-1])
+    if held:
+        yield b"".join(held)
+
+
+def _split(piece: bytes) -> list[bytes]:
+    """Lines that end with LF alone: a CR in between is data."""
+    parts = piece.split(b"\n")
+    lines = [part + b"\n" for part in parts[:-1]]
+    return [*lines, parts[-1]] if parts[-1] else lines
+
+
+def _check_json(text: bytes, place: str) -> None:
+    """Raise unless this is one JSON value."""
+    try:
+        if not text.isascii():
+            text.decode()
+        _check_value(text)
+    except UnicodeDecodeError as error:
+        raise InvalidJsonError(f"{place} is not UTF-8: {error}.") from None
+    except (msgspec.DecodeError, RecursionError) as error:
+        raise InvalidJsonError(f"{place} is not JSON: {error}.") from None
