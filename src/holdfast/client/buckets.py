@@ -127,7 +127,7 @@ class Bucket:
             return
         parser, seen = SseParser(), False
         async with self._calls.stream(
-            "GET", url, params=params | {"live": "sse"}, silence_s=limit_s
+            "GET", url, params=params | {"live": "sse"}, silence_s=limit_s, lasts=True
         ) as stream:
             async for piece in stream.chunks():
                 for event in parser.feed(piece):

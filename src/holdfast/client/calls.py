@@ -141,14 +141,18 @@ class Calls:
         headers: Mapping[str, str] | None = None,
         body: bytes | AsyncIterable[bytes] = b"",
         silence_s: float | None = None,
+        lasts: bool = False,
     ) -> AsyncIterator[OutboundStream]:
-        """An answer whose body is still to come; an error answer is raised. Never repeated."""
+        """An answer whose body is still to come; an error answer is raised. Never repeated.
+
+        One that `lasts` has a connection of its own.
+        """
         route = _Route(method, await self._url(url, params), self._home, self._auth)
         limit_s = silence_s or self.timeouts.silence_s
         while True:
             sent = await self._all_headers(route, headers)
             async with self._outbound.stream(
-                method, route.target, sent, body, silence_s=limit_s
+                method, route.target, sent, body, silence_s=limit_s, alone=lasts
             ) as answer:
                 # A body in pieces can be sent only once.
                 if isinstance(body, bytes) and await route.goes_on(

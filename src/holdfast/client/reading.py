@@ -282,6 +282,7 @@ class Reading:
             params=self._params("sse"),
             headers={"Accept": "text/event-stream"},
             silence_s=self._calls.timeouts.live_s,
+            lasts=True,
         ) as answer:
             headers = dict(answer.headers)
             if not headers.get("content-type", "").startswith("text/event-stream"):

@@ -17,9 +17,10 @@ from __future__ import annotations
 import asyncio
 import logging
 import ssl
-from collections.abc import AsyncIterable, AsyncIterator, Mapping
+from collections.abc import AsyncIterable, AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Final
 
 import certifi
@@ -99,15 +100,18 @@ class Outbound:
     ) -> None:
         _keep_headers_out_of_the_log()
         self._policy = policy
+        self._tls = tls or tls_context()
+        self._backend = PinnedBackend(policy, resolve)
         self._pool = httpcore.AsyncConnectionPool(
-            ssl_context=tls or tls_context(),
+            ssl_context=self._tls,
             max_connections=connections_max,
             max_keepalive_connections=CONNECTIONS_IDLE_MAX,
             keepalive_expiry=KEEP_ALIVE_S,
             http2=True,
             retries=0,
-            network_backend=PinnedBackend(policy, resolve),
+            network_backend=self._backend,
         )
+        self._lone: set[httpcore.AsyncHTTPConnection] = set()
         self._calls_max = calls_max
         self._calls = 0
 
@@ -146,10 +150,13 @@ class Outbound:
         body: bytes | AsyncIterable[bytes] = b"",
         *,
         silence_s: float,
+        alone: bool = False,
     ) -> AsyncIterator[OutboundStream]:
         """Call `url` for an answer in pieces; `silence_s` is the longest wait for each.
 
         Leaving the block early gives up the rest of the answer, and its connection with it.
+        `alone` is for answers that last: they have a connection of their own, which the pool, whose
+        work grows with its connections, knows nothing of.
         """
         target = self._policy.check_url(url)
         if self._calls >= self._calls_max:
@@ -157,50 +164,73 @@ class Outbound:
                 f"{self._calls_max} calls to other servers are under way already.", sent=False
             )
         self._calls += 1
+        connection = self._lone_connection(target) if alone else None
         try:
-            response = await self._send(target, method, url, headers, body, silence_s)
+            make = partial(_request, target, method, url, headers, body, silence_s)
+            response = await _send(connection or self._pool, make, target)
             try:
                 yield OutboundStream(response, target)
             finally:
                 await response.aclose()
         finally:
             self._calls -= 1
+            if connection is not None:
+                self._lone.discard(connection)
+                await connection.aclose()
 
-    async def _send(
-        self,
-        target: Target,
-        method: str,
-        url: str,
-        headers: Mapping[str, str],
-        body: bytes | AsyncIterable[bytes],
-        silence_s: float,
-    ) -> httpcore.Response:
-        connect_s = min(CONNECT_TIMEOUT_S, silence_s)
-        limits = {"connect": connect_s, "pool": silence_s, "read": silence_s, "write": silence_s}
-        try:
-            request = httpcore.Request(
-                method,
-                _url(target, url),
-                headers=_headers(target, method, headers, body),
-                content=body or None,
-                extensions={"timeout": limits},
-            )
-            response = await self._pool.handle_async_request(request)
-        except (*FAILURES, OSError, ValueError) as error:
-            # ValueError: a header that cannot be encoded. OSError: what httpcore lets through.
-            raise failure_of(error, target) from None
-        size = sum(len(name) + len(value) for name, value in response.headers)
-        if size > RESPONSE_HEADER_BYTES_MAX:
-            await response.aclose()
-            raise OutboundError(
-                f"The headers of {target}'s answer exceed {RESPONSE_HEADER_BYTES_MAX} bytes.",
-                passing=False,
-            )
-        return response
+    def _lone_connection(self, target: Target) -> httpcore.AsyncHTTPConnection:
+        origin = _url(target, "").origin
+        connection = httpcore.AsyncHTTPConnection(
+            origin, ssl_context=self._tls, network_backend=self._backend
+        )
+        self._lone.add(connection)
+        return connection
 
     async def aclose(self) -> None:
         """Close every connection; calls under way fail."""
+        for connection in list(self._lone):
+            await connection.aclose()
         await self._pool.aclose()
+
+
+async def _send(
+    way: httpcore.AsyncConnectionPool | httpcore.AsyncHTTPConnection,
+    make: Callable[[], httpcore.Request],
+    target: Target,
+) -> httpcore.Response:
+    """The head of the answer, and what is still to come."""
+    try:
+        response = await way.handle_async_request(make())
+    except (*FAILURES, OSError, ValueError) as error:
+        # ValueError: a header that cannot be encoded. OSError: what httpcore lets through.
+        raise failure_of(error, target) from None
+    size = sum(len(name) + len(value) for name, value in response.headers)
+    if size > RESPONSE_HEADER_BYTES_MAX:
+        await response.aclose()
+        raise OutboundError(
+            f"The headers of {target}'s answer exceed {RESPONSE_HEADER_BYTES_MAX} bytes.",
+            passing=False,
+        )
+    return response
+
+
+def _request(
+    target: Target,
+    method: str,
+    url: str,
+    headers: Mapping[str, str],
+    body: bytes | AsyncIterable[bytes],
+    silence_s: float,
+) -> httpcore.Request:
+    connect_s = min(CONNECT_TIMEOUT_S, silence_s)
+    limits = {"connect": connect_s, "pool": silence_s, "read": silence_s, "write": silence_s}
+    return httpcore.Request(
+        method,
+        _url(target, url),
+        headers=_headers(target, method, headers, body),
+        content=body or None,
+        extensions={"timeout": limits},
+    )
 
 
 def _url(target: Target, url: str) -> httpcore.URL:
