@@ -3,6 +3,7 @@
 import fcntl
 import os
 import pty
+import re
 import select
 import struct
 import subprocess
@@ -12,26 +13,39 @@ import time
 import pyte
 
 DEADLINE_S = 30.0
-# Opening a terminal as the first of a session makes it the session's own: Ctrl-C works then.
-_IN_TERMINAL = 'exec "$@" <"$TERMINAL" >"$TERMINAL" 2>&1'
+CTRL_C = b"\x03"
+CTRL_D = b"\x04"
+_DIRECTIONS = {"stdin": "<", "stdout": ">", "stderr": "2>"}
+_ESCAPES = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 
 
 class Terminal:
-    """Runs `arguments` in it; `screen` is what a person would see."""
+    """Runs `arguments` in it; `text` is what a person would see, `written` all that came.
 
-    def __init__(self, arguments, columns=80, lines=24, **environment):
+    A stream that is given goes elsewhere instead.
+    """
+
+    def __init__(self, arguments, columns=80, lines=24, *, options=None, streams=None, **variables):
         self._master, self._slave = pty.openpty()
         self._screen = pyte.Screen(columns, lines)
         self._stream = pyte.ByteStream(self._screen)
         self.output = b""
         self._set_size(columns, lines)
         self.settings_before = self.settings
+        options, streams = options or {}, streams or {}
         env = {name: value for name, value in os.environ.items() if name != "NO_COLOR"}
-        env |= {"TERM": "xterm-256color", "TERMINAL": os.ttyname(self._slave), **environment}
+        env = options.pop("env", env)
+        env |= {"TERM": "xterm-256color", "TERMINAL": os.ttyname(self._slave), **variables}
         for name in ("COLUMNS", "LINES"):
             env.pop(name, None)
+        # A terminal that is opened first is the session's own: Ctrl-C works then.
+        ours = [f'{each}"$TERMINAL"' for name, each in _DIRECTIONS.items() if name not in streams]
         self.process = subprocess.Popen(
-            ["sh", "-c", _IN_TERMINAL, "sh", *arguments], start_new_session=True, env=env
+            ["sh", "-c", f'exec "$@" {" ".join(ours)}', "sh", *arguments],
+            start_new_session=True,
+            env=env,
+            **options,
+            **streams,
         )
 
     def __enter__(self):
@@ -56,6 +70,16 @@ class Terminal:
     @property
     def text(self):
         return "\n".join(line.rstrip() for line in self._screen.display)
+
+    @property
+    def written(self):
+        """All that was written so far, escapes included."""
+        return self.output.decode(errors="replace")
+
+    @property
+    def plain(self):
+        """The same without escapes."""
+        return _ESCAPES.sub("", self.written).replace("\r\n", "\n")
 
     @property
     def in_other_screen(self):

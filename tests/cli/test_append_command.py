@@ -186,6 +186,11 @@ def test_close_alone(command, new_stream):
     assert json.loads(done.stderr)["error"]["code"] == "stream_closed"
 
 
+def test_nothing_at_all(command, new_stream):
+    (document,) = command.json("append", new_stream(), "--lines")
+    assert (document["messages"], document["next_offset"]) == (0, None)
+
+
 def test_stdin_that_is_closed(command, new_stream):
     done = command.shell(f"holdfast append {new_stream()} <&-")
     assert (done.returncode, done.stderr) == (1, "holdfast: There is no stdin to read from.\n")

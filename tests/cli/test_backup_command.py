@@ -131,7 +131,9 @@ class TestBackup:
         assert line.count("\n") == 1
 
     def test_json_and_what_is_new(self, run, data_dir, place):
-        document = json.loads(run("backup", place, "--data-dir", data_dir, "--json"))
+        printed = run("backup", place, "--data-dir", data_dir, "--json")
+        assert printed.count("\n") == 1
+        document = json.loads(printed)
         assert document["url"] == place.as_uri()
         assert (document["position"], document["streams"], document["packs"]) == (5, 2, 1)
         assert document["packs_copied"] == 0
@@ -151,7 +153,7 @@ class TestBackup:
     def test_an_empty_server(self, run, tmp_path):
         with ServerProcess(tmp_path / "data") as server:
             line = run("backup", tmp_path / "new", "--data-dir", server.data_dir)
-        assert "position 0, 0 streams in 0 packs (0 bytes), 0 snapshots and a log of 0 b" in line
+        assert "position 0, 0 streams in 0 packs (0 B), 0 snapshots and a log of 0 B" in line
         run("restore", tmp_path / "new", "--data-dir", tmp_path / "restored")
         with ServerProcess(tmp_path / "restored") as server:
             check(server, fill(server))

@@ -357,6 +357,12 @@ class TestAccess:
             flags = ("--clients", "3", "--messages", "2", "--token", token)
             assert measured(server.url, "bootstrap", *flags)["errors"] == {}
 
+    def test_an_encoding_without_lines_to_draw(self, server):
+        flags = ("--streams", "2", "--duration", "0.1", "--warmup", "0")
+        code, output, errors = bench(server.url, "append", *flags, PYTHONIOENCODING="ascii")
+        assert (code, errors) == (0, "")
+        assert "appends/s" in output
+
     def test_https(self, tmp_path):
         authority = trustme.CA()
         certificate = authority.issue_cert("127.0.0.1")
@@ -372,6 +378,8 @@ class TestAccess:
                 result = measured(server.url, scenario, SSL_CERT_FILE=str(trusted))
                 assert result["operations"] > 0
                 assert result["errors"] == {}
+            result = measured(server.url, "append", "--ca-file", str(trusted))
+            assert result["errors"] == {}
 
 
 def answered(server, route):

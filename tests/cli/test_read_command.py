@@ -61,6 +61,13 @@ def test_the_last_messages(command, numbers, flags, printed):
     assert done.stderr == f"next offset {offset(10)}\n"
 
 
+@pytest.mark.parametrize("until", ["6", "end", "now"])
+def test_an_end_that_is_no_offset_is_refused(command, numbers, until):
+    done = command.run("read", numbers, "--until", until, "--json")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert json.loads(done.stderr)["error"]["code"] == "invalid_offset"
+
+
 def test_text_and_bytes_come_as_they_are(command, new_stream):
     for content_type in ("text/plain", "application/octet-stream"):
         stream = new_stream(content_type)

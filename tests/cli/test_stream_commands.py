@@ -133,3 +133,35 @@ def test_something_else_that_listens(tmp_path):
 def test_stdout_that_is_closed(command):
     done = command.shell("holdfast ls >&-")
     assert (done.returncode, done.stderr) == (1, "holdfast: stdout is closed\n")
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        "config",
+        "completion bash",
+        "top --once --interval 0.1",
+        "token create --name a --scope read:*",
+    ],
+)
+def test_stdout_that_is_full(command, arguments):
+    done = command.shell(f"holdfast {arguments} >/dev/full")
+    assert done.returncode == 1
+    assert done.stderr.splitlines() == [
+        "holdfast: stdout cannot be written: No space left on device."
+    ]
+
+
+@pytest.mark.parametrize("elsewhere", ["2>&-", "2>/dev/full"])
+def test_stderr_that_takes_nothing(command, new_stream, elsewhere):
+    stream = new_stream()
+    done = command.shell(f"holdfast append {stream} one {elsewhere}; exit $?")
+    assert (done.returncode, done.stdout) == (0, "")
+    done = command.shell(f"holdfast read {stream} {elsewhere}; exit $?")
+    assert (done.returncode, done.stdout) == (0, "one")
+    assert command.shell(f"holdfast read tests/missing {elsewhere}; exit $?").returncode == 3
+
+
+def test_a_snapshot_from_a_stdin_that_is_closed(command, new_stream):
+    done = command.shell(f"holdfast snapshot publish {new_stream()} {0:020d} <&-")
+    assert (done.returncode, done.stderr) == (1, "holdfast: There is no stdin to read from.\n")

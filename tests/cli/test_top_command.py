@@ -12,6 +12,7 @@ from pathlib import Path
 import httpx
 import pytest
 
+from tests.cli.holdfast_command import HOLDFAST
 from tests.cli.terminal import Terminal
 from tests.server_process import ServerProcess
 from tests.tcp_proxy import TcpProxy
@@ -301,14 +302,14 @@ class TestInAPipe:
 
     def test_a_reader_that_leaves_ends_it_quietly(self, server):
         with subprocess.Popen(
-            command(server.url, as_json=True),
+            [HOLDFAST, "top", "--json", "--interval", "0.1", "--url", server.url],
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
         ) as process:
             process.stdout.readline()
             process.stdout.close()
-            assert process.wait(30) == 0
+            assert process.wait(30) == 141
             assert process.stderr.read() == ""
 
     def test_memory_only_mode(self, tmp_path):

@@ -103,6 +103,7 @@ async def test_all_names_can_be_used(client: Client, target: Target) -> None:
         assert await by_url.read().read_text() == f"{ending}!"
 
 
+@pytest.mark.spec("base 5.6-8")
 async def test_close(new_stream: MakeStream) -> None:
     stream = await new_stream(TEXT)
     await stream.append("last")

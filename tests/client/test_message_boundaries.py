@@ -101,6 +101,19 @@ async def test_line_ends_stay_as_they_are(new_stream: MakeStream, live, content_
     assert tail.messages[-1].next_offset == (await stream.head()).next_offset
 
 
+@pytest.mark.parametrize("live", MODES)
+async def test_line_ends_as_long_as_others_survive(new_stream: MakeStream, live) -> None:
+    """No byte is missing where CR became LF: the server has to tell."""
+    stream = await new_stream(TEXT)
+    sent = [b"10%\r", b"20%\r", b"done\n"]
+    async with tailing(stream, live=live) as tail:
+        await until_true(lambda: tail.reading.up_to_date)
+        for each in sent:
+            await stream.append(each)
+        await stream.close()
+        assert await tail.end() == sent
+
+
 async def test_json_keeps_its_text(new_stream: MakeStream) -> None:
     stream = await new_stream(JSON)
     texts = [b'{"a" : 1.0}', b"1e999", b'"\\u00fc"', b'{"line":\r\n "end"}', b"[ 1 ,\r 2 ]", b"0"]

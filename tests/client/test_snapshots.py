@@ -96,6 +96,7 @@ async def test_bootstrap_without_a_snapshot(filled) -> None:
     assert not bootstrap.closed
 
 
+@pytest.mark.spec("extensions 3.4-4")
 @pytest.mark.parametrize("content_type", [TEXT, JSON, BINARY])
 async def test_messages_of_a_bootstrap_have_offsets(
     new_stream: MakeStream, content_type: str
@@ -176,6 +177,7 @@ async def test_following_to_the_tail_only(filled) -> None:
     assert seen == ["=", "0;", "1;", "2;", "3;", "4;"]
 
 
+@pytest.mark.spec("extensions 2.2-11", "extensions 3.4-2")
 @pytest.mark.parametrize("live", [True, "sse", "long-poll"])
 async def test_a_follower_that_is_overtaken_starts_from_the_newer_snapshot(filled, live) -> None:
     stream, _ = filled

@@ -155,6 +155,7 @@ def is_allowed(scope, need, about):
 
 @pytest.mark.parametrize(("method", "path", "need", "about"), ROUTES)
 class TestEveryRoute:
+    @pytest.mark.spec("base 10.1-2")
     def test_every_token(self, client, method, path, need, about):
         wrong = []
         for scope in TOKENS:
@@ -168,6 +169,7 @@ class TestEveryRoute:
                 wrong.append((scope, status))
         assert not wrong
 
+    @pytest.mark.spec("base 10.1-2", "base 10.2-1")
     def test_no_token_and_an_unknown_one(self, client, method, path, need, about):
         missing = ask(client, method, path)
         unknown = client.request(method, path, headers={"Authorization": "Bearer nobody's"})
@@ -204,6 +206,7 @@ def test_forking_takes_leave_to_read_the_source(client):
         assert answer.status_code == status, answer.text
 
 
+@pytest.mark.spec("base 10.2-1")
 def test_reads_are_private(client):
     ask(client, "PUT", "/v1/stream/demo1/cached", "admin:*")
     answer = ask(client, "GET", "/v1/stream/demo1/cached", "read:demo1")

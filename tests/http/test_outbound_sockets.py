@@ -8,6 +8,7 @@ import httpcore
 import pytest
 import trustme
 
+from holdfast.errors import OutboundError
 from holdfast.net.outbound import Outbound
 from holdfast.net.sockets import UNREAD_BYTES_MAX, connect
 from holdfast.net.targets import AnyTarget
@@ -188,5 +189,38 @@ def test_large_bodies_go_both_ways_through_tls():
             answer = await outbound.request("PUT", url, {}, body, timeout_s=20, bytes_max=LARGE)
             assert answer.body == body
             await outbound.aclose()
+
+    run(scenario())
+
+
+def test_a_server_that_hangs_up_on_a_large_body_is_an_error_like_any_other():
+    async def behave(reader, writer):
+        await reader.read(100)
+        writer.transport.abort()
+
+    async def scenario():
+        async with listening(behave) as port:
+            outbound = Outbound(AnyTarget())
+            url = f"http://127.0.0.1:{port}/"
+            for _ in range(5):
+                with pytest.raises(OutboundError):
+                    await outbound.request("PUT", url, {}, bytes(LARGE), timeout_s=20, bytes_max=10)
+            await outbound.aclose()
+
+    run(scenario())
+
+
+def test_a_connection_that_is_lost_can_be_closed():
+    async def behave(_reader, writer):
+        writer.transport.abort()
+
+    async def scenario():
+        async with listening(behave) as port:
+            stream = await connect("127.0.0.1", port, 5)
+            await stream.write(bytes(1_000_000), timeout=5)
+            while not stream._protocol.is_lost:
+                await asyncio.sleep(0.01)
+            await stream.aclose()
+            await stream.aclose()
 
     run(scenario())

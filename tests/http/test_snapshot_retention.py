@@ -9,7 +9,7 @@ from tests.http.streams import BINARY, TEXT, check_error, data_of
 from tests.storage_stats import flush
 
 
-@pytest.mark.spec("extensions 2.2-8", "extensions 2.2-9")
+@pytest.mark.spec("extensions 2.2-8", "extensions 2.2-9", "base 5.6-12")
 @pytest.mark.parametrize("cold", [False, True], ids=["hot", "cold"])
 @pytest.mark.parametrize("live", [None, "long-poll", "sse"])
 def test_reads_before_the_snapshot_are_410(client, live, cold) -> None:

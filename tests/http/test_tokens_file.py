@@ -5,6 +5,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import httpx
+import pytest
 
 from holdfast.cli.main import main
 from tests.server_process import ServerProcess
@@ -22,6 +23,7 @@ def create_token(file: Path, name: str, scope: str, capsys) -> dict[str, str]:
     return {"Authorization": f"Bearer {capsys.readouterr().out.strip()}"}
 
 
+@pytest.mark.spec("base 10.1-2", "base 10.2-1")
 def test_tokens_from_the_command_to_their_revocation(
     tmp_path: Path, start_server: StartServer, client_of: ClientOf, capsys
 ) -> None:
@@ -63,6 +65,7 @@ def test_tokens_from_the_command_to_their_revocation(
         assert header["Authorization"].removeprefix("Bearer ") not in said
 
 
+@pytest.mark.spec("base 10.5-1")
 def test_too_many_requests_are_told_when_to_come_back(
     start_server: StartServer, client_of: ClientOf
 ) -> None:

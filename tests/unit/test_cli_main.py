@@ -24,7 +24,8 @@ def test_version(capsys):
     ("arguments", "says"),
     [
         (["config", "--listn", "x:1"], "--listen"),
-        (["config", "stray"], "stray"),
+        (["config", "stray"], "takes no 'stray' here; see holdfast config --help"),
+        (["token", "create", "--name", "a", "--scope", "b", "c", "d"], "holdfast token create --h"),
         (["config", "--listen"], "--listen"),
         (["config", "--listen", "x"], "--listen: expected HOST:PORT"),
         (["config", "--long-poll-timeout", "-3"], "--long-poll-timeout: expected a number"),

@@ -12,11 +12,11 @@ from holdfast.cli.backup_place import (
     careful,
     contents,
     open_place,
-    readable_bytes,
     say,
 )
 from holdfast.cli.flags import NO_FLAGS, ConfigFile, SettingFlags, load_settings
 from holdfast.cli.progress import progress
+from holdfast.cli.wording import as_bytes
 from holdfast.clock import SystemClock
 from holdfast.errors import HoldfastError, SettingsError, UnknownFormatError
 from holdfast.log.directory import FORMAT
@@ -59,7 +59,7 @@ def backup(
     document = {"url": place.url, **_described(made), **copied}
     line = (
         f"Backup {made.id} at {place.url}: position {made.position}, {contents(made)}; "
-        f"{readable_bytes(copied['bytes_copied'])} copied, with {copied['packs_copied']} new packs "
+        f"{as_bytes(copied['bytes_copied'])} copied, with {copied['packs_copied']} new packs "
         f"and {copied['snapshots_copied']} new snapshots."
     )
     say(document, line, as_json=json)
@@ -129,7 +129,7 @@ def _list(place: ObjectStore, *, as_json: bool) -> None:
             _described(each.manifest) if each.manifest else {"id": each.id, "error": each.trouble}
             for each in found
         ]
-        print(json_module.dumps(entries, indent=2, ensure_ascii=False))
+        print(json_module.dumps(entries, ensure_ascii=False))
     elif found:
         print(f"{'backup':<24}{'streams':>10}{'packs':>8}{'size':>12}")
         for each in found:
@@ -142,5 +142,5 @@ def _row(found: Found) -> str:
     made = found.manifest
     if made is None:
         return f"{found.id:<24} {found.trouble}"
-    size = readable_bytes(made.size_bytes)
+    size = as_bytes(made.size_bytes)
     return f"{made.id:<24}{made.streams:>10}{len(made.packs):>8}{size:>12}"

@@ -12,13 +12,14 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
+from holdfast.cli.wording import as_bytes
 from holdfast.errors import HoldfastError, SettingsError, StoreError
 from holdfast.settings import StorageSettings, all_settings
 from holdfast.storage.manifest import Manifest
 from holdfast.storage.objects import ObjectStore
 from holdfast.storage.open_objects import open_objects
 
-__all__ = ["AsJson", "BackupUrl", "careful", "contents", "open_place", "readable_bytes", "say"]
+__all__ = ["AsJson", "BackupUrl", "careful", "contents", "open_place", "say"]
 
 BackupUrl = Annotated[
     str,
@@ -28,8 +29,6 @@ BackupUrl = Annotated[
     ),
 ]
 AsJson = Annotated[bool, Parameter(negative="", help="Print one JSON document.")]
-
-_UNITS = ("bytes", "KiB", "MiB", "GiB", "TiB")
 
 
 def open_place(settings: StorageSettings, url: str) -> ObjectStore:
@@ -65,7 +64,7 @@ def careful() -> Iterator[None]:
 
 def say(document: Mapping[str, object], line: str, *, as_json: bool) -> None:
     """Print what was done."""
-    print(json.dumps(document, indent=2, ensure_ascii=False) if as_json else line, flush=True)
+    print(json.dumps(document, ensure_ascii=False) if as_json else line, flush=True)
 
 
 def contents(manifest: Manifest) -> str:
@@ -73,14 +72,6 @@ def contents(manifest: Manifest) -> str:
     log_bytes = sum(segment.size_bytes for segment in manifest.log)
     return (
         f"{manifest.streams} streams in {len(manifest.packs)} packs "
-        f"({readable_bytes(manifest.pack_bytes)}), {len(manifest.snapshots)} snapshots "
-        f"and a log of {readable_bytes(log_bytes)}"
+        f"({as_bytes(manifest.pack_bytes)}), {len(manifest.snapshots)} snapshots "
+        f"and a log of {as_bytes(log_bytes)}"
     )
-
-
-def readable_bytes(size: float) -> str:
-    """Return a size for people: `512 bytes`, `1.5 MiB`."""
-    unit = 0
-    while size >= 1024 and unit < len(_UNITS) - 1:
-        size, unit = size / 1024, unit + 1
-    return f"{size:.0f} {_UNITS[unit]}" if unit == 0 else f"{size:.1f} {_UNITS[unit]}"

@@ -9,11 +9,12 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
-from holdfast.cli.backup_place import AsJson, careful, readable_bytes, say
+from holdfast.cli.backup_place import AsJson, careful, say
 from holdfast.cli.flags import NO_FLAGS, ConfigFile, SettingFlags, load_settings
 from holdfast.cli.inspection import Inspection, Outcome
 from holdfast.cli.logs import set_up_logging
 from holdfast.cli.progress import Bar, progress
+from holdfast.cli.wording import as_bytes
 from holdfast.clock import SystemClock
 from holdfast.errors import DataDirectoryLockedError, SettingsError
 from holdfast.log.directory import DataDirectory
@@ -124,7 +125,7 @@ def as_text(outcome: Outcome, seconds: float) -> str:
     result = "no damage" if findings.ok else f"damage found ({len(damage)})"
     lines.append(
         f"checked {verified.packs:,} packs and {verified.snapshots:,} snapshots, "
-        f"{readable_bytes(verified.size_bytes)}, "
+        f"{as_bytes(verified.size_bytes)}, "
         f"{verified.streams:,} streams, {outcome.log_batches:,} log batches "
         f"in {seconds:.1f} s: {result}"
     )

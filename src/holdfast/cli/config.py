@@ -43,4 +43,4 @@ def as_json(resolved: Iterable[Effective]) -> str:
     for each in resolved:
         entry = {"value": each.shown, "source": each.source}
         tables.setdefault(each.setting.table, {})[each.setting.key] = entry
-    return json.dumps(tables, indent=2, ensure_ascii=False)
+    return json.dumps(tables, ensure_ascii=False)

@@ -6,8 +6,10 @@ Commands are named by import path, so that `holdfast --version` does not load a 
 import os
 import sys
 from collections.abc import Sequence
+from io import TextIOWrapper
+from pathlib import Path
 
-from cyclopts import App, CycloptsError, Group, Parameter
+from cyclopts import App, CycloptsError, Group, Parameter, UnusedCliTokensError
 
 from holdfast import __version__
 from holdfast.cli.failures import (
@@ -16,6 +18,8 @@ from holdfast.cli.failures import (
     EXIT_INTERRUPTED,
     EXIT_USAGE,
     failure_line,
+    give_up,
+    say,
 )
 from holdfast.errors import HoldfastError, InvalidRequestError, SettingsError
 
@@ -64,14 +68,22 @@ for _place, _name, _help, _group in _COMMANDS:
 
 def main(arguments: Sequence[str]) -> int:
     """Run one command and return the process's exit code."""
+    if sys.stderr is None:
+        # What is printed to no file at all would go to stdout.
+        sys.stderr = Path(os.devnull).open("w", encoding="utf-8")  # noqa: SIM115 (until the end)
     if sys.stdout is None:
         return _fail(arguments, "usage", "stdout is closed", EXIT_FAILED)
+    if isinstance(sys.stdout, TextIOWrapper):
+        # A character that the locale does not have is no reason to fail.
+        sys.stdout.reconfigure(errors="backslashreplace")
     try:
         _check_text(arguments)
         code = app(arguments, exit_on_error=False, print_error=False)
         sys.stdout.flush()
     except (SettingsError, InvalidRequestError) as error:
         return _fail(arguments, error.code, error.message, EXIT_USAGE)
+    except UnusedCliTokensError as error:
+        return _fail(arguments, "usage", _unused(error), EXIT_USAGE)
     except CycloptsError as error:
         return _fail(arguments, "usage", str(error), EXIT_USAGE)
     except HoldfastError as error:
@@ -79,9 +91,14 @@ def main(arguments: Sequence[str]) -> int:
     except KeyboardInterrupt:
         return EXIT_INTERRUPTED
     except BrokenPipeError:
-        # Whoever read our output has seen enough; what is left in the buffer has nowhere to go.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        # Whoever read our output has seen enough.
+        give_up(sys.stdout)
         return EXIT_BROKEN_PIPE
+    except OSError as error:
+        give_up(sys.stdout)
+        # Files have names; what is written to without one is the output.
+        what = error.filename or "stdout cannot be written"
+        return _fail(arguments, HoldfastError.code, f"{what}: {error.strerror}.", EXIT_FAILED)
     return code if isinstance(code, int) else 0
 
 
@@ -91,9 +108,14 @@ def _check_text(arguments: Sequence[str]) -> None:
             raise SettingsError(f"argument {number} is not UTF-8 text: {argument!a}")
 
 
+def _unused(error: UnusedCliTokensError) -> str:
+    command = " ".join(["holdfast", *(error.command_chain or ())])
+    return f"{command} takes no {' '.join(error.unused_tokens or ())!r} here; see {command} --help"
+
+
 def _fail(arguments: Sequence[str], error_code: str, message: str, code: int) -> int:
     """Say what went wrong, to programs as they asked for it."""
-    print(failure_line(error_code, message, as_json="--json" in arguments), file=sys.stderr)
+    say(failure_line(error_code, message, as_json="--json" in arguments))
     return code
 
 

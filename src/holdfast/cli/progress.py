@@ -8,9 +8,9 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
-from typing import Protocol
+from typing import Final, Protocol
 
-__all__ = ["Bar", "progress"]
+__all__ = ["UNSEEN", "Bar", "progress"]
 
 
 class Bar(Protocol):
@@ -21,10 +21,13 @@ class Bar(Protocol):
 
 
 class _Unseen:
-    """The bar where stderr is no terminal."""
+    """The bar where nobody looks."""
 
     def advance(self, size_bytes: int) -> None:
         """Nobody looks."""
+
+
+UNSEEN: Final = _Unseen()
 
 
 class _Shown:
@@ -42,7 +45,7 @@ class _Shown:
 def progress(what: str, total_bytes: int | None) -> Iterator[Bar]:
     """Show how much of `total_bytes` is done; None where that is not known before the end."""
     if not sys.stderr.isatty():
-        yield _Unseen()
+        yield UNSEEN
         return
     # Takes a tenth of a second to load, so only where it is needed.
     from rich.console import Console  # noqa: PLC0415

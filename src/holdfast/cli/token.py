@@ -1,7 +1,6 @@
 """`holdfast token`: make bearer tokens for the file that `access.tokens_file` names."""
 
 import os
-import sys
 from datetime import UTC, datetime, timedelta
 from json import dumps
 from pathlib import Path
@@ -9,6 +8,7 @@ from typing import Annotated
 
 from cyclopts import App, Parameter
 
+from holdfast.cli.failures import say
 from holdfast.clock import SystemClock
 from holdfast.errors import HoldfastError, SettingsError
 from holdfast.http.access.scopes import parse_scopes
@@ -62,10 +62,10 @@ def create(
     if file is None:
         if not json:
             print(f"\n{entry}", end="")
-        _say("Put the entry into your tokens file (access.tokens_file), and keep the token safe:")
+        say("Put the entry into your tokens file (access.tokens_file), and keep the token safe:")
     else:
-        _say(f"The entry is in {file}. Keep the token safe:")
-    _say("it is not stored anywhere and cannot be shown again.")
+        say(f"The entry is in {file}. Keep the token safe:")
+    say("it is not stored anywhere and cannot be shown again.")
     return 0
 
 
@@ -93,7 +93,3 @@ def _add(file: Path, entry: str) -> None:
         raise HoldfastError(f"{file} cannot be written: {error.strerror}.") from None
     except ValueError as error:
         raise HoldfastError(f"{file} cannot take this token: {error}.") from None
-
-
-def _say(notice: str) -> None:
-    print(notice, file=sys.stderr)

@@ -10,7 +10,7 @@ from typing import Final, Literal, TypeVar
 import msgspec
 
 from holdfast.client.calls import Calls
-from holdfast.client.retry import may_repeat
+from holdfast.client.retry import Pacing, may_repeat
 from holdfast.client.types import (
     BucketInfo,
     ChangePage,
@@ -98,16 +98,20 @@ class Bucket:
         """
         params = {"after": after} | ({"prefix": prefix} if prefix else {})
         failures = 0
+        pacing = Pacing(self._calls.clock, self._calls.retry)
         while True:
+            brought = False
+            pacing.begin()
             try:
-                pages = self._pages(params, live)
-                async with aclosing(pages):
+                async with aclosing(self._pages(params, live)) as pages:
                     async for page in pages:
                         failures = 0
+                        brought = brought or bool(page.changes) or not page.up_to_date
                         params["after"] = page.next_cursor
                         yield page
                         if page.up_to_date and not live:
                             return
+                await pacing.end(brought=brought)
             except HoldfastError as error:
                 if not live or not may_repeat(error, repeatable=True):
                     raise

@@ -30,6 +30,7 @@ OnRetry = Callable[[HoldfastError, float], object]
 ERROR_BYTES_MAX: Final = 1024 * 1024
 REDIRECTS_MAX: Final = 3
 _REDIRECTS: Final = frozenset({301, 302, 303, 307, 308})
+_CREDENTIALS: Final = frozenset({"authorization", "cookie", "proxy-authorization"})
 Answer = OutboundResponse
 
 
@@ -129,6 +130,7 @@ class Calls:
                 continue
             if answer.status >= 300:
                 raise error_of(answer.status, answer.headers, answer.body, _asked(method, url))
+            _check_encoding(answer.headers)
             return answer
 
     @asynccontextmanager
@@ -179,7 +181,11 @@ class Calls:
     ) -> dict[str, str]:
         """What is sent: credentials and the user's own headers only to the server they are for."""
         if not route.is_at_home:
-            return dict(headers or {})
+            return {
+                name: value
+                for name, value in (headers or {}).items()
+                if name.lower() not in _CREDENTIALS
+            }
         sent = {name: await _value_of(value) for name, value in self._headers.items()}
         sent |= headers or {}
         authorization = await route.authorization()
@@ -235,7 +241,15 @@ async def _value_of(value: Value) -> str:
 async def _checked(answer: OutboundStream, asked: str) -> OutboundStream:
     if answer.status >= 300:
         raise await _error(answer, asked)
+    _check_encoding(dict(answer.headers))
     return answer
+
+
+def _check_encoding(headers: Mapping[str, str]) -> None:
+    """Nothing encoded is asked for: compressed bytes must not be taken for those of a stream."""
+    encoding = headers.get("content-encoding", "identity")
+    if encoding.lower() not in {"identity", ""}:
+        raise BadAnswerError(f"The answer is encoded ({encoding[:40]}), which was not asked for.")
 
 
 async def _error(answer: OutboundStream, asked: str) -> HoldfastError:
@@ -253,7 +267,7 @@ def _asked(method: str, url: str) -> str:
 
 def _redirected(url: str, headers: Mapping[str, str]) -> str:
     try:
-        target = urljoin(url, headers["location"])
+        target = urljoin(url, headers["location"]).partition("#")[0]
         _ = urlsplit(target).port
     except (KeyError, ValueError):
         raise BadAnswerError("A redirect without a Location that is a URL.") from None

@@ -12,11 +12,11 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator
 
 from holdfast.client.calls import Calls
-from holdfast.client.messages import Assembler, Batch, Message
+from holdfast.client.messages import Assembler, Batch, Lengths, Message
 from holdfast.client.payloads import Framing
 from holdfast.client.reading import Live, Reading
 from holdfast.client.retry import may_repeat
-from holdfast.client.snapshots import Snapshot, open_bootstrap
+from holdfast.client.snapshots import Bootstrap, Snapshot, open_bootstrap
 from holdfast.errors import HoldfastError, OffsetGoneError
 from holdfast.protocol.offsets import START
 
@@ -33,7 +33,7 @@ async def bootstrap_and_follow(
         try:
             async with open_bootstrap(calls, url) as answer:
                 yield await answer.snapshot()
-                unframed = _Unframed(framing, answer.content_type)
+                unframed = _Unframed(framing, answer)
                 async for message in answer.messages():
                     for each in unframed.feed(message):
                         yield each
@@ -61,25 +61,19 @@ async def bootstrap_and_follow(
 class _Unframed:
     """The messages of a bootstrap, each of which is an append, cut into framed ones if they are."""
 
-    def __init__(self, framing: Framing | None, content_type: str) -> None:
+    def __init__(self, framing: Framing | None, answer: Bootstrap) -> None:
         self._assembler = None if framing is None else Assembler(framing)
-        self._content_type = content_type
-        self._end = ""
+        self._lengths: Lengths | None = () if answer.counts_bytes else None
+        self._end = answer.snapshot_offset
 
     def feed(self, message: Message) -> list[Message]:
         """What this append completes."""
         if self._assembler is None:
             return [message]
-        counts = message.offset.isdigit() and message.next_offset.isdigit()
-        messages = self._assembler.feed(
-            Batch(
-                message.payload,
-                self._content_type,
-                message.offset,
-                message.next_offset,
-                lengths=() if counts else None,
-            )
+        append = Batch(
+            message.payload, "", message.offset, message.next_offset, lengths=self._lengths
         )
+        messages = self._assembler.feed(append)
         self._end = messages[-1].next_offset if messages else self._end
         return messages
 
@@ -87,4 +81,4 @@ class _Unframed:
         """Where to read on: at the beginning of a message of which only a part was there."""
         if self._assembler is None or not self._assembler.is_within_message:
             return next_offset
-        return self._end or START
+        return self._end

@@ -26,6 +26,7 @@ class _Control(msgspec.Struct):
     up_to_date: bool = msgspec.field(name="upToDate", default=False)
     closed: bool = msgspec.field(name="streamClosed", default=False)
     lengths: tuple[int, ...] | None = msgspec.field(name="streamMessageLengths", default=None)
+    line_ends_changed: bool = msgspec.field(name="streamLineEndsChanged", default=False)
 
 
 _decode_control = msgspec.json.Decoder(_Control).decode
@@ -41,15 +42,22 @@ class LiveEvents:
         self._content_type = content_type
         self._offset = headers.get("stream-start-offset", offset)
         self._data: list[bytes] = []
+        # SSE turns all line ends into LF: whether what comes next is not what is stored.
+        self.line_ends_changed = False
 
     def feed(self, piece: bytes) -> list[Batch]:
-        """The batches that this piece completes."""
-        batches = []
+        """The batches that this piece completes, up to one whose line ends were changed."""
+        batches: list[Batch] = []
         for event in self._parser.feed(piece):
             if event.kind == "data":
                 self._data.append(self._decoded(event))
             elif event.kind == "control":
-                batches.append(self._batch(_parse_control(event)))
+                control = _parse_control(event)
+                batch = self._batch(control)
+                if control.line_ends_changed or not is_exact(batch):
+                    self.line_ends_changed = True
+                    return batches
+                batches.append(batch)
             elif event.kind == "error":
                 text = event.data[:200].decode("utf-8", "replace")
                 raise BadAnswerError(f"The server sent an error event: {text}")
@@ -97,16 +105,18 @@ class LiveEvents:
 
 
 def is_exact(batch: Batch) -> bool:
-    """Whether the data is what is stored: SSE turns all line ends of text into LF.
+    """Whether there is as much data as is stored; with CRLF turned into LF there is less.
 
     To be seen only where the server counts offsets in bytes, and says so.
     """
-    if batch.lengths is None or batch.lengths == JSON_LENGTHS:
+    if batch.lengths is None or not batch.data:
         return True
     offsets = batch.offset + batch.next_offset
     if not (batch.offset and batch.next_offset and offsets.isascii() and offsets.isdigit()):
         return True
-    return int(batch.next_offset) - int(batch.offset) == len(batch.data)
+    # Behind each JSON message a byte is stored: as many as an array has commas, and one.
+    shorter = 1 if batch.lengths == JSON_LENGTHS else 0
+    return int(batch.next_offset) - int(batch.offset) == len(batch.data) - shorter
 
 
 def _parse_control(event: SseEvent) -> _Control:

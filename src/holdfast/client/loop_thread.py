@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 import threading
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from concurrent.futures import CancelledError, Future, wait
@@ -14,6 +15,9 @@ R = TypeVar("R")
 T = TypeVar("T")
 
 CLOSED: Final = "The client is closed."
+OWN_THREAD: Final = (
+    "A function or iterator that the client calls back must not wait for the client itself."
+)
 # Against a hang only: what is cancelled has little left to do.
 CANCEL_TIMEOUT_S: Final = 5.0
 
@@ -26,6 +30,10 @@ class LoopThread:
         self._runner = asyncio.Runner(loop_factory=asyncio.new_event_loop)
         self._loop = self._runner.get_loop()
         self._thread = threading.Thread(target=self._run, name="holdfast-client", daemon=True)
+        # The loop ends what was handed over before its end, and nothing is handed over behind it.
+        # Signals may arrive in the middle of that, and want the end.
+        self._handing_over = threading.RLock()
+        self._stopped = False
         self._thread.start()
 
     def _run(self) -> None:
@@ -37,16 +45,16 @@ class LoopThread:
     @property
     def is_alive(self) -> bool:
         """Whether coroutines are run."""
-        return self._thread.is_alive()
+        return not self._stopped and self._thread.is_alive()
 
     def call(self, work: Coroutine[Any, Any, R]) -> R:
         """Wait for a coroutine; whoever is interrupted meanwhile takes it back."""
-        if not self.is_alive:
+        if threading.current_thread() is self._thread:
             work.close()
-            raise RuntimeError(CLOSED)
+            raise RuntimeError(OWN_THREAD)
         call = _Call(work)
         try:
-            self._loop.call_soon_threadsafe(call.start, self._loop)
+            self._hand_over(call)
             return call.answer.result()
         except CancelledError:
             raise RuntimeError(CLOSED) from None
@@ -57,11 +65,20 @@ class LoopThread:
                 wait([call.answer], CANCEL_TIMEOUT_S)
             raise
 
+    def _hand_over(self, call: _Call[R]) -> None:
+        with self._handing_over:
+            if self.is_alive:
+                self._loop.call_soon_threadsafe(call.start, self._loop)
+            else:
+                call.cancel()
+
     def stop(self) -> None:
         """End the loop and its thread."""
-        if self.is_alive:
-            self._loop.call_soon_threadsafe(self._loop.stop)
-            self._thread.join()
+        with self._handing_over:
+            if self.is_alive:
+                self._stopped = True
+                self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
 
 
 class _Call(Generic[R]):
@@ -109,13 +126,26 @@ F = TypeVar("F", bound=Facade)
 
 
 def blocking(
-    method: Callable[Concatenate[Any, P], Coroutine[Any, Any, R]],
+    method: Callable[Concatenate[Any, P], Coroutine[Any, Any, R]], *, lists: str = ""
 ) -> Callable[Concatenate[Any, P], R]:
-    """The same method of a facade, which waits for the answer."""
+    """The same method of a facade, which waits for the answer.
+
+    `lists` names an argument that can be any iterable. It is gone through in the caller's thread,
+    since it may take its time, or wait for the client itself.
+    """
+    signature = inspect.signature(method)
+
+    def work(inner: Any, /, *arguments: P.args, **named: P.kwargs) -> Coroutine[Any, Any, R]:
+        given = signature.bind(inner, *arguments, **named)
+        if lists in given.arguments:
+            given.arguments[lists] = list(given.arguments[lists])
+        return method(*given.args, **given.kwargs)
+
+    made = work if lists else method
 
     @wraps(method)
     def call(self: Any, /, *arguments: P.args, **named: P.kwargs) -> R:
-        answer: R = self._thread.call(method(self._inner, *arguments, **named))
+        answer: R = self._thread.call(made(self._inner, *arguments, **named))
         return answer
 
     return call

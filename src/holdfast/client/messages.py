@@ -88,13 +88,15 @@ def parse_json(data: bytes) -> Any:
     """JSON as Python values; numbers of any size, since servers take them."""
     try:
         return _decode_json(data)
-    except (msgspec.DecodeError, UnicodeDecodeError):
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         pass
     try:
         # Slower, but takes 1e999 for what it is: too large.
         return json.loads(data)
     except ValueError as error:
         raise BadAnswerError(f"This is not JSON: {error}.") from None
+    except RecursionError:
+        raise BadAnswerError("This JSON is nested too deeply.") from None
 
 
 class Assembler:
@@ -179,6 +181,8 @@ def _elements(batch: Batch) -> list[Message]:
         payloads = [bytes(raw) for raw in _decode_elements(batch.data)]
     except msgspec.DecodeError as error:
         raise BadAnswerError(f"The answer is not a JSON array: {error}.") from None
+    except RecursionError:
+        raise BadAnswerError("A message is nested too deeply.") from None
     if not payloads:
         return []
     if batch.lengths == JSON_LENGTHS:

@@ -26,6 +26,8 @@ def check_framing(framing: str | None) -> None:
 
 def message_bytes(value: Any, media: str, framing: Framing | None) -> bytes:
     """One message: on a JSON stream any value (bytes are JSON text already), else bytes or str."""
+    if framing is not None and media == JSON:
+        raise InvalidRequestError("A JSON stream has messages by itself: it cannot be framed.")
     if isinstance(value, bytes | bytearray | memoryview):
         encoded = bytes(value)
         if media == JSON:

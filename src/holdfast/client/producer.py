@@ -18,6 +18,7 @@ Rules:
 - A stale epoch is an error; with `auto_claim` the next epoch is taken, and what was refused goes
   out under it. But not a batch that may have been stored under the old epoch: nobody could tell.
 - A failure that no repetition mends ends the producer: what comes behind must not be stored.
+- Whoever waits for something that is not going to be stored any more is told so.
 - On a byte stream each message is an append of its own, unless the stream is framed or `joins` says
   that boundaries do not matter.
 """
@@ -28,6 +29,7 @@ import asyncio
 from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from itertools import islice
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Self
 
@@ -82,9 +84,11 @@ def _new_epoch(clock: Clock) -> int:
 
 
 class _Batch:
-    __slots__ = ("close", "count", "in_doubt", "messages", "seq", "size_bytes")
+    __slots__ = ("close", "count", "in_doubt", "messages", "number", "seq", "size_bytes")
 
-    def __init__(self, messages: list[bytes], size_bytes: int, *, close: bool) -> None:
+    def __init__(self, number: int, messages: list[bytes], size_bytes: int, *, close: bool) -> None:
+        # Its place among all batches; unlike `seq` it never changes.
+        self.number = number
         self.messages = messages
         self.count = len(messages)
         self.size_bytes = size_bytes
@@ -134,6 +138,7 @@ class Producer:
         self._open_bytes = 0
         self._pending_bytes = 0
         self._linger: Timer | None = None
+        self._sealed = 0
         self._queue: deque[_Batch] = deque()
         self._flying: dict[_Batch, asyncio.Task[None]] = {}
         self._fenced: list[_Batch] = []
@@ -143,6 +148,7 @@ class Producer:
         # How many may be under way at present; the first goes alone.
         self._window = 1.0
         self._error: Exception | None = None
+        # Whether it takes no more.
         self._closed = False
         self._progress = asyncio.Event()
 
@@ -176,6 +182,9 @@ class Producer:
         self._put(message_bytes(message, self._media, self._stream.framing))
         if self._pending_bytes > self._limits.pending_bytes_max:
             await self._until(self._has_room)
+        elif self._queue:
+            # Whoever appends without a pause would keep from going on what is under way.
+            await asyncio.sleep(0)
 
     async def append_many(self, messages: Iterable[Any]) -> None:
         """Take messages, one by one."""
@@ -183,13 +192,15 @@ class Producer:
             await self.append(message)
 
     async def flush(self) -> Appended | None:
-        """Wait until everything is stored, or raise the error that ended the producer."""
+        """Wait until everything so far is stored, or raise the error that ended the producer."""
         self._seal()
-        await self._until(self._is_idle)
+        sealed = self._sealed
+        await self._until(lambda: self._has_stored(sealed))
         return self.last
 
     async def close(self) -> Appended | None:
-        """Flush, and take no more."""
+        """Take no more, and flush."""
+        self._closed = True
         try:
             return await self.flush()
         finally:
@@ -243,7 +254,9 @@ class Producer:
             self._linger.cancel()
             self._linger = None
         if self._open or close:
-            self._queue.append(_Batch(self._open, self._open_bytes, close=close))
+            batch = _Batch(self._sealed, self._open, self._open_bytes, close=close)
+            self._queue.append(batch)
+            self._sealed += 1
             self._open, self._open_bytes = [], 0
         self._start()
 
@@ -347,6 +360,10 @@ class Producer:
 
     def _stop(self) -> None:
         self._closed = True
+        if self._error is None and (self._open or not self._has_stored(self._sealed)):
+            self._error = InvalidRequestError(
+                "The producer was closed before everything was stored."
+            )
         if self._linger is not None:
             self._linger.cancel()
             self._linger = None
@@ -361,8 +378,10 @@ class Producer:
     def _has_room(self) -> bool:
         return self._pending_bytes <= self._limits.pending_bytes_max
 
-    def _is_idle(self) -> bool:
-        return not self._queue and not self._flying and not self._fenced
+    def _has_stored(self, count: int) -> bool:
+        """Whether the server has the first so many batches."""
+        oldest = (*self._flying, *self._fenced, *islice(self._queue, 1))
+        return all(batch.number >= count for batch in oldest)
 
     def _wake(self) -> None:
         self._progress.set()

@@ -10,22 +10,24 @@ Rules:
   not come is an error after `Retry.attempts`; once there was one, a live read tries for ever.
 - Errors that no repetition mends (404, 410, 401 and so on) end the read.
 - The end of a closed stream ends the read.
+- `up_to_date` and `closed` are about what was handed out: within a batch they do not hold yet.
 """
 
 from __future__ import annotations
 
+import asyncio
 import weakref
-from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
 from contextlib import aclosing
 from dataclasses import replace
 from typing import Any, Final, Literal, Self, TypeVar
 
 from holdfast.client.answers import batch_of
 from holdfast.client.calls import Calls
-from holdfast.client.live_events import LiveEvents, is_exact
+from holdfast.client.live_events import LiveEvents
 from holdfast.client.messages import Assembler, Batch, Message
 from holdfast.client.payloads import Framing, check_framing
-from holdfast.client.retry import may_repeat, pause
+from holdfast.client.retry import Pacing, may_repeat
 from holdfast.errors import BadAnswerError, HoldfastError, InvalidRequestError, OutboundError
 from holdfast.protocol.content import JSON, media_type
 from holdfast.protocol.offsets import START
@@ -33,10 +35,9 @@ from holdfast.protocol.offsets import START
 T = TypeVar("T")
 Live = bool | Literal["sse", "long-poll"]
 
-# So many SSE connections in a row without a single event mean that SSE does not get through.
+# So many SSE connections in a row without a single event mean that SSE does not get through; so
+# many that end at once mean that it is no use.
 EMPTY_CONNECTIONS_MAX: Final = 3
-# A long-poll that brings nothing sooner than this was no long one.
-POLL_S_MIN: Final = 0.1
 # What servers answer to a live mode that they do not have.
 _NO_SSE: Final = frozenset({400, 404, 405, 406, 415, 501})
 _FOREVER: Final = 1_000_000_000
@@ -63,6 +64,8 @@ class Reading:
         check_framing(framing)
         if live not in {False, True, "sse", "long-poll"}:
             raise InvalidRequestError(f"Unknown live mode {live!r}: use True, 'sse', 'long-poll'.")
+        if last is not None and last < 1:
+            raise InvalidRequestError(f"last is {last}: expected 1 or more.")
         self.offset = offset
         self.up_to_date = False
         self.closed = False
@@ -82,8 +85,13 @@ class Reading:
         # The last messages so far, while a server that cannot start there gets there.
         self._passes_over: list[Message] | None = None
         self._empty_connections = 0
-        self._hasty_polls = 0
+        self._pacing = Pacing(calls.clock, calls.retry)
         self._entered = False
+        self._begun = False
+        # Set by `aclose`: there is no next batch for whoever waits for it, until it has left.
+        self._given_up = asyncio.Event()
+        self._waiting: asyncio.Task[object] | None = None
+        self._left = asyncio.Event()
         self._open: Callable[[], AsyncGenerator[object, None] | None] = lambda: None
 
     async def __aenter__(self) -> Self:
@@ -94,7 +102,14 @@ class Reading:
         await self.aclose()
 
     async def aclose(self) -> None:
-        """End the read and its connection; leaving the block does the same."""
+        """End the read and its connection; leaving the block does the same.
+
+        Whoever waits for the next message, in another task, has seen the last one.
+        """
+        self._given_up.set()
+        if self._waiting is not None:
+            self._waiting.cancel()
+            await self._left.wait()
         items = self._open()
         if items is not None:
             await items.aclose()
@@ -103,11 +118,11 @@ class Reading:
     def __aiter__(self) -> AsyncIterator[Message]:
         return self._opened(self._messages())
 
-    def batches(self) -> AsyncIterator[Batch]:
+    def batches(self) -> AsyncGenerator[Batch, None]:
         """What each answer or event held; an empty one only where it says something new."""
         return self._opened(self._all_batches())
 
-    def message_lists(self) -> AsyncIterator[list[Message]]:
+    def message_lists(self) -> AsyncGenerator[list[Message], None]:
         """Messages, as many at a time as came together."""
         return self._opened(self._message_lists())
 
@@ -133,6 +148,10 @@ class Reading:
         return values
 
     def _opened(self, items: AsyncGenerator[T, None]) -> AsyncGenerator[T, None]:
+        if self._begun:
+            # It has asked for more than it has handed out: what is in between would be lost.
+            raise InvalidRequestError("A reading is iterated over once: read on from its offset.")
+        self._begun = True
         # Outside a block nothing but the loop over them may keep them: whoever leaves it without a
         # word has them collected, and their connection closed.
         self._open = (lambda: items) if self._entered else weakref.ref(items)
@@ -141,7 +160,7 @@ class Reading:
     async def _all_batches(self) -> AsyncGenerator[Batch, None]:
         # By their lengths alone it shows whether SSE has changed line ends.
         self._wants_lengths = self._uses_sse
-        async with aclosing(self._batches()) as batches:
+        async with aclosing(self._until_given_up()) as batches:
             async for batch in batches:
                 self.offset = batch.next_offset
                 yield batch
@@ -150,7 +169,7 @@ class Reading:
         self._wants_lengths = True
         assembler = Assembler(self._framing)
         wanted = self._last
-        async with aclosing(self._batches()) as batches:
+        async with aclosing(self._until_given_up()) as batches:
             async for batch in batches:
                 messages = assembler.feed(batch)
                 if self._passes_over is not None:
@@ -165,10 +184,29 @@ class Reading:
     async def _messages(self) -> AsyncGenerator[Message, None]:
         async with aclosing(self._message_lists()) as lists:
             async for messages in lists:
-                for message in messages:
-                    # Set before it is handed out: whoever stops here has had it.
-                    self.offset = message.next_offset
+                for message in handing_out(self, messages):
                     yield message
+
+    async def _until_given_up(self) -> AsyncGenerator[Batch, None]:
+        """Every batch, but none any more once the reading is closed, by whichever task."""
+        async with aclosing(self._batches()) as batches:
+            while not self._given_up.is_set():
+                task = self._waiting = asyncio.current_task()
+                assert task is not None
+                self._left.clear()
+                try:
+                    batch = await anext(batches, None)
+                except asyncio.CancelledError:
+                    # Like `asyncio.timeout`: unless somebody else has cancelled the task as well.
+                    if not self._given_up.is_set() or task.uncancel() > 0:
+                        raise
+                    return
+                finally:
+                    self._waiting = None
+                    self._left.set()
+                if batch is None:
+                    return
+                yield batch
 
     async def _batches(self) -> AsyncGenerator[Batch, None]:
         """Catch up, then follow, and catch up again where following does not do."""
@@ -209,14 +247,18 @@ class Reading:
     async def _catch_up(self) -> Batch:
         answer = await self._calls.request("GET", self._url, params=self._params())
         batch = batch_of(answer, self._at)
-        if self._last is not None and "stream-start-offset" not in answer.headers:
-            if not self._wants_lengths:
-                raise InvalidRequestError("This server cannot start a read at the last messages.")
+        if self._last is None:
+            return batch
+        starts_there = "stream-start-offset" in answer.headers
+        if not starts_there and not self._wants_lengths:
+            raise InvalidRequestError("This server cannot start a read at the last messages.")
+        # The server counts appends, each of which may hold several framed messages.
+        if not starts_there or self._framing is not None:
             self._passes_over = []
         return batch
 
     def _last_of(self, messages: list[Message], wanted: int | None) -> list[Message]:
-        """The server starts at the beginning: pass over everything up to the last messages."""
+        """The server starts too early: pass over everything up to the last messages."""
         assert self._passes_over is not None
         self._passes_over = (self._passes_over + messages)[-(wanted or 1) :]
         if not self.up_to_date:
@@ -253,7 +295,7 @@ class Reading:
         return True
 
     async def _poll(self) -> AsyncGenerator[Batch, None]:
-        began_s = self._calls.clock.monotonic_s()
+        self._pacing.begin()
         answer = await self._calls.request(
             "GET",
             self._url,
@@ -262,20 +304,12 @@ class Reading:
         )
         batch = batch_of(answer, self._at)
         yield batch
-        took_s = self._calls.clock.monotonic_s() - began_s
-        if batch.data or batch.closed or took_s >= POLL_S_MIN:
-            self._hasty_polls = 0
-            return
-        # The server does not wait, so it is for us to: not to ask it a thousand times a second.
-        self._hasty_polls += 1
-        retry = self._calls.retry
-        await pause(
-            self._calls.clock, min(retry.max_s, retry.first_s * 2 ** min(self._hasty_polls - 1, 30))
-        )
+        await self._pacing.end(brought=bool(batch.data) or batch.closed)
 
     async def _by_sse(self) -> AsyncGenerator[Batch, None]:
         """One SSE connection; how it ends says whether SSE works at all."""
-        seen = False
+        seen = brought = False
+        self._pacing.begin()
         async with self._calls.stream(
             "GET",
             self._url,
@@ -293,13 +327,14 @@ class Reading:
                 async for piece in answer.chunks():
                     for batch in events.feed(piece):
                         seen = True
-                        if not is_exact(batch):
-                            # Line ends were changed on the way; plain answers leave them alone.
-                            self._uses_sse = self._follows = False
-                            return
+                        brought = brought or bool(batch.data)
                         yield batch
                         if batch.closed:
                             return
+                    if events.line_ends_changed:
+                        # Plain answers leave them alone.
+                        self._uses_sse = self._follows = False
+                        return
             except OutboundError:
                 # Something in between may hold events back until the connection is given up.
                 if self._is_swallowed(seen=seen) and self._live != "sse":
@@ -309,6 +344,10 @@ class Reading:
             self._refuse_sse("SSE connections end without a single event.")
         elif not seen:
             raise OutboundError("An SSE connection ended without a single event.")
+        else:
+            await self._pacing.end(brought=brought)
+            if self._pacing.hasty >= EMPTY_CONNECTIONS_MAX and self._live != "sse":
+                self._uses_sse = False
 
     def _is_swallowed(self, *, seen: bool) -> bool:
         """Whether so many connections in a row had no event that SSE does not get through."""
@@ -319,3 +358,16 @@ class Reading:
         if self._live == "sse":
             raise BadAnswerError(why)
         self._uses_sse = False
+
+
+def handing_out(reading: Reading, messages: list[Message]) -> Iterator[Message]:
+    """The same messages; on the way the reading is behind the one that was handed out last."""
+    up_to_date, closed = reading.up_to_date, reading.closed
+    reading.up_to_date = reading.closed = False
+    last = messages[-1]
+    for message in messages:
+        # Set before it is handed out: whoever stops here has had it.
+        reading.offset = message.next_offset
+        if message is last:
+            reading.up_to_date, reading.closed = up_to_date, closed
+        yield message

@@ -15,6 +15,8 @@ from holdfast.errors import (
     OutboundError,
 )
 
+# A live request that brings nothing sooner than this was not kept waiting by the server.
+LIVE_S_MIN: Final = 0.1
 # Answers after which the same request can succeed.
 RETRIED: Final = frozenset({408, 425, 429, 500, 502, 503, 504})
 # Of these, the ones after which a write was not carried out. A gateway's 502 and 504 leave open
@@ -87,3 +89,29 @@ async def pause(clock: Clock, seconds: float) -> None:
         await over
     finally:
         timer.cancel()
+
+
+class Pacing:
+    """Waits between live requests, where the server does not: it is not asked all the time.
+
+    `hasty` is how many in a row were over at once and brought nothing.
+    """
+
+    def __init__(self, clock: Clock, retry: Retry) -> None:
+        self.hasty = 0
+        self._clock = clock
+        self._retry = retry
+        self._began_s = 0.0
+
+    def begin(self) -> None:
+        """A request is made."""
+        self._began_s = self._clock.monotonic_s()
+
+    async def end(self, *, brought: bool) -> None:
+        """It is over, and brought something or nothing."""
+        if brought or self._clock.monotonic_s() - self._began_s >= LIVE_S_MIN:
+            self.hasty = 0
+            return
+        self.hasty += 1
+        longer_s = self._retry.first_s * 2.0 ** min(self.hasty - 1, 30)
+        await pause(self._clock, min(self._retry.max_s, longer_s))

@@ -103,10 +103,15 @@ class Bootstrap:
         self.closed = is_set(headers, "stream-closed")
         # What the type of a part's message is; the first part's is the snapshot's.
         self.content_type = ""
-        self._counts = headers.get("stream-message-lengths")
+        self._lengths = headers.get("stream-message-lengths")
         self._parser = MultipartParser(boundary_of(headers.get("content-type", "")))
         self._pieces = self._all_pieces(answer.chunks())
         self._snapshot_read = False
+
+    @property
+    def counts_bytes(self) -> bool:
+        """Whether the server counts offsets in bytes, and says so."""
+        return self._lengths is not None
 
     async def _all_pieces(self, chunks: AsyncIterator[bytes]) -> AsyncIterator[PartPiece]:
         async for chunk in chunks:
@@ -154,8 +159,8 @@ class Bootstrap:
             payload = b"".join(parts)
             parts.clear()
             self.content_type = piece.headers.get("content-type", "")
-            if self._counts is not None:
-                end = at + len(payload) + (self._counts == JSON_LENGTHS)
+            if self.counts_bytes:
+                end = at + len(payload) + (self._lengths == JSON_LENGTHS)
                 yield Message(payload, f"{at:020d}", f"{end:020d}")
                 at = end
                 continue

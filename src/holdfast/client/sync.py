@@ -12,7 +12,7 @@ signature. Everything here may be used from several threads.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from types import TracebackType
 from typing import Any, Concatenate, ParamSpec, Self
@@ -22,10 +22,10 @@ from holdfast.client.client import Client
 from holdfast.client.loop_thread import Facade, Items, LoopThread, blocking, facing, iterating
 from holdfast.client.messages import Batch, Message
 from holdfast.client.producer import Producer
-from holdfast.client.reading import Reading
+from holdfast.client.reading import Reading, handing_out
 from holdfast.client.snapshots import Bootstrap, Snapshots
 from holdfast.client.stream import Stream
-from holdfast.client.types import Created
+from holdfast.client.types import Appended, Created
 
 P = ParamSpec("P")
 
@@ -51,9 +51,7 @@ class SyncReading(Facade):
     def __iter__(self) -> Iterator[Message]:
         # Threads take turns once for all messages that came together, not for each.
         for messages in Items(self._thread, self._inner.message_lists()):
-            for message in messages:
-                self._inner.offset = message.next_offset
-                yield message
+            yield from handing_out(self._inner, messages)
 
     def batches(self) -> Items[Batch]:
         """What each answer or event held."""
@@ -63,6 +61,11 @@ class SyncReading(Facade):
     def offset(self) -> str:
         """Behind the last thing handed out: give it back to a later read."""
         return self._inner.offset
+
+    @property
+    def cursor(self) -> str | None:
+        """For caches in between: give it back to a later read, too."""
+        return self._inner.cursor
 
     @property
     def content_type(self) -> str:
@@ -117,8 +120,21 @@ class SyncProducer(Facade):
         """The epoch that it writes under."""
         return self._inner.epoch
 
+    @property
+    def last(self) -> Appended | None:
+        """The server's last answer."""
+        return self._inner.last
+
+    def append_many(self, messages: Iterable[Any]) -> None:
+        """Take messages, one by one; a list or another sequence is faster than an iterator."""
+        if isinstance(messages, Sequence):
+            self._thread.call(self._inner.append_many(messages))
+            return
+        # It may take its time between two of them, or wait for the client itself.
+        for message in messages:
+            self.append(message)
+
     append = blocking(Producer.append)
-    append_many = blocking(Producer.append_many)
     flush = blocking(Producer.flush)
     close = blocking(Producer.close)
     close_stream = blocking(Producer.close_stream)
@@ -176,9 +192,9 @@ class SyncStream(Facade):
         """Where it is."""
         return self._inner.url
 
-    create = blocking(Stream.create)
+    create = blocking(Stream.create, lists="messages")
     append = blocking(Stream.append)
-    append_many = blocking(Stream.append_many)
+    append_many = blocking(Stream.append_many, lists="messages")
     close = blocking(Stream.close)
     head = blocking(Stream.head)
     delete = blocking(Stream.delete)

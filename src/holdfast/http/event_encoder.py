@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from holdfast.engine.boundaries import ends_in_memory
 from holdfast.engine.reading import read
 from holdfast.protocol.offsets import format_offset
-from holdfast.protocol.sse import control_event, data_event, with_lengths
+from holdfast.protocol.sse import changes_line_ends, control_event, data_event, with_lengths
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -57,10 +57,11 @@ class EventEncoder:
             return last
         data = control_event(format_offset(end), cursor, up_to_date=up_to_date, closed=closed)
         if end > start:
+            found = read(stream, start, end) if stored is None else stored.data
             if self.says_lengths:
                 ends = ends_in_memory(stream, start, end) if stored is None else stored.ends
-                data = with_lengths(data, start, ends)
-            found = read(stream, start, end) if stored is None else stored.data
+                changed = changes_line_ends(found, stream.media)
+                data = with_lengths(data, start, ends, line_ends_changed=changed)
             data = data_event(found, stream.media) + data
         self.last = last = Event(stream, start, end, cursor, up_to_date, closed, data)
         return last

@@ -25,19 +25,28 @@ FAILURES: Final = (
 )
 
 
+_UNCONNECTED: Final = (httpcore.ConnectError, httpcore.ConnectTimeout, httpcore.PoolTimeout)
+
+
 def failure_of(error: Exception, target: Target) -> OutboundError:
     """The error to raise instead of a library's."""
-    unsent = (
-        httpcore.ConnectError,
-        httpcore.ConnectTimeout,
-        httpcore.PoolTimeout,
-        httpcore.LocalProtocolError,
-    )
+    unsendable = _is_unsendable(error)
+    refused = any(isinstance(each, ssl.SSLCertVerificationError) for each in _causes(error))
     return OutboundError(
         f"{target} {_what_happened(error)}.",
-        sent=not isinstance(error, unsent),
-        passing=not any(isinstance(each, ssl.SSLCertVerificationError) for each in _causes(error)),
+        sent=not unsendable and not isinstance(error, _UNCONNECTED),
+        passing=not unsendable and not refused,
     )
+
+
+def _is_unsendable(error: Exception) -> bool:
+    """Whether the request itself is at fault: it is not sent, now or later.
+
+    Over HTTP/2 the pool says the same of answers that are broken, but then without a cause.
+    """
+    if isinstance(error, httpcore.LocalProtocolError):
+        return error.__cause__ is not None
+    return isinstance(error, ValueError)
 
 
 def _what_happened(error: Exception) -> str:

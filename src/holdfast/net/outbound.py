@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import re
 import ssl
 from collections.abc import AsyncIterable, AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
@@ -41,6 +42,8 @@ CALLS_MAX: Final = 2048
 RESPONSE_HEADER_BYTES_MAX: Final = 32_768
 # Unless the caller says otherwise; nothing is decoded here, so nothing encoded is asked for.
 _WITH_BODY: Final = frozenset({"POST", "PUT", "PATCH"})
+# HTTP/2 would carry them, and whoever turns it into HTTP/1.1 would see another header.
+_CONTROL_CHARACTERS: Final = re.compile(r"[\x00-\x08\x0a-\x1f\x7f]")
 _DEFAULT_HEADERS: Final = {"User-Agent": f"holdfast/{__version__}", "Accept-Encoding": "identity"}
 
 
@@ -257,6 +260,8 @@ def _headers(
         sent.setdefault("transfer-encoding", ("Transfer-Encoding", "chunked"))
     elif body or method in _WITH_BODY:
         sent.setdefault("content-length", ("Content-Length", str(len(body))))
+    if any(_CONTROL_CHARACTERS.search(value) for _, value in sent.values()):
+        raise ValueError("A header holds control characters.")
     return [(name.encode("ascii"), value.encode("ascii")) for name, value in sent.values()]
 
 

@@ -42,6 +42,7 @@ class _Protocol(asyncio.Protocol):
         self.unread: deque[bytes] = deque()
         self.unread_bytes = 0
         self.ended = False
+        self.is_lost = False
         self.error: Exception | None = None
         self.is_reading = True
         self.is_full = False
@@ -65,7 +66,7 @@ class _Protocol(asyncio.Protocol):
         _wake(self.reader)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self.ended = True
+        self.ended = self.is_lost = True
         self.error = self.error or exc
         _wake(self.reader)
         _wake(self.writer)
@@ -154,7 +155,8 @@ class SocketStream(httpcore.AsyncNetworkStream):
     async def aclose(self) -> None:
         """Close at once: what is unsent has nobody to go to."""
         self._unsent.clear()
-        self._protocol.transport.abort()
+        if not self._protocol.is_lost:
+            self._protocol.transport.abort()
 
     async def start_tls(
         self,

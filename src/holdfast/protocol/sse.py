@@ -57,7 +57,14 @@ def control_event(next_offset: bytes, cursor: int, *, up_to_date: bool, closed: 
     )
 
 
-def with_lengths(control: bytes, start: int, ends: Iterable[int]) -> bytes:
+def changes_line_ends(stored: bytes, media: str) -> bool:
+    """Whether a data event loses how the lines of this text end."""
+    return b"\r" in stored and content.is_text(media)
+
+
+def with_lengths(
+    control: bytes, start: int, ends: Iterable[int], *, line_ends_changed: bool = False
+) -> bytes:
     """The control event, which also tells how long the messages are that end in the data before.
 
     The first one is counted from `start`; the bytes are those that are stored.
@@ -66,7 +73,8 @@ def with_lengths(control: bytes, start: int, ends: Iterable[int]) -> bytes:
     for end in ends:
         lengths.append(b"%d" % (end - start))
         start = end
-    return control.removesuffix(_CONTROL_END) + b',"streamMessageLengths":[%b]%b' % (
+    return control.removesuffix(_CONTROL_END) + b',"streamMessageLengths":[%b]%b%b' % (
         b",".join(lengths),
+        b',"streamLineEndsChanged":true' if line_ends_changed else b"",
         _CONTROL_END,
     )

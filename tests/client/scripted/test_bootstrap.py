@@ -61,6 +61,7 @@ async def followed(client, **options):
 
 
 class TestBootstrap:
+    @pytest.mark.spec("extensions 3.4-4")
     def test_is_the_snapshot_and_the_messages_since(self):
         async def scenario():
             async with scripted(WHOLE) as (server, client):
@@ -175,6 +176,7 @@ class TestBootstrap:
 
 
 class TestFollowing:
+    @pytest.mark.spec("extensions 2.1-1", "extensions 3.3-2")
     def test_goes_on_where_the_bootstrap_ends(self):
         async def scenario():
             end = control_event(b"%020d" % 16, 1, up_to_date=True, closed=True)
@@ -221,6 +223,7 @@ class TestFollowing:
 
         run(scenario())
 
+    @pytest.mark.spec("extensions 2.2-11", "extensions 3.4-2")
     def test_starts_anew_from_a_newer_snapshot_after_a_410(self):
         async def scenario():
             newer = bootstrap(b"newer", [b"three"], 20)

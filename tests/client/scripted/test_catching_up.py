@@ -26,6 +26,7 @@ async def messages_of(reading):
 
 
 class TestPages:
+    @pytest.mark.spec("base 6-26", "extensions 2.1-1")
     def test_follow_one_another(self):
         async def scenario():
             async with scripted(*PAGES) as (server, client):
@@ -81,6 +82,7 @@ class TestPages:
 
         run(scenario())
 
+    @pytest.mark.spec("base 5.6-3")
     def test_end_with_a_closed_stream(self):
         async def scenario():
             async with scripted(page(b"one", 3, closed=True)) as (_, client):

@@ -33,6 +33,7 @@ class TestAuthentication:
         STORED,
     )
 
+    @pytest.mark.spec("base 10.1-1")
     def test_basic_is_on_every_request(self):
         async def scenario():
             async with scripted(*self.SCRIPT, auth=Basic("me", "secret")) as (server, client):
@@ -41,6 +42,7 @@ class TestAuthentication:
 
         run(scenario())
 
+    @pytest.mark.spec("base 10.1-1")
     def test_token_is_on_every_request_and_renewed_after_a_401(self):
         async def scenario():
             tokens = iter(["t1", "t2", "t3", "t4"])
@@ -102,6 +104,7 @@ class TestAuthentication:
 
         run(scenario())
 
+    @pytest.mark.spec("base 10.1-1")
     def test_digest_answers_a_challenge_and_is_on_every_request_from_then_on(self):
         async def scenario():
             challenge = (

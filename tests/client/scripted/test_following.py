@@ -53,6 +53,7 @@ async def followed(client, live=True, **options):
 
 
 class TestEvents:
+    @pytest.mark.spec("base 5.8-16", "base 5.8-21")
     @pytest.mark.parametrize("live", [True, "sse"])
     def test_arrive_as_messages_until_the_stream_is_closed(self, live):
         async def scenario():
@@ -89,6 +90,7 @@ class TestEvents:
 
         run(scenario())
 
+    @pytest.mark.spec("base 5.8-20")
     def test_of_a_connection_that_ends_are_gone_on_from(self):
         async def scenario():
             clock = HurriedClock()
@@ -106,6 +108,7 @@ class TestEvents:
 
         run(scenario())
 
+    @pytest.mark.spec("base 8.1-13")
     def test_cursor_is_given_back(self):
         async def scenario():
             async with scripted(
@@ -159,6 +162,7 @@ class TestEvents:
 class TestCutAnywhere:
     """The connection breaks at every byte of the answer: nothing is lost, nothing comes twice."""
 
+    @pytest.mark.spec("base 5.8-20")
     def test_messages(self):
         async def scenario():
             first = events(
@@ -197,6 +201,7 @@ class TestCutAnywhere:
 class TestFallback:
     POLLED = (page(b"one", 3, lengths="3"), page(b"", 3, status=204, closed=True))
 
+    @pytest.mark.spec("extensions 3.3-2")
     @pytest.mark.parametrize("status", [400, 404, 405, 406, 415, 501])
     def test_server_without_sse_is_polled(self, status):
         async def scenario():
@@ -282,6 +287,7 @@ class TestFallback:
 
 
 class TestLongPolls:
+    @pytest.mark.spec("base 5.7-6", "base 6-26", "base 8.1-9", "base 8.1-13")
     def test_follow_one_another_and_give_the_cursor_back(self):
         async def scenario():
             async with scripted(

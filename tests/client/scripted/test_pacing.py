@@ -3,10 +3,10 @@
 import pytest
 
 from holdfast.client import Client, Message, Snapshot
-from holdfast.errors import OffsetGoneError, OutboundError
+from holdfast.errors import NotFoundError, OffsetGoneError, OutboundError
 from holdfast.protocol.length_prefix import frame
 from holdfast.testing import HurriedClock
-from tests.client.scripted.server import answer, at, page, run, scripted
+from tests.client.scripted.server import answer, at, events, page, run, scripted
 from tests.client.scripted.test_bootstrap import bootstrap
 
 TAIL = page(b"", 0, up_to_date=True, lengths="none")
@@ -21,6 +21,53 @@ def test_long_polls_that_do_not_wait_are_waited_for():
         async with scripted(TAIL, *[NOTHING] * 6, END, clock=clock) as (_, client):
             assert [each async for each in client.stream("b/s").read(live="long-poll")] == []
             assert clock.delays_s == [0.1, 0.2, 0.4, 0.8, 1.6, 3.2]
+
+    run(scenario())
+
+
+UP_TO_DATE = (
+    b'event: control\ndata: {"streamNextOffset":"%b","streamCursor":"1","upToDate":true}\n\n'
+    % at(0).encode()
+)
+
+
+def test_sse_connections_that_end_at_once_are_waited_for_and_then_given_up():
+    async def scenario():
+        clock = HurriedClock()
+        hasty = events(UP_TO_DATE)
+        async with scripted(TAIL, *[hasty] * 3, END, clock=clock) as (server, client):
+            assert [each async for each in client.stream("b/s").read(live=True)] == []
+            assert clock.delays_s == [0.1, 0.2, 0.4]
+            assert server.asked("live") == [None, *["sse"] * 3, "long-poll"]
+
+    run(scenario())
+
+
+def test_who_wants_sse_only_goes_on_waiting_for_it():
+    async def scenario():
+        clock = HurriedClock()
+        end = events(UP_TO_DATE.replace(b"upToDate", b"streamClosed"))
+        async with scripted(TAIL, *[events(UP_TO_DATE)] * 5, end, clock=clock) as (_, client):
+            assert [each async for each in client.stream("b/s").read(live="sse")] == []
+            assert clock.delays_s == [0.1, 0.2, 0.4, 0.8, 1.6]
+
+    run(scenario())
+
+
+CHANGES = b'{"changes":[],"next_cursor":"1","up_to_date":true}'
+
+
+@pytest.mark.parametrize("live", [True, "long-poll"])
+def test_changes_that_do_not_wait_are_waited_for(live):
+    async def scenario():
+        clock = HurriedClock()
+        said = answer(200, CHANGES)
+        if live is True:
+            said = events(b"event: changes\ndata: %b\n\n" % CHANGES)
+        async with scripted(*[said] * 4, answer(404), clock=clock) as (_, client):
+            with pytest.raises(NotFoundError):
+                await collect(client.bucket("bucket").changes(live=live), [])
+            assert clock.delays_s == [0.1, 0.2, 0.4, 0.8]
 
     run(scenario())
 
@@ -74,6 +121,35 @@ def test_bootstrap_of_a_framed_stream_gives_its_messages():
             ]
             # What was there of the third message is read again with its end.
             assert server.asked("offset") == [None, at(114)]
+
+    run(scenario())
+
+
+def test_bootstrap_that_ends_within_its_first_message_is_gone_on_from_the_snapshot():
+    async def scenario():
+        whole = bootstrap(b"state", [frame(b"one")[:6]], 100)
+        rest = page(frame(b"one"), 107, closed=True, lengths="7")
+        async with scripted(whole, rest) as (server, client):
+            stream = client.stream("b/s", framing="length-prefixed")
+            items = [item async for item in stream.bootstrap_and_follow()]
+            assert items[1:] == [Message(b"one", at(100), at(107))]
+            assert server.asked("offset") == [None, at(100)]
+
+    run(scenario())
+
+
+def test_bootstrap_of_a_framed_stream_on_a_server_that_does_not_count():
+    async def scenario():
+        appends = [frame(b"one") + frame(b"two"), frame(b"three")]
+        whole = bootstrap(b"state", appends, 3, tells=False, closed=True)
+        async with scripted(whole) as (_, client):
+            stream = client.stream("b/s", framing="length-prefixed")
+            items = [item async for item in stream.bootstrap_and_follow()]
+            assert items[1:] == [
+                Message(b"one", at(3), at(3)),
+                Message(b"two", at(3), at(3)),
+                Message(b"three", at(3), at(26)),
+            ]
 
     run(scenario())
 

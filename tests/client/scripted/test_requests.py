@@ -252,6 +252,7 @@ class TestHeadersAndParameters:
 
         run(scenario())
 
+    @pytest.mark.spec("base 8.1-8")
     def test_parameters_are_sorted(self):
         async def scenario():
             async with scripted(

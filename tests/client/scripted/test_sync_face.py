@@ -46,6 +46,47 @@ def scripted_sync(*script, handler=None, **options):
         thread.stop()
 
 
+class TestIterators:
+    """What a caller gives is gone through in its own thread: it may wait for the same client."""
+
+    @pytest.mark.parametrize("how", ["create", "append_many", "producer"])
+    def test_may_be_a_read_of_the_same_client(self, how):
+        stored = []
+
+        def serve(request):
+            if request.method == "GET":
+                return page(b"[1,2]", 4, content_type="application/json", closed=True)
+            stored.append(request.body)
+            return answer(200, content_type="application/json", producer_seq=len(stored) - 1)
+
+        with scripted_sync(handler=serve) as (_, client):
+            target = client.stream("b/t", content_type="application/json")
+            messages = (message.json for message in client.stream("b/s").read())
+            if how == "create":
+                target.create(messages=messages)
+            elif how == "append_many":
+                target.append_many(messages)
+            else:
+                with target.producer("me") as producer:
+                    producer.append_many(messages)
+            assert b"".join(stored).replace(b"][", b",") == b"[1,2]"
+
+    def test_that_take_their_time_hold_nothing_up(self):
+        server_side = ProducerServer()
+        with scripted_sync(handler=server_side, clock=None) as (server, client):
+            stream = client.stream("b/s", content_type="text/plain")
+
+            def messages():
+                yield "first"
+                # Sent, while the second one is still waited for.
+                server.wait_for(1)
+                yield "second"
+
+            with stream.producer("me", epoch=0) as producer:
+                producer.append_many(messages())
+            assert server_side.stored == [b"first", b"second"]
+
+
 class TestSameResults:
     def test_messages(self):
         with scripted_sync(*LENGTHS) as (_, client):
@@ -91,6 +132,7 @@ class TestSameResults:
                 producer.append_many(["b", "c"])
                 assert producer.flush().next_offset == at(3)
                 assert producer.acknowledged == 3
+                assert producer.last.next_offset == at(3)
                 assert producer.close_stream("d").closed
         assert server_side.stored == [b"a", b"b", b"c", b"d"]
 

@@ -12,7 +12,7 @@ from holdfast.cli.top.measure import measure
 from holdfast.cli.top.plain import plain
 from holdfast.cli.top.screen import Screen
 from holdfast.cli.top.view import View
-from holdfast.cli.top.wording import as_clock_time
+from holdfast.cli.wording import as_clock_time
 from tests.unit.cli_top.samples import sample
 
 URL = "http://127.0.0.1:4437"

@@ -48,6 +48,7 @@ class TestRoundTrip:
             stream += data_event(payload, media) + control(position) + HEARTBEAT
         return stream + control(position, up_to_date=True, closed=True)
 
+    @pytest.mark.spec("base 5.8-5")
     @pytest.mark.parametrize(
         ("media", "headers", "arrives"),
         [(TEXT, {}, as_text_arrives), (BINARY, BASE64, bytes)],
@@ -111,6 +112,7 @@ class TestEvents:
         (batch,) = batches_of([control(9)], TEXT, headers, "now")
         assert (batch.offset, batch.next_offset) == (offset_of(7), offset_of(9))
 
+    @pytest.mark.spec("base 5.8-13")
     def test_closed_means_up_to_date(self):
         stream = b'event: control\ndata: {"streamNextOffset": "5", "streamClosed": true}\n\n'
         (batch,) = batches_of([stream], TEXT)
@@ -126,6 +128,7 @@ class TestEvents:
         (batch,) = batches_of([stream], TEXT)
         assert (batch.data, batch.next_offset) == (b"", "5")
 
+    @pytest.mark.spec("base 5.8-5", "base 5.8-6")
     def test_base64_may_be_folded(self):
         encoded = b64encode(b"some bytes")
         stream = b"event: data\ndata: " + encoded[:5] + b"\ndata: " + encoded[5:] + b"\n\n"
@@ -194,13 +197,40 @@ class TestExactness:
         assert is_exact(self.batch(b"[1]", lengths="json", size=2))
         assert is_exact(Batch(b"one", TEXT, "now", offset_of(5), lengths=(3,)))
 
-    def test_text_whose_line_ends_were_changed_shows(self):
-        headers = {"stream-message-lengths": "events"}
-        for payload, exact in [(b"a\nb", True), (b"a\r\nb", False), (b"a\rb", True)]:
-            size = len(payload)
-            stream = data_event(payload, TEXT) + with_lengths(control(size), 0, [size])
-            (batch,) = batches_of([stream], TEXT, headers, offset_of(0))
-            assert is_exact(batch) is exact, payload
+    @pytest.mark.parametrize(
+        ("payload", "told", "changed"),
+        [
+            (b"a\nb", False, False),
+            (b"a\r\nb", True, True),
+            (b"a\rb", True, True),
+            # By a server that does not tell, it shows only where something is missing.
+            (b"a\r\nb", False, True),
+            (b"a\rb", False, False),
+        ],
+    )
+    def test_text_whose_line_ends_were_changed_is_left_out(self, payload, told, changed):
+        end = 3 + len(payload)
+        said = with_lengths(control(end), 3, [end], line_ends_changed=told)
+        events = LiveEvents(TELLS, TEXT, offset_of(0))
+        batches = events.feed(
+            data_event(b"one", TEXT)
+            + with_lengths(control(3), 0, [3])
+            + data_event(payload, TEXT)
+            + said
+        )
+        assert len(batches) == (1 if changed else 2)
+        assert batches[0].data == b"one"
+        assert events.line_ends_changed is changed
+
+    @pytest.mark.parametrize(
+        ("message", "changed"), [(b'{"a":\n1}', False), (b'{"a":\r\n1}', True), (b"1", False)]
+    )
+    def test_json_whose_line_ends_were_changed_is_left_out(self, message, changed):
+        events = LiveEvents({"stream-message-lengths": "json"}, JSON, offset_of(0))
+        stored = store_form(b"[" + message + b",2]")
+        batches = events.feed(data_event(stored, JSON) + control(len(stored)))
+        assert len(batches) == (not changed)
+        assert events.line_ends_changed is changed
 
     @pytest.mark.parametrize("offset", ["abc", "0_5", "²", ""])
     def test_offset_that_is_none_is_left_to_whoever_cuts_messages(self, offset):

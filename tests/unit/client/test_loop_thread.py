@@ -172,6 +172,14 @@ def test_interrupted_iterator_can_be_closed(thread):
     assert ended.wait(DEADLINE_S)
 
 
+def test_call_from_its_own_thread_is_refused_instead_of_waiting_for_itself(thread):
+    async def call_back():
+        return thread.call(value(1))
+
+    with pytest.raises(RuntimeError, match="must not wait for the client itself"):
+        thread.call(call_back())
+
+
 class TestStop:
     def test_may_be_repeated(self):
         thread = LoopThread()
@@ -200,6 +208,20 @@ class TestStop:
             thread.stop()
             with pytest.raises(RuntimeError, match="The client is closed"):
                 call.result(DEADLINE_S)
+
+    def test_calls_that_come_at_the_same_time_are_answered_or_refused(self):
+        def call_on_and_on(thread):
+            while True:
+                thread.call(asyncio.sleep(0.0005))
+
+        with ThreadPoolExecutor(4) as pool:
+            for _ in range(100):
+                thread = LoopThread()
+                calling = [pool.submit(call_on_and_on, thread) for _ in range(4)]
+                thread.call(asyncio.sleep(0.001))
+                thread.stop()
+                for each in calling:
+                    assert isinstance(each.exception(DEADLINE_S), RuntimeError)
 
     def test_what_was_left_open_is_closed(self):
         thread, ended = LoopThread(), threading.Event()

@@ -272,3 +272,11 @@ def test_numbers_that_are_too_large_are_infinite():
         float("-inf"),
         12345678901234567890123,
     ]
+
+
+def test_json_that_is_nested_too_deeply_is_a_bad_answer():
+    deep = b"[" * 100_000 + b"]" * 100_000
+    with pytest.raises(BadAnswerError, match="deeply"):
+        _ = Message(deep, "", "").json
+    with pytest.raises(BadAnswerError, match="deeply"):
+        Assembler(None).feed(Batch(deep, "application/json", "-1", "9"))

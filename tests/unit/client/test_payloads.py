@@ -65,3 +65,9 @@ def test_unknown_framing_is_refused():
     check_framing("length-prefixed")
     with pytest.raises(InvalidRequestError, match="Unknown framing 'lines'"):
         check_framing("lines")
+
+
+@pytest.mark.parametrize("value", [{"a": 1}, b"1"])
+def test_json_is_not_framed(value):
+    with pytest.raises(InvalidRequestError, match="cannot be framed"):
+        message_bytes(value, "application/json", "length-prefixed")

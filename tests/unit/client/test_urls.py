@@ -155,6 +155,7 @@ class TestPaths:
 
 
 class TestQuery:
+    @pytest.mark.spec("base 8.1-8")
     def test_is_sorted(self):
         url = with_query("http://host/a", {"offset": "-1", "live": "sse", "cursor": "5"})
         assert url == "http://host/a?cursor=5&live=sse&offset=-1"
@@ -170,6 +171,7 @@ class TestQuery:
     def test_nothing_is_added_where_there_is_nothing(self):
         assert with_query("http://host/a?b=2&a=1", {}) == "http://host/a?b=2&a=1"
 
+    @pytest.mark.spec("base 6-7")
     @given(st.dictionaries(names, names, min_size=1, max_size=5))
     def test_any_values_arrive(self, params):
         url = with_query("http://host/a", params)

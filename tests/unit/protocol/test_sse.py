@@ -10,7 +10,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.protocol.json_mode import store_form
-from holdfast.protocol.sse import HEARTBEAT, control_event, data_event, with_lengths
+from holdfast.protocol.sse import (
+    HEARTBEAT,
+    changes_line_ends,
+    control_event,
+    data_event,
+    with_lengths,
+)
 
 TEXT = "text/plain"
 JSON = "application/json"
@@ -175,6 +181,23 @@ def test_control_event_with_lengths_says_the_same_besides(start, lengths, closed
     ((_, plain),) = parse_event_stream(event)
     assert name == b"control"
     assert json.loads(data) == json.loads(plain) | {"streamMessageLengths": lengths}
+
+
+@pytest.mark.parametrize(
+    ("stored", "media", "changed"),
+    [
+        (b"a\nb", "text/plain", False),
+        (b"a\rb", "text/plain", True),
+        (b"a\r\nb", "text/plain", True),
+        (b"a\r\nb", "application/octet-stream", False),
+    ],
+)
+def test_control_event_tells_that_line_ends_were_changed(stored, media, changed):
+    assert changes_line_ends(stored, media) is changed
+    event = control_event(b"%020d" % 5, 9, up_to_date=True, closed=False)
+    said = with_lengths(event, 0, [len(stored)], line_ends_changed=changed)
+    ((_, data),) = parse_event_stream(said)
+    assert json.loads(data).get("streamLineEndsChanged", False) is changed
 
 
 def test_heartbeat_is_a_comment():

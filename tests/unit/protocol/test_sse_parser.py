@@ -53,6 +53,7 @@ def parsed(pieces):
 
 @pytest.mark.parametrize("end", ENDS.values(), ids=ENDS)
 class TestSplits:
+    @pytest.mark.spec("base 5.8-5")
     def test_in_one_piece(self, end):
         assert parsed([end.join(LINES)]) == EVENTS
 

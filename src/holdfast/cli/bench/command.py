@@ -19,7 +19,6 @@ from holdfast.cli.bench.options import (
 from holdfast.cli.bench.payload import check_content_type
 from holdfast.cli.bench.stamps import SIZE_BYTES_MIN
 from holdfast.cli.bench.streams import BootstrapStreams, Streams
-from holdfast.cli.bench.target import resolve_target
 from holdfast.clock import SystemClock
 from holdfast.errors import SettingsError
 
@@ -59,7 +58,7 @@ def append(
     at_least("--connections", connections, 1)
     at_least("--payload", payload, 3)
     check_content_type(content_type)
-    target = resolve_target(common.url, common.token)
+    target = common.target()
     name = _run_name()
     setup = Streams(target, _paths(path_prefix, name, streams), content_type)
     work = AppendWork(
@@ -100,7 +99,7 @@ def fanout(
     at_least("--connections", connections, 1)
     at_least("--payload", payload, SIZE_BYTES_MIN)
     check_content_type(content_type)
-    target = resolve_target(common.url, common.token)
+    target = common.target()
     setup = Streams(target, _paths(path_prefix, _run_name(), streams), content_type)
     work = FanoutWork(
         paths=setup.paths,
@@ -157,7 +156,7 @@ def bootstrap(
     bucket = bucket or f"bench-{name}"
     if BUCKET.fullmatch(bucket) is None:
         raise SettingsError(f"--bucket: expected 4 to 64 of a-z, 0-9, _ and -, got {bucket!r}")
-    target = resolve_target(common.url, common.token)
+    target = common.target()
     sizes = (snapshot_bytes, messages, payload)
     setup = BootstrapStreams(target, _paths(bucket, name, streams), sizes, common.seed)
     work = BootstrapWork(

@@ -15,12 +15,10 @@ from holdfast.cli.bench.run import Plan, run
 from holdfast.cli.bench.streams import Setup
 from holdfast.cli.bench.target import Target
 from holdfast.cli.bench.worker import run_loop
+from holdfast.cli.failures import EXIT_FAILED, EXIT_INTERRUPTED
 from holdfast.errors import HoldfastError
 
-__all__ = ["EXIT_INTERRUPTED", "conduct"]
-
-EXIT_ERRORS = 1
-EXIT_INTERRUPTED = 130
+__all__ = ["conduct"]
 
 
 def conduct(
@@ -61,7 +59,7 @@ def conduct(
         return EXIT_INTERRUPTED
     if result.interrupted:
         return EXIT_INTERRUPTED
-    return EXIT_ERRORS if result.failed else 0
+    return EXIT_FAILED if result.failed else 0
 
 
 def _write(result: Result, common: Common) -> None:

@@ -8,11 +8,14 @@ from urllib.parse import quote
 from cyclopts import Parameter
 
 from holdfast.cli.bench.plot import check_plot
+from holdfast.cli.bench.target import Target, resolve_target
 from holdfast.errors import SettingsError
 
 __all__ = ["DEFAULTS", "Common", "ContentType", "PathPrefix", "at_least", "clean_prefix"]
 
 PATH_PREFIX = "/v1/stream/bench"
+# Far more than a process can send: beyond it, keeping the schedule alone would take all its time.
+RATE_MAX = 1_000_000
 
 PathPrefix = Annotated[str, Parameter(help="Path that the streams are made under.")]
 ContentType = Annotated[str, Parameter(help="Content type of the streams.")]
@@ -33,6 +36,17 @@ class Common:
     token: Annotated[
         str | None,
         Parameter(help="Bearer token to send; HOLDFAST_TOKEN if left out.", show_default=False),
+    ] = None
+    context: Annotated[
+        str | None,
+        Parameter(
+            help="Named server, see `holdfast context`; HOLDFAST_CONTEXT if left out.",
+            show_default=False,
+        ),
+    ] = None
+    ca_file: Annotated[
+        Path | None,
+        Parameter(help="Certificates to trust besides the system's, PEM.", show_default=False),
     ] = None
     processes: Annotated[int, Parameter(help="Load processes; one keeps one core busy.")] = 1
     duration: Annotated[float, Parameter(help="Seconds to measure.")] = 10.0
@@ -60,6 +74,10 @@ class Common:
         Parameter(help="File for a picture of the result: .png or .svg.", show_default=False),
     ] = None
 
+    def target(self) -> Target:
+        """The server that is meant."""
+        return resolve_target(self.url, self.token, self.context, self.ca_file)
+
     def check(self) -> None:
         """Refuse what makes no sense, before anything is done."""
         at_least("--processes", self.processes, 1)
@@ -68,6 +86,11 @@ class Common:
         at_least("--timeout", self.timeout, 0.1)
         if self.rate is not None:
             at_least("--rate", self.rate, 0.001)
+            if self.rate > RATE_MAX * self.processes:
+                raise SettingsError(
+                    f"--rate: one process makes {RATE_MAX:,} a second at the most; "
+                    "ask for less, or use more --processes"
+                )
         if self.plot is not None:
             check_plot(self.plot)
         if self.json is not None and self.json != "-":

@@ -7,6 +7,7 @@ Rules:
 """
 
 import asyncio
+from base64 import b64decode
 from collections.abc import Coroutine, Iterable
 from contextlib import suppress
 from typing import cast
@@ -16,10 +17,10 @@ import msgspec
 
 from holdfast.cli.bench.messages import StreamWritten
 from holdfast.cli.bench.recorder import Recorder
-from holdfast.cli.bench.sse import EventReader, decoded
 from holdfast.cli.bench.stamps import StampReader
 from holdfast.cli.bench.tally import Tally
 from holdfast.cli.bench.target import Target, connect, failure_kind
+from holdfast.protocol.sse_parser import SseEvent, SseParser
 
 __all__ = ["Reader", "Readers"]
 
@@ -69,15 +70,17 @@ class Reader:
             self._stamps = StampReader()
             self.pending = False
 
-    def event(self, kind: bytes, data: list[bytes], base64: bool) -> None:
+    def event(self, event: SseEvent, base64: bool) -> None:
         """One event."""
-        if kind == b"control":
-            self.control = b"".join(data)
+        if event.kind == "control":
+            self.control = event.data
             self.pending = False
-        elif kind == b"data":
+        elif event.kind == "data":
             self.pending = True
             readers = self._readers
-            for number, due_s in self._stamps.feed(decoded(data, base64)):
+            # Base64 may be on several lines: their breaks do not count.
+            content = b64decode(event.data) if base64 else event.data
+            for number, due_s in self._stamps.feed(content):
                 if self.tally.take(number):
                     readers.deliveries += 1
                     readers.recorder.succeeded(due_s, readers.payload_bytes)
@@ -90,7 +93,7 @@ class _SseConnection(asyncio.Protocol):
         self._reader = reader
         self._readers = readers
         self._parser = httptools.HttpResponseParser(self)
-        self._events = EventReader()
+        self._events = SseParser()
         self._base64 = self._chunked = self._served = self._ended = False
         self._kept = b""
         self.transport: asyncio.Transport | None = None
@@ -124,9 +127,9 @@ class _SseConnection(asyncio.Protocol):
         if self._parser.get_status_code() != 200:
             self._kept += body
             return
-        for kind, data in self._events.feed(body):
+        for event in self._events.feed(body):
             self._served = True
-            self._reader.event(kind, data, self._base64)
+            self._reader.event(event, self._base64)
 
     def on_message_complete(self) -> None:
         status = self._parser.get_status_code()

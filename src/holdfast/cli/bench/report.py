@@ -72,7 +72,8 @@ def _notices(result: Result) -> Iterator[str]:
     if result.interrupted:
         yield "[yellow]Interrupted: this is what was measured until then.[/]"
     if result.cleanup.streams_left:
-        yield f"[yellow]{result.cleanup.streams_left:,} streams could not be deleted.[/]"
+        count = result.cleanup.streams_left
+        yield f"[yellow]{count:,} stream{'' if count == 1 else 's'} could not be deleted.[/]"
 
 
 def _scheduled(result: Result) -> str:

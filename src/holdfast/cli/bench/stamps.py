@@ -8,7 +8,7 @@ come together, and in whatever framing.
 import re
 from collections.abc import Iterator
 
-from holdfast.cli.bench.payload import JSON
+from holdfast.protocol.content import JSON, media_type
 
 __all__ = ["SIZE_BYTES_MIN", "StampReader", "stamped"]
 
@@ -19,7 +19,7 @@ _STAMP = re.compile(rb"~(\d{9})(\d{16})[^~!]*!")
 def stamped(number: int, due_s: float, content_type: str, size_bytes: int) -> bytes:
     """One message of exactly this size."""
     stamp = b"~%09d%016d" % (number, int(due_s * 1_000_000))
-    if content_type == JSON:
+    if media_type(content_type) == JSON:
         return b'"' + stamp.ljust(size_bytes - 3, b"x") + b'!"'
     return stamp.ljust(size_bytes - 1, b"x") + b"!"
 

@@ -5,6 +5,7 @@ import os
 import ssl
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 from typing import TypeVar
 from urllib.parse import SplitResult, urlsplit
 
@@ -27,6 +28,8 @@ class Target(Struct, frozen=True):
     tls: bool
     base_path: str
     token: str | None
+    ca_file: str = ""
+    """Certificates to trust besides the system's."""
 
     @property
     def url(self) -> str:
@@ -51,18 +54,26 @@ class Target(Struct, frozen=True):
         # Brings a whole HTTP client with it, so only where it is needed.
         from holdfast.net.outbound import tls_context  # noqa: PLC0415
 
-        return tls_context()
+        context = tls_context()
+        if self.ca_file:
+            context.load_verify_locations(self.ca_file)
+        return context
 
 
-def resolve_target(url: str | None, token: str | None) -> Target:
+def resolve_target(
+    url: str | None,
+    token: str | None,
+    context_name: str | None = None,
+    ca_file: Path | None = None,
+) -> Target:
     """Find the server that a command is about, as every other command does."""
     # Brings the client with it, which the load processes have no use for.
-    from holdfast.cli.client.connection import DEFAULT_SERVER, resolve  # noqa: PLC0415
+    from holdfast.cli.client.connection import DEFAULT_SERVER, resolve, trusting  # noqa: PLC0415
 
-    context = resolve(replace(DEFAULT_SERVER, url=url, token=token), os.environ)
-    token = context.token or None
-    if token is not None and not (token.isascii() and token.isprintable() and " " not in token):
-        raise SettingsError("--token: expected printable characters without spaces")
+    server = replace(DEFAULT_SERVER, url=url, token=token, context=context_name, ca_file=ca_file)
+    context = resolve(server, os.environ)
+    # What is wrong with the file is said here, before there are processes that read it.
+    trusting(context.ca_file)
     parts = _split(context.url)
     tls = parts.scheme == "https"
     return Target(
@@ -70,7 +81,8 @@ def resolve_target(url: str | None, token: str | None) -> Target:
         port=parts.port or (443 if tls else 80),
         tls=tls,
         base_path=parts.path.rstrip("/"),
-        token=token,
+        token=context.token or None,
+        ca_file=context.ca_file,
     )
 
 

@@ -9,7 +9,7 @@ has is passed over.
 from __future__ import annotations
 
 import asyncio
-from contextlib import aclosing, suppress
+from contextlib import AbstractContextManager, aclosing, nullcontext, suppress
 from pathlib import Path
 from typing import Annotated, Final
 
@@ -19,7 +19,7 @@ from holdfast.cli.client.connection import DEFAULT_SERVER, Server, run
 from holdfast.cli.client.output import Output
 from holdfast.cli.client.sources import Sources
 from holdfast.cli.client.streams import StreamName
-from holdfast.cli.progress import Bar, progress
+from holdfast.cli.progress import UNSEEN, Bar, progress
 from holdfast.client import Appended, Client, Producer, ProducerLimits, Stream
 from holdfast.client.payloads import LENGTH_PREFIXED
 from holdfast.clock import SystemClock
@@ -99,7 +99,7 @@ def append(
             single = await sources.single(media)
             answer = await target.append(single, seq=seq, if_match=if_match, close=close)
             count = 1
-        offset = "" if answer is None else answer.next_offset
+        offset = None if answer is None else answer.next_offset
         closed = close or (answer is not None and answer.closed)
         output.say(
             {"stream": stream, "messages": count, "next_offset": offset, "closed": closed},
@@ -146,6 +146,11 @@ def _messages(count: int) -> str:
     return f"{count} message{'' if count == 1 else 's'}"
 
 
+def _progress(total_bytes: int | None) -> AbstractContextManager[Bar]:
+    """A bar for files; where somebody types, or another program does, there is no end to show."""
+    return nullcontext(UNSEEN) if total_bytes is None else progress("appending", total_bytes)
+
+
 class _Sending:
     """Everything that the sources have, on its way to the stream."""
 
@@ -156,7 +161,7 @@ class _Sending:
 
     async def send(self, media: str, *, close: bool) -> Appended | None:
         """Send it; if that ends early, say how far it came."""
-        with progress("appending", self._sources.total_bytes) as bar:
+        with _progress(self._sources.total_bytes) as bar:
             ticking = asyncio.ensure_future(self._tick(bar))
             try:
                 async with self._writer:

@@ -8,7 +8,8 @@ import msgspec
 from cyclopts import App, Parameter
 
 from holdfast.cli.client.connection import DEFAULT_SERVER, Server, run
-from holdfast.cli.client.output import Output, size_text, time_text
+from holdfast.cli.client.output import Output, time_text
+from holdfast.cli.wording import as_bytes
 from holdfast.client import START, Client, StreamInfo
 from holdfast.errors import BucketNotFoundError, SettingsError
 from holdfast.protocol.names import DEFAULT_BUCKET
@@ -47,7 +48,7 @@ def info(bucket_id: BucketId, /, *, server: Server = DEFAULT_SERVER) -> int:
         found = await client.bucket(bucket_id).info()
         text = (
             f"bucket      {found.bucket_id}\nstreams     {found.streams}\n"
-            f"bytes       {found.bytes} ({size_text(found.bytes)})\n"
+            f"bytes       {found.bytes} ({as_bytes(found.bytes)})\n"
             f"created     {time_text(found.created_at_ms)}\n"
             f"last write  {time_text(found.last_write_at_ms)}"
         )
@@ -91,7 +92,7 @@ def changes(
                 kind = "created" if change.created else "deleted" if change.deleted else "appended"
                 output.show(
                     msgspec.to_builtins(change) | {"cursor": cursor},
-                    f"{kind}\t{change.stream_id}\t{change.offset}\t{change.length}",
+                    f"{kind}\t{output.name(change.stream_id)}\t{change.offset}\t{change.length}",
                 )
         output.notice(f"cursor {cursor}")
 
@@ -115,7 +116,7 @@ def scan(
         size_bytes = sum(each.bytes for each in plan.partitions)
         hot = "none" if plan.hot is None else f"{plan.hot.after} to {plan.hot.until}"
         text = (
-            f"partitions   {len(plan.partitions)} ({size_text(size_bytes)} in packs)\n"
+            f"partitions   {len(plan.partitions)} ({as_bytes(size_bytes)} in packs)\n"
             f"store        {plan.store or '(the data directory)'}\n"
             f"hot          {hot}\n"
             f"next cursor  {plan.next_cursor}"
@@ -152,7 +153,8 @@ def ls(
             async for stream in client.bucket(bucket_id).streams(
                 prefix=prefix, after=after, page_size=page
             ):
-                shown = _long(stream) if long else stream.stream_id
+                name = output.name(stream.stream_id)
+                shown = _long(stream, name) if long else name
                 output.show(msgspec.to_builtins(stream), shown)
                 if left is not None:
                     left -= 1
@@ -166,9 +168,9 @@ def ls(
     return run(server, work)
 
 
-def _long(stream: StreamInfo) -> str:
+def _long(stream: StreamInfo, name: str) -> str:
     written = time_text(stream.last_write_at_ms or stream.created_at_ms)
     return (
-        f"{stream.status:6}  {size_text(stream.tail_offset):>10}  {written}  "
-        f"{stream.content_type:24}  {stream.stream_id}"
+        f"{stream.status:6}  {as_bytes(stream.tail_offset):>10}  {written}  "
+        f"{stream.content_type:24}  {name}"
     )

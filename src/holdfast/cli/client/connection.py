@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import os
 import ssl
-import sys
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,7 +19,7 @@ from cyclopts import Group, Parameter
 
 from holdfast.cli.client.contexts import Context, contexts_path, load_contexts
 from holdfast.cli.client.output import Output
-from holdfast.cli.failures import EXIT_BROKEN_PIPE, EXIT_FAILED, EXIT_INTERRUPTED, EXIT_USAGE
+from holdfast.cli.failures import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_USAGE
 from holdfast.client import Bearer, Client, Retry
 from holdfast.client.client import DEFAULT_URL
 from holdfast.errors import (
@@ -40,8 +39,9 @@ from holdfast.errors import (
     UnauthorizedError,
     UnavailableError,
 )
+from holdfast.net.outbound import tls_context
 
-__all__ = ["DEFAULT_SERVER", "Server", "connect", "resolve", "run"]
+__all__ = ["DEFAULT_SERVER", "Server", "connect", "resolve", "run", "trusting"]
 
 EXIT_NOT_FOUND: Final = 3
 EXIT_CONFLICT: Final = 4
@@ -88,7 +88,7 @@ DEFAULT_SERVER: Final = _Server()
 
 def resolve(server: _Server, env: Mapping[str, str]) -> Context:
     """The server that is meant."""
-    token = server.token or env.get("HOLDFAST_TOKEN", "")
+    token = _sendable(server.token or env.get("HOLDFAST_TOKEN", ""))
     ca_file = str(server.ca_file or "")
     if server.url or (not server.context and env.get("HOLDFAST_URL")):
         return Context(server.url or env["HOLDFAST_URL"], token=token, ca_file=ca_file)
@@ -99,9 +99,19 @@ def resolve(server: _Server, env: Mapping[str, str]) -> Context:
     found = known.find(name)
     return Context(
         found.url,
-        token=token or found.token or _token_in(found.token_file),
+        token=token or _sendable(found.token or _token_in(found.token_file)),
         ca_file=ca_file or found.ca_file,
     )
+
+
+def _sendable(token: str) -> str:
+    """A token that a header can hold."""
+    if not (token.isascii() and token.isprintable() and " " not in token):
+        raise SettingsError(
+            "the token (--token, HOLDFAST_TOKEN or the context's) must be printable ASCII "
+            "characters without spaces"
+        )
+    return token
 
 
 def _token_in(file: str) -> str:
@@ -109,7 +119,8 @@ def _token_in(file: str) -> str:
         return ""
     try:
         return Path(file).expanduser().read_text().strip()
-    except (OSError, UnicodeDecodeError) as error:
+    # RuntimeError: there is no such user, or no home.
+    except (OSError, UnicodeDecodeError, RuntimeError) as error:
         raise SettingsError(f"the token in {file} cannot be read: {error}") from None
 
 
@@ -123,14 +134,15 @@ def connect(server: _Server, output: Output) -> Client:
         auth=Bearer(context.token) if context.token else None,
         retry=Retry(attempts=server.retries + 1),
         on_retry=output.retries.note,
-        tls=_tls(context.ca_file),
+        tls=trusting(context.ca_file),
     )
 
 
-def _tls(ca_file: str) -> ssl.SSLContext | None:
+def trusting(ca_file: str) -> ssl.SSLContext | None:
+    """What trusts the certificates of a file as well as the system's; None if none is named."""
     if not ca_file:
         return None
-    tls = ssl.create_default_context()
+    tls = tls_context()
     try:
         tls.load_verify_locations(ca_file)
     except (OSError, ssl.SSLError) as error:
@@ -158,10 +170,6 @@ def run(server: _Server, work: Callable[[Client, Output], Awaitable[int | None]]
     except KeyboardInterrupt:
         output.end_line()
         return EXIT_INTERRUPTED
-    except BrokenPipeError:
-        # Whoever read our output has seen enough; what is left in the buffer has nowhere to go.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return EXIT_BROKEN_PIPE
     return code or 0
 
 

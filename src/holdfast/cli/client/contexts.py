@@ -50,7 +50,9 @@ class Context:
 
 def shown_url(url: str) -> str:
     """A server's URL without the user and password that may be in it."""
-    scheme, slashes, rest = url.rpartition("//")
+    scheme, slashes, rest = url.partition("//")
+    if not slashes:
+        scheme, rest = "", url
     place, slash, path = rest.partition("/")
     return scheme + slashes + place.rpartition("@")[2] + slash + path
 
@@ -78,14 +80,15 @@ def contexts_path(env: Mapping[str, str]) -> Path:
     if env.get("HOLDFAST_CONTEXTS"):
         return Path(env["HOLDFAST_CONTEXTS"])
     home = env.get("XDG_CONFIG_HOME") or os.path.join(env.get("HOME", "~"), ".config")  # noqa: PTH118
-    return Path(home).expanduser() / "holdfast" / "contexts.toml"
+    # Unlike that of Path, it leaves the tilde of somebody who has no home: then there is no file.
+    return Path(os.path.expanduser(home)) / "holdfast" / "contexts.toml"  # noqa: PTH111
 
 
 def load_contexts(path: Path) -> Contexts:
     """What the file says; nothing if there is none."""
     try:
         found = tomllib.loads(path.read_text("utf-8"))
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return Contexts()
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         raise SettingsError(f"the contexts in {path} cannot be read: {error}") from None

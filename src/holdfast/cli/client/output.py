@@ -14,17 +14,18 @@ from typing import Any, Final
 
 import msgspec
 
-from holdfast.cli.failures import failure_line
+from holdfast.cli.failures import failure_line, say
+from holdfast.cli.wording import printable
 from holdfast.client import Message
+from holdfast.clock import Clock, SystemClock
 from holdfast.errors import HoldfastError
 from holdfast.protocol.content import JSON, is_text, media_type
 
-__all__ = ["Output", "one_line", "payload_document", "payload_field", "size_text", "time_text"]
+__all__ = ["Output", "one_line", "payload_document", "payload_field", "time_text"]
 
 _check_json: Final = msgspec.json.Decoder(msgspec.Raw).decode
 # In JSON text a line break is white space between tokens, never data.
 _BREAKS: Final = bytes.maketrans(b"\r\n", b"  ")
-_UNITS: Final = ("B", "KiB", "MiB", "GiB", "TiB")
 
 
 class Output:
@@ -35,7 +36,7 @@ class Output:
         self._quiet = quiet
         self._stdout = sys.stdout.buffer
         self._at_line_start = True
-        self.retries = Retries(self.notice)
+        self.retries = Retries(self.notice, SystemClock())
 
     @property
     def on_terminal(self) -> bool:
@@ -85,16 +86,19 @@ class Output:
         else:
             self.write(text.encode() + b"\n")
 
+    def name(self, text: str) -> str:
+        """What somebody called a stream, which a terminal must not obey; elsewhere as it is."""
+        return printable(text) if self.on_terminal else text
+
     def notice(self, line: str) -> None:
         """Something for people, on stderr."""
         if not self._quiet:
-            print(line, file=sys.stderr, flush=True)
+            say(line)
 
     def failure(self, error: HoldfastError) -> None:
         """Why the command failed; never quiet."""
         self.end_line()
-        line = failure_line(error.code, error.message, as_json=self.as_json)
-        print(line, file=sys.stderr, flush=True)
+        say(failure_line(error.code, error.message, as_json=self.as_json))
 
     def end_line(self) -> None:
         """On a terminal, let what comes next start on a line of its own."""
@@ -110,13 +114,22 @@ class Output:
 class Retries:
     """Says that something is tried again, and in the end how often it was."""
 
-    def __init__(self, notice: Callable[[str], None]) -> None:
+    def __init__(self, notice: Callable[[str], None], clock: Clock) -> None:
         self._notice = notice
+        self._clock = clock
+        self._until_s = 0.0
         self._count = 0
         self._said = ""
 
     def note(self, error: HoldfastError, delay_s: float) -> None:
-        """Something went wrong, and is tried again soon; the same trouble is told once."""
+        """Something went wrong, and is tried again soon; the same trouble is told once.
+
+        Requests that are under way together fail together: one of them speaks for all.
+        """
+        now_s = self._clock.monotonic_s()
+        if error.message == self._said and now_s < self._until_s:
+            return
+        self._until_s = now_s + delay_s
         said = "" if error.message == self._said else f"{error.message} "
         self._notice(f"{said}Trying again in {delay_s:.1f} s.")
         self._said = error.message
@@ -160,11 +173,3 @@ def time_text(at_ms: int | None) -> str:
     if at_ms is None:
         return "-"
     return datetime.fromtimestamp(at_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S")
-
-
-def size_text(size: float) -> str:
-    """A size for people."""
-    unit = 0
-    while size >= 1024 and unit < len(_UNITS) - 1:
-        size, unit = size / 1024, unit + 1
-    return f"{size:.0f} {_UNITS[unit]}" if unit == 0 else f"{size:.1f} {_UNITS[unit]}"

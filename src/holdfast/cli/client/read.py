@@ -21,7 +21,7 @@ from holdfast.cli.progress import Bar, progress
 from holdfast.client import START, Client, Message, Reading, Stream
 from holdfast.client.messages import Assembler
 from holdfast.client.payloads import LENGTH_PREFIXED
-from holdfast.errors import SettingsError
+from holdfast.errors import InvalidOffsetError, SettingsError
 from holdfast.protocol.content import JSON, media_type
 
 __all__ = ["read", "tail"]
@@ -163,6 +163,7 @@ class _Printer:
         async with self._reading as reading:
             left = count
             async for messages in reading.message_lists():
+                _check_until(until, messages[0].next_offset)
                 wanted = _up_to(messages[:left], until)
                 self._print(wanted)
                 if len(wanted) < len(messages):
@@ -207,6 +208,16 @@ class _Printer:
             self._output.write_payload(b"".join([each + end for each in payloads]), content_type)
         if self._bar is not None:
             self._bar.advance(sum(map(len, payloads)) + (len(payloads) if media == JSON else 0))
+
+
+def _check_until(until: str | None, offset: str) -> None:
+    """Refuse what is no offset, where that can be seen: compared with one it means nothing."""
+    if until is None or not offset.isdigit():
+        return
+    if not (until.isdigit() and len(until) == len(offset)):
+        raise InvalidOffsetError(
+            f"--until {until!r} is no offset: give back a next_offset, such as {offset}."
+        )
 
 
 def _up_to(messages: list[Message], until: str | None) -> list[Message]:

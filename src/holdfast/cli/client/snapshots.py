@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import sys
 from contextlib import aclosing
-from pathlib import Path
 from typing import Annotated
 
 from cyclopts import App, Parameter
 
 from holdfast.cli.client.connection import DEFAULT_SERVER, Server, run
 from holdfast.cli.client.output import Output, one_line, payload_document, payload_field
+from holdfast.cli.client.sources import Sources
 from holdfast.cli.client.streams import StreamName
 from holdfast.client import Client, Message, Snapshot
-from holdfast.errors import HoldfastError, SettingsError
+from holdfast.errors import SettingsError
 from holdfast.protocol.content import DEFAULT, JSON, is_text, media_type
 
 __all__ = ["bootstrap", "snapshot"]
@@ -39,8 +38,12 @@ def publish(
     if file.startswith("-") and file != "-":
         raise SettingsError(f"there is no option {file}; a file of that name is ./{file}")
 
+    source = Sources((), [file], lines=False, framed=False)
+    source.check()
+
     async def work(client: Client, output: Output) -> None:
-        body = _content(file)
+        source.invite(output)
+        body = b"".join([content async for content in source.messages(DEFAULT)])
         await client.stream(stream).snapshots.publish(offset, body, content_type=content_type)
         document = {"stream": stream, "offset": offset, "bytes": len(body)}
         output.say(document, f"published a snapshot of {stream} at {offset} ({len(body)} bytes)")
@@ -135,10 +138,3 @@ def _print_message(output: Output, item: Message, content_type: str) -> None:
 def _snapshot_document(stream: str, found: Snapshot) -> dict[str, object]:
     document = {"stream": stream, "offset": found.offset, "content_type": found.content_type}
     return document | (payload_field(found.payload, found.content_type) if found.exists else {})
-
-
-def _content(file: str) -> bytes:
-    try:
-        return sys.stdin.buffer.read() if file == "-" else Path(file).read_bytes()
-    except OSError as error:
-        raise HoldfastError(f"{file} cannot be read: {error.strerror}.") from None

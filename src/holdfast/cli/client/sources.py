@@ -14,6 +14,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import os
+import stat
 import sys
 from collections.abc import AsyncGenerator
 from contextlib import contextmanager
@@ -56,13 +57,14 @@ class Sources:
 
     @property
     def total_bytes(self) -> int | None:
-        """How much there is, if that can be known before."""
-        if STDIN in self._files:
-            return None
+        """How much there is in the files, if that can be known before."""
         try:
-            return sum(Path(each).stat().st_size for each in self._files) or None
+            found = [os.stat(0 if each == STDIN else each) for each in self._files]  # noqa: PTH116
         except OSError:
             return None
+        if not all(stat.S_ISREG(each.st_mode) for each in found):
+            return None
+        return sum(each.st_size for each in found) or None
 
     def check(self) -> None:
         """Raise if a file cannot be read, before anything is sent."""

@@ -64,9 +64,7 @@ def info(stream: StreamName, /, *, server: Server = DEFAULT_SERVER) -> int:
 
 
 def _shown(value: object) -> str:
-    return (
-        {True: "yes", False: "no"}.get(value, str(value)) if isinstance(value, bool) else str(value)
-    )
+    return ("yes" if value else "no") if isinstance(value, bool) else str(value)
 
 
 def close(stream: StreamName, /, *, server: Server = DEFAULT_SERVER) -> int:

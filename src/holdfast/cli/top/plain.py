@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from holdfast.cli.top.figures import Figures
 from holdfast.cli.top.rows import headline, notices, storage_rows, stream_name, traffic_rows
-from holdfast.cli.top.wording import as_bytes, as_clock_time, printable
+from holdfast.cli.wording import as_bytes, as_clock_time, printable
 
 __all__ = ["plain"]
 

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import enum
 from dataclasses import dataclass
-from typing import Final
 
 from holdfast.cli.top.figures import Figures
-from holdfast.cli.top.wording import (
+from holdfast.cli.wording import (
     NOTHING,
     as_bytes,
     as_count,
@@ -17,10 +16,9 @@ from holdfast.cli.top.wording import (
     as_share,
     printable,
 )
+from holdfast.protocol.names import DEFAULT_BUCKET
 
 __all__ = ["Mood", "Row", "headline", "notices", "storage_rows", "stream_name", "traffic_rows"]
-
-DEFAULT_BUCKET: Final = "_default/"
 
 
 class Mood(enum.Enum):
@@ -109,7 +107,7 @@ def notices(figures: Figures) -> list[tuple[str, Mood]]:
 
 def stream_name(name: str) -> str:
     """A stream as commands take it: without the default bucket."""
-    return printable(name.removeprefix(DEFAULT_BUCKET))
+    return printable(name.removeprefix(f"{DEFAULT_BUCKET}/"))
 
 
 def _per_second(text: str) -> str:

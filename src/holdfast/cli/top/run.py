@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from typing import TYPE_CHECKING, Final
 
 import msgspec
 
+from holdfast.cli.failures import EXIT_FAILED, EXIT_INTERRUPTED, say
 from holdfast.cli.top.plain import plain
 from holdfast.cli.top.source import Source
 from holdfast.cli.top.stopping import Stop, stopped_by_signals
@@ -23,8 +23,6 @@ __all__ = ["run_top"]
 
 INTERVAL_S_MIN: Final = 0.1
 INTERVAL_S_MAX: Final = 3600.0
-EXIT_UNREACHABLE: Final = 1
-EXIT_INTERRUPTED: Final = 130
 
 
 async def run_top(
@@ -45,7 +43,7 @@ async def run_top(
     live = not once and not as_json and _is_terminal()
     if not once and not as_json and not live:
         count = count or 1
-        print("holdfast: stdout is no terminal:", _printing(count), file=sys.stderr)
+        say(f"holdfast: stdout is no terminal: {_printing(count)}")
     # Leaving a view, or a stream of figures, is not interrupting any work.
     on_interrupt = 0 if live or (as_json and not once) else EXIT_INTERRUPTED
     stop = Stop()
@@ -106,11 +104,11 @@ class _Top:
             figures = await self._source.next()
             if once and not as_json and not figures.reachable:
                 raise HoldfastError(figures.error or "The server cannot be reached.")
-            if not _put(_as_line(figures) if as_json else _as_text(figures, written)):
-                return 0
+            sys.stdout.buffer.write(_as_line(figures) if as_json else _as_text(figures, written))
+            sys.stdout.buffer.flush()
             written += 1
             if once and not figures.reachable:
-                return EXIT_UNREACHABLE
+                return EXIT_FAILED
         return 0
 
 
@@ -122,15 +120,3 @@ def _as_text(figures: Figures, before: int) -> bytes:
     """Snapshots have an empty line between them."""
     text = ("\n" if before else "") + plain(figures) + "\n"
     return text.encode(sys.stdout.encoding, "replace")
-
-
-def _put(output: bytes) -> bool:
-    """Write to stdout; False once nobody reads it any more."""
-    try:
-        sys.stdout.buffer.write(output)
-        sys.stdout.buffer.flush()
-    except BrokenPipeError:
-        # Python would try once more at its end, and complain.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return False
-    return True

@@ -27,7 +27,7 @@ from holdfast.cli.top.rows import (
     traffic_rows,
 )
 from holdfast.cli.top.view import View
-from holdfast.cli.top.wording import as_bytes, as_clock_time, as_count
+from holdfast.cli.wording import as_bytes, as_clock_time, as_count
 
 __all__ = ["Screen"]
 

@@ -1,10 +1,12 @@
 """Which server is meant."""
 
 import pytest
+import trustme
 
-from holdfast.cli.bench.options import clean_prefix
+from holdfast.cli.bench.options import Common, clean_prefix
 from holdfast.cli.bench.payload import payload
 from holdfast.cli.bench.target import resolve_target
+from holdfast.cli.client.contexts import Context, Contexts, save_contexts
 from holdfast.errors import SettingsError
 
 
@@ -43,6 +45,28 @@ def test_a_request_starts_with_where_it_goes_and_who_asks():
     assert b"\r\nAuthorization: Bearer secret\r\n" in head
 
 
+def test_a_context_brings_its_token_and_certificates(tmp_path, monkeypatch):
+    authority, path = tmp_path / "ca.pem", tmp_path / "contexts.toml"
+    trustme.CA().cert_pem.write_to_path(authority)
+    save_contexts(
+        path, Contexts("", {"lab": Context("https://lab", "secret", ca_file=str(authority))})
+    )
+    monkeypatch.setenv("HOLDFAST_CONTEXTS", str(path))
+    found = Common(context="lab").target()
+    assert (found.url, found.token) == ("https://lab:443", "secret")
+    context = found.tls_context()
+    assert context is not None
+    assert "trustme" in str(context.get_ca_certs())
+    with pytest.raises(SettingsError, match=r"nowhere\.pem"):
+        Common(url="https://lab", ca_file=tmp_path / "nowhere.pem").target()
+
+
+def test_a_rate_that_no_process_can_keep_is_refused():
+    Common(rate=2_000_000, processes=2).check()
+    with pytest.raises(SettingsError, match="--processes"):
+        Common(rate=2_000_000).check()
+
+
 def test_prefixes_are_made_safe():
     assert clean_prefix("v1/stream/a b/") == "/v1/stream/a%20b"
     with pytest.raises(SettingsError, match="--path-prefix"):
@@ -54,3 +78,5 @@ def test_the_same_seed_gives_the_same_payload():
         made = payload(1, content_type, 100)
         assert len(made) == 100
         assert made == payload(1, content_type, 100) != payload(2, content_type, 100)
+    parameters = "application/json; charset=utf-8"
+    assert payload(1, parameters, 100) == payload(1, "application/json", 100)

@@ -12,8 +12,9 @@ from holdfast.cli.client.contexts import (
     save_contexts,
     shown_url,
 )
-from holdfast.cli.client.output import Output, Retries, payload_field, size_text, time_text
+from holdfast.cli.client.output import Output, Retries, payload_field, time_text
 from holdfast.errors import HoldfastError, SettingsError, error_classes
+from holdfast.testing import FakeClock
 
 SERVER_FLAGS = type(DEFAULT_SERVER)
 
@@ -63,6 +64,27 @@ def test_a_token_file_that_is_gone_is_named(env, tmp_path):
         resolve(SERVER_FLAGS(context="two"), env)
 
 
+def test_a_token_file_of_somebody_who_is_not_there_is_named(env, tmp_path):
+    contexts = Contexts("one", {"one": Context("http://one", token_file="~no-such-user/token")})
+    save_contexts(tmp_path / "contexts.toml", contexts)
+    with pytest.raises(SettingsError, match="~no-such-user/token"):
+        resolve(SERVER_FLAGS(), env)
+
+
+@pytest.mark.parametrize("token", ["two words", "line\nbreak", "ü"])
+def test_a_token_that_is_no_header_is_refused(env, tmp_path, token):
+    with pytest.raises(SettingsError, match="--token"):
+        resolve(SERVER_FLAGS(token=token), env)
+    (tmp_path / "token").write_text(token)
+    with pytest.raises(SettingsError, match="--token"):
+        resolve(SERVER_FLAGS(context="two"), env)
+
+
+@pytest.mark.parametrize("variables", [{"HOME": "/dev/null"}, {"HOME": "~no-such-user"}])
+def test_nobody_needs_a_home(variables):
+    assert resolve(SERVER_FLAGS(), variables) == Context("http://127.0.0.1:4437")
+
+
 def test_contexts_come_back_as_they_were(tmp_path):
     path = tmp_path / "deep" / "contexts.toml"
     odd = 'a"b\\c\n\x7f\té 😀'
@@ -77,6 +99,8 @@ def test_contexts_come_back_as_they_were(tmp_path):
 def test_a_url_is_shown_without_its_password():
     assert shown_url("https://me:p%40ss@host:1/x@y") == "https://host:1/x@y"
     assert shown_url("host:1") == "host:1"
+    assert shown_url("http://me:secret@host/a//b") == "http://host/a//b"
+    assert shown_url("me:secret@host") == "host"
 
 
 def test_every_error_has_an_exit_code():
@@ -102,10 +126,14 @@ def test_every_error_has_an_exit_code():
 
 def test_the_same_trouble_is_told_once():
     said = []
-    retries = Retries(said.append)
+    clock = FakeClock()
+    retries = Retries(said.append, clock)
     assert retries.summary() == ""
     for message in ("A.", "A.", "B."):
         retries.note(HoldfastError(message), 0.25)
+        # Of another request that was under way at the time.
+        retries.note(HoldfastError(message), 0.2)
+        clock.advance(0.25)
     assert said == [
         "A. Trying again in 0.2 s.",
         "Trying again in 0.2 s.",
@@ -134,10 +162,5 @@ def test_json_stays_as_it_is_but_on_one_line(capsysbinary):
     assert capsysbinary.readouterr().out == b'{"json":{"a":  1.0}}\n'
 
 
-def test_times_and_sizes_for_people():
+def test_times_for_people():
     assert (time_text(None), time_text(0)) == ("-", "1970-01-01 00:00:00")
-    assert (size_text(1023), size_text(1536), size_text(1024**5)) == (
-        "1023 B",
-        "1.5 KiB",
-        "1024.0 TiB",
-    )

@@ -81,3 +81,16 @@ def test_how_much_there_is(tmp_path):
     assert Sources((), [str(path)] * 2, lines=False, framed=False).total_bytes == 10
     assert Sources((), [str(path), "-"], lines=False, framed=False).total_bytes is None
     assert Sources(("a",), [], lines=False, framed=False).total_bytes is None
+
+
+def test_how_much_there_is_in_a_file_that_stdin_is(tmp_path):
+    path = tmp_path / "input"
+    path.write_bytes(b"12345")
+    kept, file = os.dup(0), os.open(path, os.O_RDONLY)
+    try:
+        os.dup2(file, 0)
+        assert Sources((), [], lines=False, framed=False).total_bytes == 5
+    finally:
+        os.dup2(kept, 0)
+        os.close(kept)
+        os.close(file)

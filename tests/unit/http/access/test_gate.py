@@ -269,6 +269,7 @@ class TestRateLimits:
             limited.admit(request(OTHER, peer="10.0.0.1"), READ, "demo", "b")
         limited.admit(request(peer="10.0.0.2"), READ, "demo", "a")
 
+    @pytest.mark.spec("base 10.5-1")
     def test_guessing_is_slowed_down(self, clock, tokens_file):
         guarded = gate(clock, access_tokens_file=str(tokens_file), client_rate="5")
         outcomes = []

@@ -3,7 +3,7 @@
 import pytest
 
 from holdfast.cli.top.history import ASCII_BARS, BARS, POINTS_MAX, WINDOW_S, History, bars
-from holdfast.cli.top.wording import (
+from holdfast.cli.wording import (
     as_bytes,
     as_count,
     as_duration,
