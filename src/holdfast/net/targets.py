@@ -23,6 +23,8 @@ from ipaddress import ip_network
 from typing import TYPE_CHECKING, Final, Literal, Protocol
 from urllib.parse import urlsplit
 
+import idna
+
 from holdfast.errors import OutboundRefusedError, SettingsError
 from holdfast.net.addresses import INSIDE, Address, Kind, Network, kind_of, parse_address
 
@@ -202,9 +204,20 @@ def _clean_host(host: str) -> str:
         return host
     if _NUMERIC.fullmatch(host):
         raise OutboundRefusedError("The URL's address is unusual. Write IPv4 addresses as a.b.c.d.")
-    if len(host) > 253 or not _NAME.fullmatch(host):
+    if len(host) > 253 or not _NAME.fullmatch(host) or not _is_encoded_well(host):
         raise OutboundRefusedError("The URL's host is no valid name or address.")
     return host
+
+
+def _is_encoded_well(host: str) -> bool:
+    """Whether the labels that stand for letters beyond ASCII (`xn--`) stand for any."""
+    try:
+        for label in host.split("."):
+            if label.startswith("xn--"):
+                idna.decode(label)
+    except UnicodeError:
+        return False
+    return True
 
 
 def _is_localhost(host: str) -> bool:
