@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 
 from bench.clients.work import JSON, Tail, Values, append_one_by_one, message, run, tail_all
@@ -65,17 +66,27 @@ async def tail(url: str, names: list[str], tails: int, messages: int) -> Values:
     async with Client(url) as client:
 
         async def follow(number: int, state: Tail) -> None:
-            seen = 0
             async with client.stream(names[number % len(names)]).read(NOW, live=True) as reading:
                 async for batch in reading.batches():
-                    seen += 1
-                    if seen == 2:
-                        # The first answer said where the tail is; this one comes over SSE.
-                        state.connected.set()
+                    # The first answer says where the tail is; SSE comes after it.
+                    state.connected.set()
                     if batch.data and state.take(len(batch.json), messages):
                         break
 
-        return await tail_all(follow, tails)
+        async def settled() -> None:
+            while await _live_readers(client) < tails:
+                await asyncio.sleep(0.02)
+
+        return await tail_all(follow, tails, settled)
+
+
+async def _live_readers(client: Client) -> float:
+    """How many live reads the server has."""
+    page = (await client.request("GET", "/metrics")).body.decode()
+    (count,) = [
+        line.split()[1] for line in page.splitlines() if line.startswith("holdfast_live_readers ")
+    ]
+    return float(count)
 
 
 if __name__ == "__main__":

@@ -57,7 +57,11 @@ class Tail:
         return self.received >= wanted
 
 
-async def tail_all(follow: Callable[[int, Tail], Awaitable[None]], tails: int) -> Values:
+async def tail_all(
+    follow: Callable[[int, Tail], Awaitable[None]],
+    tails: int,
+    settled: Callable[[], Awaitable[None]] | None = None,
+) -> Values:
     """Have many tails run until each has all its messages.
 
     Once all are connected, whoever started this process writes to the streams.
@@ -67,6 +71,8 @@ async def tail_all(follow: Callable[[int, Tail], Awaitable[None]], tails: int) -
     tasks = [asyncio.create_task(follow(*numbered)) for numbered in enumerate(all_tails)]
     for tail in all_tails:
         await tail.connected.wait()
+    if settled is not None:
+        await settled()
     connected_s = time.monotonic() - started_s
     print(READY, flush=True)
     await asyncio.gather(*tasks)
