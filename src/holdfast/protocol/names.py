@@ -58,11 +58,6 @@ def flat_name(text: str) -> str:
     return f"{bucket}/{stream_id}"
 
 
-def flat_path(name: str) -> str:
-    """The path below `/v1/stream/` of a stream of this name, as short as it can be."""
-    return name.removeprefix(f"{DEFAULT_BUCKET}/")
-
-
 def check_bucket_id(bucket_id: str, *, creating: bool = False) -> None:
     """Raise unless this can be a bucket on the bucketed surface."""
     if not _BUCKET_ID.fullmatch(bucket_id):
