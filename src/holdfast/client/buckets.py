@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from contextlib import aclosing
-from dataclasses import replace
 from typing import Final, Literal, TypeVar
 
 import msgspec
@@ -27,7 +26,6 @@ from holdfast.protocol.sse_parser import SseParser
 
 T = TypeVar("T")
 PAGE_STREAMS_MAX: Final = 1000
-_FOREVER: Final = 1_000_000_000
 
 
 class _Listing(msgspec.Struct):
@@ -116,9 +114,7 @@ class Bucket:
                 if not live or not may_repeat(error, repeatable=True):
                     raise
                 failures += 1
-                await self._calls.wait(
-                    failures, error, replace(self._calls.retry, attempts=_FOREVER)
-                )
+                await self._calls.wait(failures, error, self._calls.retry.for_ever())
 
     async def _pages(
         self, params: dict[str, str], live: bool | Literal["sse", "long-poll"]

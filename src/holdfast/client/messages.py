@@ -33,27 +33,35 @@ _decode_json = msgspec.json.decode
 _decode_elements = msgspec.json.Decoder(list[msgspec.Raw]).decode
 
 
-class Message(msgspec.Struct, frozen=True, gc=False):
+class Views:
+    """What holds bytes, seen as bytes, text or JSON."""
+
+    __slots__ = ()
+
+    payload: bytes
+
+    @property
+    def bytes(self) -> bytes:
+        """The bytes as they are stored."""
+        return self.payload
+
+    @property
+    def text(self) -> str:
+        """The bytes as UTF-8 text."""
+        return self.payload.decode()
+
+    @property
+    def json(self) -> Any:
+        """The bytes parsed as JSON."""
+        return parse_json(self.payload)
+
+
+class Message(msgspec.Struct, Views, frozen=True, gc=False):
     """One message, where it starts, and where to go on behind it."""
 
     payload: bytes
     offset: str
     next_offset: str
-
-    @property
-    def bytes(self) -> bytes:
-        """The message as it is stored."""
-        return self.payload
-
-    @property
-    def text(self) -> str:
-        """The message as UTF-8 text."""
-        return self.payload.decode()
-
-    @property
-    def json(self) -> Any:
-        """The message parsed as JSON."""
-        return parse_json(self.payload)
 
 
 class Batch(msgspec.Struct, frozen=True):

@@ -19,7 +19,6 @@ import asyncio
 import weakref
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
 from contextlib import aclosing
-from dataclasses import replace
 from typing import Any, Final, Literal, Self, TypeVar
 
 from holdfast.client.answers import batch_of
@@ -40,7 +39,6 @@ Live = bool | Literal["sse", "long-poll"]
 EMPTY_CONNECTIONS_MAX: Final = 3
 # What servers answer to a live mode that they do not have.
 _NO_SSE: Final = frozenset({400, 404, 405, 406, 415, 501})
-_FOREVER: Final = 1_000_000_000
 
 
 class Reading:
@@ -158,8 +156,6 @@ class Reading:
         return items
 
     async def _all_batches(self) -> AsyncGenerator[Batch, None]:
-        # By their lengths alone it shows whether SSE has changed line ends.
-        self._wants_lengths = self._uses_sse
         async with aclosing(self._until_given_up()) as batches:
             async for batch in batches:
                 self.offset = batch.next_offset
@@ -236,7 +232,8 @@ class Reading:
         params = {"offset": self._at} if self._last is None else {"last": str(self._last)}
         if self._max_bytes is not None:
             params["max_bytes"] = str(self._max_bytes)
-        if self._wants_lengths:
+        # By their lengths alone it shows whether SSE has changed line ends.
+        if self._wants_lengths or live == "sse":
             params["lengths"] = "true"
         if live is not None:
             params["live"] = live
@@ -284,8 +281,7 @@ class Reading:
                 if not may_repeat(error, repeatable=True):
                     raise
                 failures += 1
-                forever = replace(self._calls.retry, attempts=_FOREVER)
-                await self._calls.wait(failures, error, forever)
+                await self._calls.wait(failures, error, self._calls.retry.for_ever())
 
     def _give_up_sse(self, error: HoldfastError) -> bool:
         """Whether to go on with long-polls, because the server does not have SSE."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from holdfast.clock import Clock
@@ -24,6 +24,9 @@ RETRIED: Final = frozenset({408, 425, 429, 500, 502, 503, 504})
 _NOT_CARRIED_OUT: Final = frozenset({425, 429, 500, 503})
 
 
+_FOREVER: Final = 1_000_000_000
+
+
 @dataclass(frozen=True, slots=True)
 class Retry:
     """Waits double from `first_s` to `max_s`, each of them shortened by chance by up to a half."""
@@ -41,6 +44,10 @@ class Retry:
             raise InvalidRequestError(f"first_s is {self.first_s:g}: a pause takes time.")
         if self.max_s < self.first_s:
             raise InvalidRequestError(f"max_s is {self.max_s:g}: less than first_s.")
+
+    def for_ever(self) -> Retry:
+        """The same without an end to the attempts."""
+        return replace(self, attempts=_FOREVER)
 
     def delay_s(self, failures: int, error: HoldfastError, clock: Clock) -> float | None:
         """How long to wait after so many failures in a row; None to give up."""

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import AsyncIterable, AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 from holdfast.client.answers import is_set, next_offset
 from holdfast.client.calls import Calls
-from holdfast.client.messages import JSON_LENGTHS, Message, parse_json
+from holdfast.client.messages import JSON_LENGTHS, Message, Views
 from holdfast.client.urls import below
 from holdfast.errors import BadAnswerError
 from holdfast.net.outbound import OutboundStream
@@ -21,7 +21,7 @@ SNAPSHOT_BYTES_MAX: Final = 1024 * 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)
-class Snapshot:
+class Snapshot(Views):
     """The state of a stream at an offset; of a stream without one it is empty, at `-1`."""
 
     payload: bytes
@@ -32,21 +32,6 @@ class Snapshot:
     def exists(self) -> bool:
         """Whether there is one."""
         return self.offset != START
-
-    @property
-    def bytes(self) -> bytes:
-        """The snapshot as it is stored."""
-        return self.payload
-
-    @property
-    def text(self) -> str:
-        """The snapshot as UTF-8 text."""
-        return self.payload.decode()
-
-    @property
-    def json(self) -> Any:
-        """The snapshot parsed as JSON."""
-        return parse_json(self.payload)
 
 
 class Snapshots:

@@ -178,3 +178,15 @@ def test_a_stream_elsewhere_does_not_get_the_credentials_of_the_client():
             assert server.asked("key") == [None]
 
     run(scenario())
+
+
+def test_bytes_in_batches_are_not_cut_for_the_sake_of_lengths():
+    async def scenario():
+        event = b'event: control\ndata:{"streamNextOffset":"%020d","streamClosed":true}\n\n' % 0
+        async with scripted(TAIL, events(event)) as (server, client):
+            reading = client.stream("b/s").read(live="sse")
+            assert [batch.closed async for batch in reading.batches()] == [False, True]
+            # Only SSE can change line ends, and only the lengths tell.
+            assert server.asked("lengths") == [None, "true"]
+
+    run(scenario())
