@@ -10,8 +10,8 @@ from contextlib import closing
 import httpx
 import pytest
 
-from holdfast.storage.directory_objects import DirectoryObjects
-from holdfast.storage.pack_reader import Pack
+from holdfast.objects.directory_objects import DirectoryObjects
+from holdfast.objects.pack_reader import Pack
 from tests.cli.checked import (
     SETTINGS,
     check,

@@ -21,7 +21,7 @@ from pathlib import Path
 from holdfast.clock import SystemClock
 from holdfast.storage.catalog import Catalog
 from holdfast.storage.catalog_writer import CatalogWriter
-from holdfast.storage.directory_objects import DirectoryObjects
+from holdfast.objects.directory_objects import DirectoryObjects
 from holdfast.storage.garbage import collect
 directory = Path(sys.argv[1])
 path = directory / "catalog.sqlite"

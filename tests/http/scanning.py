@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 import httpx
 
 from holdfast.errors import ObjectMissingError
-from holdfast.storage.directory_objects import DirectoryObjects
-from holdfast.storage.pack_reader import Pack
+from holdfast.objects.directory_objects import DirectoryObjects
+from holdfast.objects.pack_reader import Pack
 from tests.server_process import ServerProcess
 
 

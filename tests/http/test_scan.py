@@ -4,6 +4,9 @@ import json
 
 import pytest
 
+from holdfast.format.packs import HEADER_BYTES, padded
+from holdfast.objects.directory_objects import DirectoryObjects
+from holdfast.objects.pack_reader import Pack
 from tests.http.bucketed import (
     BucketStream,
     bucket_stream,
@@ -25,6 +28,11 @@ def texts(messages: list[Message]) -> list[tuple[str, int, bytes]]:
 
 def cursor(client, bucket: str) -> str:
     return client.get(f"/{bucket}/streams/changes?after=now").json()["next_cursor"]
+
+
+def store_id(server) -> str:
+    """The id in the marker of the store."""
+    return json.loads((server.data_dir / "objects" / "holdfast-store.json").read_text())["id"]
 
 
 def test_empty_bucket(client, server) -> None:
@@ -87,7 +95,9 @@ def test_plan(client, server) -> None:
         "after": offset(0),
         "until": end,
         "flushed": flushed,
-        "store": "",
+        "store": (server.data_dir / "objects").absolute().as_uri(),
+        "store_id": store_id(server),
+        "lost": [],
         "hot": {"shard": 0, "after": flushed, "until": end},
         "next_cursor": end,
     }
@@ -189,7 +199,7 @@ def test_malformed_request_is_400(client, query, below) -> None:
     check_error(answer, 400, "invalid_request")
 
 
-@pytest.mark.parametrize("below", ["scan", "scan/ranges", "records"])
+@pytest.mark.parametrize("below", ["scan", "scan/ranges", "scan/until", "records"])
 def test_methods(client, below) -> None:
     stream = bucket_stream(client, b"x")
     flush(client)
@@ -231,7 +241,15 @@ def test_line_of_a_range(client, server) -> None:
     scan = Scan(client, server, stream.bucket)
     (partition,) = scan.plan["partitions"]
     (line,) = scan.ranges(partition)
-    assert line.pop("pack") in partition["packs"]
+    assert line["pack"] in partition["packs"]
+    pack = Pack(DirectoryObjects(server.data_dir / "objects"), line.pop("pack"))
+    (extent,) = (each for each in pack.directory() if each.stream == line["stream"])
+    assert line.pop("index_sum") == extent.index_sum.to_bytes(8, "little").hex()
+    assert line.pop("sums") == extent.sums.hex()
+    assert line.pop("salt") == f"{pack.footer.salt:016x}"
+    footer = pack.footer
+    assert padded(HEADER_BYTES + line.pop("pack_data_bytes")) == footer.lengths_at
+    assert line.pop("pack_messages") == footer.messages
     assert 0 < line.pop("first_position") < line.pop("last_position") <= int(scan.next_cursor)
     assert line == {
         "stream_id": "a",
@@ -240,6 +258,9 @@ def test_line_of_a_range(client, server) -> None:
         "length": 8,
         "earliest": 5,
         "content_type": "image/png",
+        "data_at": extent.data_at,
+        "message_at": extent.message_at,
+        "messages": 2,
     }
 
 
@@ -370,6 +391,7 @@ def test_server_in_memory_has_hot_messages_only(start_server, client_of) -> None
     stream = bucket_stream(client, b"1", b"2", stream_id="a")
     scan = Scan(client, server, stream.bucket)
     assert scan.plan["partitions"] == []
+    assert (scan.plan["store"], scan.plan["store_id"]) == ("", "")
     assert texts(scan.messages()) == [("a", 0, b"1"), ("a", 1, b"2")]
     check_error(client.get(f"/{stream.bucket}/streams/scan/ranges"), 404, "not_found")
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from holdfast.storage.directory_objects import UNFINISHED
+from holdfast.objects.directory_objects import UNFINISHED
 from holdfast.storage.snapshot_store import LARGE_AT_ONCE_MAX
 from tests.http.bucketed import BucketStream, bucket_stream, offset, parts
 from tests.http.raw import RawConnection, RawResponse

@@ -10,8 +10,8 @@ import httpx
 import pytest
 
 from holdfast.clock import SystemClock
+from holdfast.objects.directory_objects import DirectoryObjects
 from holdfast.storage.catalog_writer import CatalogWriter, NewPack
-from holdfast.storage.directory_objects import DirectoryObjects
 from holdfast.storage.merge import merge
 from holdfast.storage.swap import plan_merge
 from tests.http.cold import IDLE

@@ -8,10 +8,10 @@ from holdfast.engine.shard import Shard
 from holdfast.errors import HoldfastError
 from holdfast.log.file import FileLog
 from holdfast.log.interface import Outcome
+from holdfast.objects.memory_objects import MemoryObjects
 from holdfast.storage.catalog import Catalog
 from holdfast.storage.catalog_writer import CatalogWriter
 from holdfast.storage.cold import ColdReader
-from holdfast.storage.memory_objects import MemoryObjects
 from holdfast.testing import (
     ClockWorker,
     FakeClock,

@@ -10,13 +10,12 @@ from typing import NamedTuple
 
 from holdfast.engine import lifetimes, live, tier
 from holdfast.format import pack_builder, packs
+from holdfast.objects import pack_merge, pack_reader
 from holdfast.storage import (
     blocks,
     cold,
     flush,
-    merge,
     merge_plan,
-    pack_reader,
     snapshot_garbage,
 )
 
@@ -109,7 +108,7 @@ def make_constants(random):
     return (
         ((packs, pack_builder, cold, blocks), "BLOCK_BYTES", block_bytes),
         ((blocks,), "_REQUEST_BLOCKS_MAX", random.choice([1, 4])),
-        ((packs, pack_builder, merge), "EXTENT_BYTES_MAX", extent_bytes),
+        ((packs, pack_builder, pack_merge), "EXTENT_BYTES_MAX", extent_bytes),
         ((packs, pack_builder), "EXTENT_MESSAGES_MAX", extent_messages),
         ((cold,), "EXTENTS_MAX", random.choice([2, 8, 64])),
         ((cold,), "_EXTENTS_AT_FIRST", random.choice([1, 3])),
@@ -117,7 +116,7 @@ def make_constants(random):
         ((cold,), "READ_AHEAD_BYTES", random.choice([0, 300, 4 << 20])),
         ((flush,), "RANGE_BYTES_MAX", random.choice([1, 3000, 1 << 20])),
         ((flush,), "OWN_PACK_BYTES", random.choice([200, 1500, 1 << 20])),
-        ((merge,), "_PART_BYTES", random.choice([50, 1000, 1 << 20])),
+        ((pack_merge,), "_PART_BYTES", random.choice([50, 1000, 1 << 20])),
         ((merge_plan,), "_TIER_BYTES", tier_bytes),
         ((merge_plan,), "_DEAD_BYTES_MIN", random.choice([1, 500])),
         ((merge_plan,), "MESSAGES_MAX", random.choice([20, 4_000_000])),

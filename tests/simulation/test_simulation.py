@@ -13,7 +13,8 @@ from holdfast.engine.stream import Stream
 from holdfast.engine.tier import Tier
 from holdfast.format import lineage
 from holdfast.log.segment_writer import SegmentWriter
-from holdfast.storage import garbage, merge, snapshot_garbage
+from holdfast.objects import pack_merge
+from holdfast.storage import garbage, snapshot_garbage
 from holdfast.testing.sim_files import SimFile
 from tests.simulation.run import Failure, run_seed
 
@@ -158,8 +159,12 @@ def sweep_snapshots(monkeypatch):
 
 def merge_without_documents(monkeypatch):
     """Merged packs tell of no documents."""
-    composed = merge._composed
-    monkeypatch.setattr(merge, "_composed", lambda *each: composed(*each)._replace(documents={}))
+    composed = pack_merge._composed
+
+    def without_documents(*each):
+        return composed(*each)._replace(documents={})
+
+    monkeypatch.setattr(pack_merge, "_composed", without_documents)
 
 
 SABOTAGE = (

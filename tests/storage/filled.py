@@ -18,13 +18,13 @@ from holdfast.format.records import (
     stream_number,
 )
 from holdfast.format.segments import HEADER_BYTES, SegmentHeader, encode_batch, encode_header
+from holdfast.objects.memory_objects import MemoryObjects
 from holdfast.protocol.producer import Producer
 from holdfast.storage.catalog_schema import open_for_reading
 from holdfast.storage.catalog_writer import CatalogWriter
 from holdfast.storage.commands import CollectGarbage, FlushLog
 from holdfast.storage.findings import Findings
 from holdfast.storage.flush import SegmentRef
-from holdfast.storage.memory_objects import MemoryObjects
 from holdfast.storage.open_objects import claim
 from holdfast.storage.snapshot_check import Published
 from holdfast.storage.swap import swap, verified_packs

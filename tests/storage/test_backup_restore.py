@@ -3,10 +3,10 @@
 import pytest
 
 from holdfast.errors import HoldfastError, ObjectMissingError, PackCorruptError, SettingsError
+from holdfast.objects.memory_objects import MemoryObjects
+from holdfast.objects.pack_reader import Pack
 from holdfast.storage.catalog import Catalog
-from holdfast.storage.memory_objects import MemoryObjects
 from holdfast.storage.open_objects import claim
-from holdfast.storage.pack_reader import Pack
 from holdfast.storage.restore import Restore
 from holdfast.testing import FakeClock, FaultyObjects
 from tests.storage.backup_source import LogSegment, Source, ignore, pack_names

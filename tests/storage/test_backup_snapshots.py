@@ -7,12 +7,12 @@ from xxhash import xxh3_64_hexdigest
 
 from holdfast.errors import ObjectMissingError, PackCorruptError
 from holdfast.format.records import Kind, Record, Snapshot, encode_snapshot
+from holdfast.objects.memory_objects import MemoryObjects
 from holdfast.storage.backup import Backup
 from holdfast.storage.catalog_schema import open_for_reading
 from holdfast.storage.commands import CollectGarbage
 from holdfast.storage.findings import Findings
 from holdfast.storage.manifest import newest
-from holdfast.storage.memory_objects import MemoryObjects
 from holdfast.storage.restore import Restore
 from holdfast.storage.snapshot_check import Published
 from holdfast.storage.verify import verify_catalog

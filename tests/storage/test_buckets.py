@@ -2,6 +2,7 @@
 
 import asyncio
 import threading
+from pathlib import Path
 
 import httpx
 import obstore
@@ -9,10 +10,10 @@ import pytest
 import uvloop
 
 from holdfast.errors import StoreError
+from holdfast.objects.bucket_connection import bucket_connection
+from holdfast.objects.obstore_objects import AsyncRanges, ObstoreObjects, Patience
 from holdfast.settings import StorageSettings
-from holdfast.storage.buckets import bucket_connection
-from holdfast.storage.obstore_objects import AsyncRanges, ObstoreObjects, Patience
-from holdfast.storage.open_objects import open_objects
+from holdfast.storage.open_objects import open_objects, store_place
 from tests.storage.canned_s3 import CannedS3
 from tests.storage.stores import read_range
 
@@ -25,6 +26,11 @@ def canned():
     server = CannedS3()
     yield server
     server.close()
+
+
+def connection(settings):
+    """How to connect to the bucket that the settings name, whatever the environment says."""
+    return bucket_connection(store_place(settings, Path("/nowhere")), {})
 
 
 def sent(canned, tmp_path, **settings):
@@ -109,7 +115,7 @@ class TestS3Requests:
         settings = StorageSettings(
             store=f"s3://{bucket}", s3_addressing=addressing, s3_endpoint=endpoint, **KEYS
         )
-        config = bucket_connection(settings, {})(BRIEF).config
+        config = connection(settings)(BRIEF).config
         assert config["virtual_hosted_style_request"] == str(virtual).lower()
         assert config.get("endpoint") == address
 
@@ -128,7 +134,7 @@ class TestOtherClouds:
             '{"disable_oauth": true, "client_email": "", "private_key": "", "private_key_id": ""}',
         )
         settings = StorageSettings(store="gs://bucket/a/b")
-        bucket = bucket_connection(settings, {})(BRIEF)
+        bucket = connection(settings)(BRIEF)
         assert bucket.config["bucket"] == "bucket"
         assert bucket.prefix == "a/b"
         assert open_objects(settings, tmp_path).url == "gs://bucket/a/b"
@@ -137,7 +143,7 @@ class TestOtherClouds:
         monkeypatch.setenv("AZURE_STORAGE_ACCOUNT_NAME", "account")
         monkeypatch.setenv("AZURE_STORAGE_ACCOUNT_KEY", "c2VjcmV0")
         settings = StorageSettings(store="az://container/a/b")
-        bucket = bucket_connection(settings, {})(BRIEF)
+        bucket = connection(settings)(BRIEF)
         assert bucket.config["container_name"] == "container"
         assert bucket.prefix == "a/b"
         assert open_objects(settings, tmp_path).url == "az://container/a/b"
@@ -159,7 +165,7 @@ class TestUploads:
     @staticmethod
     def uploads_of(settings, name):
         """In how many parts S3 was sent an object, which its tag tells; 0 for none at all."""
-        tag = obstore.head(bucket_connection(settings, {})(BRIEF), name)["e_tag"]
+        tag = obstore.head(connection(settings)(BRIEF), name)["e_tag"]
         return int(tag.strip('"').partition("-")[2] or 0)
 
     def test_put_is_one_request_however_large(self, settings, store):
@@ -197,13 +203,14 @@ class TestOutage:
 
     def test_everything_fails_for_now(self, moto):
         settings = StorageSettings(**moto.settings(moto.new_bucket()))
-        store = ObstoreObjects(settings.store, bucket_connection(settings, {}), BRIEF)
+        store = ObstoreObjects(settings.store, connection(settings), BRIEF)
         store.put("packs/a", b"x")
         calls = {
             "put": lambda: store.put("packs/b", b""),
             "put_parts": lambda: store.put_parts("packs/b", [b""]),
             "create": lambda: store.create("packs/b", b""),
             "read": lambda: store.read("packs/a"),
+            "read_ranges": lambda: store.read_ranges("packs/a", [(0, 1)]),
             "size": lambda: store.size("packs/a"),
             "list": lambda: list(store.list()),
             "remove": lambda: store.remove("packs/a"),
@@ -217,7 +224,7 @@ class TestOutage:
 
     def test_ranges_give_up_and_come_back(self, moto):
         settings = StorageSettings(**moto.settings(moto.new_bucket()))
-        connect = bucket_connection(settings, {})
+        connect = connection(settings)
         ObstoreObjects(settings.store, connect).put("packs/a", b"abc")
 
         async def main():

@@ -6,10 +6,10 @@ import pytest
 
 from holdfast.errors import CatalogError, SettingsError
 from holdfast.format.packs import HEADER_BYTES
+from holdfast.objects.memory_objects import MemoryObjects
+from holdfast.objects.pack_reader import Pack
 from holdfast.storage.findings import Findings
-from holdfast.storage.memory_objects import MemoryObjects
 from holdfast.storage.open_objects import claim
-from holdfast.storage.pack_reader import Pack
 from holdfast.storage.verify import verify_catalog
 from tests.storage.filled import Filled
 

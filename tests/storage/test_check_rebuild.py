@@ -9,11 +9,11 @@ from holdfast.errors import CatalogError
 from holdfast.format.pack_builder import PackBuilder
 from holdfast.format.packs import HEADER_BYTES, PackMeta
 from holdfast.format.rows import decode_bucket
+from holdfast.objects.pack_reader import Pack
 from holdfast.storage.catalog import Catalog
 from holdfast.storage.catalog_writer import CatalogWriter
 from holdfast.storage.gather import Gather
 from holdfast.storage.live_packs import SoundPack, resolve, survey
-from holdfast.storage.pack_reader import Pack
 from holdfast.storage.rebuild import build, rebuild
 from holdfast.testing import KilledError
 from tests.storage.filled import GRACE_S, IDENTITY, Filled, killed_at

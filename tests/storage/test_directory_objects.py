@@ -11,8 +11,8 @@ import pytest
 
 from holdfast.clock import SystemClock
 from holdfast.errors import StoreError
+from holdfast.objects.directory_objects import UNFINISHED, DirectoryObjects
 from holdfast.settings import StorageSettings
-from holdfast.storage.directory_objects import UNFINISHED, DirectoryObjects
 from holdfast.storage.open_objects import open_objects
 from tests.storage.stores import contents, files_below
 
@@ -130,7 +130,7 @@ class TestFaults:
 KILLED = """
 import os, signal, sys
 from pathlib import Path
-from holdfast.storage.directory_objects import DirectoryObjects
+from holdfast.objects.directory_objects import DirectoryObjects
 
 def parts():
     yield b"half of it"

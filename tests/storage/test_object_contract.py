@@ -1,4 +1,4 @@
-"""The contract every object store keeps, whoever keeps it; see `storage.objects`."""
+"""The contract every object store keeps, whoever keeps it; see `objects.store`."""
 
 import asyncio
 from functools import partial
@@ -120,6 +120,44 @@ class TestRead:
         assert store.url in caught.value.message
         with pytest.raises(ObjectMissingError):
             store.size(name)
+
+
+class TestReadRanges:
+    @pytest.mark.parametrize(
+        "ranges",
+        [
+            [],
+            [(0, 1)],
+            [(0, len(DATA))],
+            [(0, 3), (3, 4), (7, 1)],
+            [(10, 20), (5000, 1), (len(DATA) - 1, 1)],
+            [(10, 20), (15, 20)],
+        ],
+        ids=["none", "one", "all", "adjacent", "apart", "overlapping"],
+    )
+    def test_each_is_a_slice(self, store, ranges):
+        store.put("packs/a", DATA)
+        found = store.read_ranges("packs/a", ranges)
+        assert [bytes(part) for part in found] == [DATA[at : at + size] for at, size in ranges]
+
+    def test_ranges_far_apart(self, store):
+        part = DATA * 100  # 1 MB
+        store.put_parts("packs/large", (part for _ in range(8)))
+        ranges = [(at * len(part), 256) for at in range(0, 8, 2)]
+        found = store.read_ranges("packs/large", ranges)
+        assert [bytes(each) for each in found] == [DATA[:256]] * 4
+
+    @pytest.mark.parametrize("last", [(len(DATA) - 1, 2), (len(DATA), 1), (len(DATA) + 5, 1)])
+    def test_object_that_ends_first_is_an_error(self, store, last):
+        store.put("packs/a", DATA)
+        for ranges in ([last], [(0, 1), last]):
+            with pytest.raises(StoreError, match="'packs/a': it ends too early") as caught:
+                store.read_ranges("packs/a", ranges)
+            assert not isinstance(caught.value, ObjectMissingError)
+
+    def test_missing_object_is_named(self, store):
+        with pytest.raises(ObjectMissingError, match="'packs/b'"):
+            store.read_ranges("packs/b", [(0, 1), (9, 1)])
 
 
 class TestList:

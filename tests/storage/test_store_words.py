@@ -11,10 +11,11 @@ from holdfast.errors import (
     UnavailableError,
     UnknownFormatError,
 )
+from holdfast.objects.marker import MARKER
+from holdfast.objects.obstore_errors import explained
+from holdfast.objects.store import ObjectStore
 from holdfast.settings import StorageSettings
-from holdfast.storage.objects import ObjectStore
-from holdfast.storage.obstore_errors import explained
-from holdfast.storage.open_objects import MARKER, claim, open_objects, open_ranges, probe
+from holdfast.storage.open_objects import claim, open_objects, open_ranges, probe
 from tests.storage.canned_s3 import CannedS3, error_body
 from tests.storage.stores import contents
 

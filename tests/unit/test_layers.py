@@ -17,19 +17,20 @@ LAYERS = [
     {"cluster"},
     {"engine"},
     {"log", "storage", "client"},
-    {"net", "format"},
+    {"objects"},
+    {"net", "format", "settings"},
     {"protocol"},
-    {"errors", "clock", "settings", "failpoints", "allocator"},
+    {"errors", "clock", "failpoints", "allocator"},
 ]
 HEIGHT = {name: -at for at, layer in enumerate(LAYERS) for name in layer}
 # What sees less than its height allows.
 ONLY = {
     "protocol": {"errors"},
+    "settings": {"protocol", "errors"},
+    "objects": {"format", "protocol", "errors", "clock", "failpoints"},
     "client": {"net", "protocol", "errors", "clock"},
-    "spark": {"client", "format", "protocol", "errors"},
+    "spark": {"client", "format", "objects", "protocol", "errors", "clock", "failpoints"},
 }
-# Siblings all the same: a bad setting is one of our errors, and those have one root.
-EXCEPTIONS = {("settings", "errors")}
 LIBRARIES_OF_PROTOCOL = {"msgspec"}
 CLOCK_MODULES = {"time", "random", "secrets"}
 # `holdfast.testing` is for tests: it uses anything below http, and nothing uses it.
@@ -87,7 +88,7 @@ def test_imports_go_downward_only():
         if part in {None, TESTING}:
             return
         for line, imported in imported_parts(path):
-            if imported in {part, "__version__"} or (part, imported) in EXCEPTIONS:
+            if imported in {part, "__version__"}:
                 continue
             if imported == TESTING or HEIGHT[imported] >= HEIGHT[part]:
                 yield line, f"holdfast.{imported}"

@@ -22,10 +22,10 @@ from holdfast.errors import HoldfastError, SettingsError, UnknownFormatError
 from holdfast.log.directory import FORMAT
 from holdfast.log.export import export_log
 from holdfast.log.files import DiskFiles
+from holdfast.objects.store import ObjectStore
 from holdfast.settings import Settings
 from holdfast.storage.backup import Backup
 from holdfast.storage.manifest import Found, Manifest, find_backups
-from holdfast.storage.objects import ObjectStore
 from holdfast.storage.open_objects import open_objects, probe
 
 __all__ = ["backup"]

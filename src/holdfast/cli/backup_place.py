@@ -14,9 +14,9 @@ from cyclopts import Parameter
 
 from holdfast.cli.wording import as_bytes
 from holdfast.errors import HoldfastError, SettingsError, StoreError
+from holdfast.objects.store import ObjectStore
 from holdfast.settings import StorageSettings, all_settings
 from holdfast.storage.manifest import Manifest
-from holdfast.storage.objects import ObjectStore
 from holdfast.storage.open_objects import open_objects
 
 __all__ = ["AsJson", "BackupUrl", "careful", "contents", "open_place", "say"]

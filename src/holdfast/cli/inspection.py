@@ -11,10 +11,10 @@ from holdfast.cli.check_log import LogRange, check_ends, check_log
 from holdfast.clock import Clock
 from holdfast.errors import CatalogError
 from holdfast.log.directory import DataDirectory
+from holdfast.objects.store import ObjectStore
 from holdfast.storage.catalog_check import CATALOG
 from holdfast.storage.findings import Finding, Findings, Progress
 from holdfast.storage.live_packs import resolve, survey
-from holdfast.storage.objects import ObjectStore
 from holdfast.storage.rebuild import rebuild
 from holdfast.storage.verify import Verified, verify_catalog, verify_store
 

@@ -59,6 +59,7 @@ _COMMANDS = (
     ("client.snapshots:bootstrap", "bootstrap", "Print a snapshot and what came since.", _STREAMS),
     ("client.top:top", "top", "Watch a server.", _MORE),
     ("bench.command:commands", "bench", "Measure a server.", _MORE),
+    ("pipeline.command:commands", "pipeline", "Run jobs on Spark.", _MORE),
     ("client.context:context", "context", "Name servers, and choose one.", _MORE),
     ("completion:completion", "completion", "Print a shell's completion script.", _MORE),
 )

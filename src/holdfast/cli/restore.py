@@ -18,9 +18,9 @@ from holdfast.cli.flags import NO_FLAGS, ConfigFile, SettingFlags, load_settings
 from holdfast.cli.progress import progress
 from holdfast.cli.restore_directory import UnfinishedDirectory
 from holdfast.clock import SystemClock
+from holdfast.objects.store import ObjectStore
 from holdfast.settings import Settings
 from holdfast.storage.manifest import Manifest, newest, read_manifest
-from holdfast.storage.objects import ObjectStore
 from holdfast.storage.open_objects import open_objects, probe
 from holdfast.storage.restore import Restore
 

@@ -14,6 +14,7 @@ from holdfast.client.producer import Producer, ProducerLimits
 from holdfast.client.reading import Reading
 from holdfast.client.retry import NO_RETRY, Retry
 from holdfast.client.snapshots import Bootstrap, Snapshot, Snapshots
+from holdfast.client.storage import Storage
 from holdfast.client.stream import Stream
 from holdfast.client.sync import SyncClient
 from holdfast.client.types import (
@@ -22,11 +23,15 @@ from holdfast.client.types import (
     Change,
     ChangePage,
     Created,
+    PackExtent,
+    PackInfo,
     ProducerStamp,
     Record,
+    ScanEnd,
     ScanPartition,
     ScanPlan,
     ScanRange,
+    StoreInfo,
     StreamHead,
     StreamInfo,
 )
@@ -50,17 +55,22 @@ __all__ = [
     "Created",
     "Digest",
     "Message",
+    "PackExtent",
+    "PackInfo",
     "Producer",
     "ProducerLimits",
     "ProducerStamp",
     "Reading",
     "Record",
     "Retry",
+    "ScanEnd",
     "ScanPartition",
     "ScanPlan",
     "ScanRange",
     "Snapshot",
     "Snapshots",
+    "Storage",
+    "StoreInfo",
     "Stream",
     "StreamHead",
     "StreamInfo",

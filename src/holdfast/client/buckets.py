@@ -2,29 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import aclosing
-from typing import Final, Literal, TypeVar
+from typing import Final, Literal
 
 import msgspec
 
 from holdfast.client.calls import Calls
+from holdfast.client.json_answers import decode, lines
 from holdfast.client.retry import Pacing, may_repeat
 from holdfast.client.types import (
     BucketInfo,
     ChangePage,
     Record,
+    ScanEnd,
     ScanPartition,
     ScanPlan,
     ScanRange,
     StreamInfo,
 )
 from holdfast.client.urls import below
-from holdfast.errors import BadAnswerError, HoldfastError, OutboundError
+from holdfast.errors import HoldfastError, OutboundError
 from holdfast.protocol.offsets import START
 from holdfast.protocol.sse_parser import SseParser
 
-T = TypeVar("T")
 PAGE_STREAMS_MAX: Final = 1000
 
 
@@ -60,7 +61,7 @@ class Bucket:
 
     async def info(self) -> BucketInfo:
         """How much the bucket holds."""
-        return _decode((await self._calls.request("GET", self.url)).body, BucketInfo)
+        return decode((await self._calls.request("GET", self.url)).body, BucketInfo)
 
     async def delete(self) -> None:
         """Delete the bucket, which must be empty."""
@@ -75,7 +76,7 @@ class Bucket:
             params = {"limit": str(page_size)}
             params |= {"prefix": prefix} if prefix else {}
             params |= {"after": after} if after else {}
-            page = _decode((await self._calls.request("GET", url, params=params)).body, _Listing)
+            page = decode((await self._calls.request("GET", url, params=params)).body, _Listing)
             for stream in page.streams:
                 yield stream
             if not page.has_more or not page.next_cursor:
@@ -123,7 +124,7 @@ class Bucket:
         if not live or live == "long-poll":
             asked = params | ({"live": "long-poll"} if live else {})
             answer = await self._calls.request("GET", url, params=asked, timeout_s=limit_s)
-            yield _decode(answer.body, ChangePage)
+            yield decode(answer.body, ChangePage)
             return
         parser, seen = SseParser(), False
         async with self._calls.stream(
@@ -133,65 +134,82 @@ class Bucket:
                 for event in parser.feed(piece):
                     if event.kind == "changes":
                         seen = True
-                        yield _decode(event.data, ChangePage)
+                        yield decode(event.data, ChangePage)
         if not seen:
             # Servers begin with an event: the next attempt comes after a pause.
             raise OutboundError("An SSE connection ended without a single event.")
 
-    async def scan(self, *, after: str = "", until: str = "", prefix: str = "") -> ScanPlan:
+    async def scan(
+        self,
+        *,
+        after: str = "",
+        until: str = "",
+        prefix: str = "",
+        partition_bytes: int | None = None,
+    ) -> ScanPlan:
         """The plan to read everything that was appended after one cursor and up to another."""
-        params = _given(after=after, until=until, prefix=prefix)
+        params = _given(
+            after=after, until=until, prefix=prefix, partition_bytes=_text(partition_bytes)
+        )
         url = below(self.url, "streams", "scan")
-        return _decode((await self._calls.request("GET", url, params=params)).body, ScanPlan)
+        return decode((await self._calls.request("GET", url, params=params)).body, ScanPlan)
+
+    async def until(
+        self,
+        after: str = "",
+        bytes: int | None = None,  # noqa: A002 (the server's word)
+        messages: int | None = None,
+        prefix: str = "",
+    ) -> ScanEnd:
+        """How far a stretch of the log goes that has at most so many bytes and messages."""
+        params = _given(after=after, prefix=prefix, bytes=_text(bytes), messages=_text(messages))
+        url = below(self.url, "streams", "scan", "until")
+        return decode((await self._calls.request("GET", url, params=params)).body, ScanEnd)
 
     async def ranges(
-        self, partition: ScanPartition, *, prefix: str = ""
+        self,
+        partition: ScanPartition | None = None,
+        *,
+        after: str = "",
+        until: str = "",
+        first: str = "",
+        last: str = "",
+        prefix: str = "",
     ) -> AsyncIterator[ScanRange]:
-        """Where the bytes of a plan's partition are."""
-        params = _given(
-            after=partition.after,
-            until=partition.until,
-            prefix=prefix,
-            first=partition.first_stream_id,
-            last=partition.last_stream_id,
-        )
-        async for found in self._lines(("streams", "scan", "ranges"), params, ScanRange):
+        """Where the bytes are: of a plan's partition, or between cursors and stream ids.
+
+        What is given besides a partition takes the place of what the partition says.
+        """
+        if partition is not None:
+            after, until = after or partition.after, until or partition.until
+            first, last = first or partition.first_stream_id, last or partition.last_stream_id
+        params = _given(after=after, until=until, prefix=prefix, first=first, last=last)
+        path = below(self.url, "streams", "scan", "ranges")
+        async for found in lines(self._calls, path, params, ScanRange):
             yield found
 
     async def records(
-        self, *, after: str = "", until: str = "", prefix: str = ""
+        self,
+        *,
+        after: str = "",
+        until: str = "",
+        prefix: str = "",
+        first: str = "",
+        last: str = "",
     ) -> AsyncIterator[Record]:
-        """The messages that are not in packs yet, in the order of the log."""
-        params = _given(after=after, until=until, prefix=prefix)
-        async for found in self._lines(("streams", "records"), params, Record):
-            yield found
+        """The messages that are not in packs yet, in the order of the log.
 
-    async def _lines(
-        self, path: tuple[str, ...], params: dict[str, str], kind: type[T]
-    ) -> AsyncIterator[T]:
-        """The lines of JSON in an answer, as they arrive."""
-        decode = msgspec.json.Decoder(kind).decode
-        rest = b""
-        async with self._calls.stream("GET", below(self.url, *path), params=params) as answer:
-            async for piece in answer.chunks():
-                *lines, rest = (rest + piece).split(b"\n")
-                for line in lines:
-                    if line:
-                        yield _decoded(decode, line)
-        if rest.strip():
-            yield _decoded(decode, rest)
+        With `first` and `last` only those of streams from one id to the other, both included.
+        """
+        params = _given(after=after, until=until, prefix=prefix, first=first, last=last)
+        path = below(self.url, "streams", "records")
+        async for found in lines(self._calls, path, params, Record):
+            yield found
 
 
 def _given(**params: str) -> dict[str, str]:
     return {name: value for name, value in params.items() if value}
 
 
-def _decode(body: bytes, kind: type[T]) -> T:
-    return _decoded(msgspec.json.Decoder(kind).decode, body)
-
-
-def _decoded(decode: Callable[[bytes], T], body: bytes) -> T:
-    try:
-        return decode(body)
-    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
-        raise BadAnswerError(f"The answer cannot be understood: {error}.") from None
+def _text(number: int | None) -> str:
+    return "" if number is None else str(number)

@@ -11,6 +11,7 @@ from holdfast.client.buckets import Bucket
 from holdfast.client.calls import Answer, Calls, OnRetry, Timeouts, Value
 from holdfast.client.payloads import Framing
 from holdfast.client.retry import Retry
+from holdfast.client.storage import Storage
 from holdfast.client.stream import Stream
 from holdfast.client.urls import below, encode_path, is_url, parse_base, split_name
 from holdfast.clock import Clock, SystemClock
@@ -76,6 +77,7 @@ class Client:
             answer_bytes_max=answer_bytes_max,
             on_retry=on_retry,
         )
+        self.storage = Storage(self._calls, self.url)
 
     async def __aenter__(self) -> Self:
         return self

@@ -116,8 +116,12 @@ class Reading:
     def __aiter__(self) -> AsyncIterator[Message]:
         return self._opened(self._messages())
 
-    def batches(self) -> AsyncGenerator[Batch, None]:
-        """What each answer or event held; an empty one only where it says something new."""
+    def batches(self, *, lengths: bool = False) -> AsyncGenerator[Batch, None]:
+        """What each answer or event held; an empty one only where it says something new.
+
+        With `lengths` each tells where its messages end, if the server can.
+        """
+        self._wants_lengths = lengths
         return self._opened(self._all_batches())
 
     def message_lists(self) -> AsyncGenerator[list[Message], None]:

@@ -24,6 +24,7 @@ from holdfast.client.messages import Batch, Message
 from holdfast.client.producer import Producer
 from holdfast.client.reading import Reading, handing_out
 from holdfast.client.snapshots import Bootstrap, Snapshots
+from holdfast.client.storage import Storage
 from holdfast.client.stream import Stream
 from holdfast.client.types import Appended, Created
 
@@ -224,10 +225,25 @@ class SyncBucket(Facade):
     info = blocking(Bucket.info)
     delete = blocking(Bucket.delete)
     scan = blocking(Bucket.scan)
+    until = blocking(Bucket.until)
     streams = iterating(Bucket.streams)
     changes = iterating(Bucket.changes)
     ranges = iterating(Bucket.ranges)
     records = iterating(Bucket.records)
+
+
+class SyncStorage(Facade):
+    """The storage of a server."""
+
+    store = blocking(Storage.store)
+    packs = iterating(Storage.packs)
+    extents = iterating(Storage.extents)
+    pack_data = blocking(Storage.pack_data)
+    flush = blocking(Storage.flush)
+    swap_packs = blocking(Storage.swap_packs)
+    pin_packs = blocking(Storage.pin_packs)
+    collect_garbage = blocking(Storage.collect_garbage)
+    stats = blocking(Storage.stats)
 
 
 class SyncClient(Facade):
@@ -240,6 +256,7 @@ class SyncClient(Facade):
         # Made first: arguments that are wrong leave no thread behind.
         client = Client(*arguments, **options)
         super().__init__(LoopThread(), client)
+        self.storage = SyncStorage(self._thread, client.storage)
 
     def __enter__(self) -> Self:
         return self

@@ -125,10 +125,14 @@ class ScanPlan(msgspec.Struct, frozen=True):
     next_cursor: str
     prefix: str = ""
     hot: ScanHot | None = None
+    # The id in the store's marker.
+    store_id: str = ""
+    # Streams of which something that was appended in between is gone by now.
+    lost: list[str] = []
 
 
 class ScanRange(msgspec.Struct, frozen=True):
-    """Bytes of a stream in a pack."""
+    """Bytes of a stream in a pack, and all it takes to read and verify them."""
 
     stream_id: str
     stream: int
@@ -139,6 +143,29 @@ class ScanRange(msgspec.Struct, frozen=True):
     content_type: str
     first_position: int
     last_position: int
+    # Where the bytes start in the pack, which of its messages is the first, and how many they are.
+    data_at: int
+    message_at: int
+    messages: int
+    # Checksums in hexadecimal digits, of eight little-endian bytes each: of the lengths of the
+    # messages, and of every block.
+    index_sum: str
+    sums: str
+    # Of the pack: what checksums are seeded with (16 hexadecimal digits), and its sizes.
+    salt: str
+    pack_data_bytes: int
+    pack_messages: int
+
+
+class ScanEnd(msgspec.Struct, frozen=True):
+    """How far a stretch of the log of limited size goes, and about what is in it."""
+
+    bucket_id: str
+    after: str
+    until: str
+    latest: str
+    bytes: int
+    messages: int
 
 
 class Record(msgspec.Struct, frozen=True):
@@ -152,3 +179,50 @@ class Record(msgspec.Struct, frozen=True):
     position: int
     content_type: str
     payload: bytes
+
+
+class StoreInfo(msgspec.Struct, frozen=True):
+    """The object store of a server: where it is, whose it is, and how far it goes."""
+
+    store: str
+    store_id: str
+    flushed: str
+
+
+class PackInfo(msgspec.Struct, frozen=True):
+    """A pack in use."""
+
+    name: str
+    size_bytes: int
+    data_bytes: int
+    dead_bytes: int
+    messages: int
+    rows: int
+    has_delta: bool
+    after: int
+    through: int
+    salt: str
+    created_ms: int
+    # Packs that it has taken the place of, whose objects may still be there.
+    superseded: list[str]
+
+
+class PackExtent(msgspec.Struct, frozen=True):
+    """An extent in use of a pack, and the stream that it belongs to."""
+
+    stream: int
+    start: int
+    length: int
+    data_at: int
+    message_at: int
+    messages: int
+    first_position: int
+    last_position: int
+    index_sum: str
+    sums: str
+    # Bytes of the stream before this offset are dead.
+    needed_from: int
+    # Bucket and id.
+    name: str
+    json: bool
+    tail: int

@@ -28,6 +28,11 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
 
+def pack_name(after: int, through: int, salt: int) -> str:
+    """The name of a new pack: its range of the log, and what tells attempts apart."""
+    return f"packs/{after:016x}-{through:016x}-{salt:016x}.pack"
+
+
 class Messages:
     """The message index of a run of messages: three arrays of the same length."""
 

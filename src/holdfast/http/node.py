@@ -17,7 +17,7 @@ from holdfast.http.tiered import TieredStorage
 from holdfast.log.directory import DataDirectory
 from holdfast.log.file import FileLog
 from holdfast.log.memory import MemoryLog
-from holdfast.storage.memory_objects import MemoryObjects, PostedRanges
+from holdfast.objects.memory_objects import MemoryObjects, PostedRanges
 from holdfast.storage.snapshot_store import SnapshotStore
 from holdfast.subscriptions.assembly import open_subscriptions
 

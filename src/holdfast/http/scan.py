@@ -1,4 +1,4 @@
-"""GET {bucket}/streams/scan and what belongs to it: a bucket as a plan of parallel reads.
+"""GET {bucket}/streams/scan and its ranges: a bucket as a plan of parallel reads.
 
 A plan covers the positions (after, until]. What is in packs by then is cut into partitions by the
 names of the streams: whoever works on one asks for its ranges, which say where in which pack the
@@ -10,35 +10,40 @@ its records.
 from __future__ import annotations
 
 import asyncio
-import base64
-from functools import partial
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from holdfast.errors import GoneError, InvalidRequestError, NotFoundError, OffsetGoneError
-from holdfast.http.awaiting import answer_of
-from holdfast.http.buckets import find_bucket
-from holdfast.http.change_pages import check_cursor, name_of, parse_cursor
 from holdfast.http.health import JSON_FIELDS
 from holdfast.http.query import parse_query
-from holdfast.protocol.content import JSON
-from holdfast.protocol.json_mode import SEPARATOR
+from holdfast.http.scan_lost import Traces, find_traces, is_lost, lost_in_memory, lost_in_packs
+from holdfast.http.scan_request import (
+    NDJSON_FIELDS,
+    catalog_of,
+    cursor_text,
+    lines_in_thread,
+    scan_request,
+    whole_number,
+)
+from holdfast.http.store_url import store_id, store_url
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterable, Iterator
+    from collections.abc import Iterable, Iterator
 
-    from holdfast.engine.journal import Change, JournalBatch
-    from holdfast.engine.stream import Stream
     from holdfast.http.app import App
     from holdfast.http.exchange import Request, Slot
-    from holdfast.storage.catalog import Catalog, ScanRange
+    from holdfast.http.scan_request import ScanRequest
+    from holdfast.storage.catalog import Catalog
+    from holdfast.storage.catalog_scan import ScanRange
 
 _encode = msgspec.json.Encoder().encode
-_NDJSON: Final = b"Content-Type: application/x-ndjson\r\nCache-Control: no-store\r\n"
-PARTITION_BYTES: Final = 64 * 1024 * 1024
+_MIB: Final = 1024 * 1024
+PARTITION_BYTES: Final = 64 * _MIB
+PARTITION_BYTES_MIN: Final = _MIB
+PARTITION_BYTES_MAX: Final = 1024 * _MIB
 _PARTITION_RANGES: Final = 100_000
-_LINES: Final = 1000
+# Streams that are named as lost.
+LOST_MAX: Final = 100
 
 
 class Partition(msgspec.Struct):
@@ -55,98 +60,94 @@ class Partition(msgspec.Struct):
     packs: list[str]
 
 
-class ScanRequest(NamedTuple):
-    """What is to be scanned."""
-
-    bucket: str
-    prefix: str
-    after: int
-    until: int
-
-
 def scan(app: App, request: Request, slot: Slot, name: str) -> None:
     """Answer with the plan."""
-    asked = _asked(app, request, name)
-    app.spawn(_plan(app, slot, asked), slot)
+    asked = scan_request(app, request, name)._replace(first="", last=None)
+    query = parse_query(request.query)
+    size = whole_number(query, "partition_bytes", PARTITION_BYTES_MIN, PARTITION_BYTES_MAX)
+    app.spawn(_plan(app, slot, asked, size or PARTITION_BYTES), slot)
 
 
-async def _plan(app: App, slot: Slot, asked: ScanRequest) -> None:
+async def _plan(app: App, slot: Slot, asked: ScanRequest, partition_bytes: int) -> None:
+    traces = await find_traces(app.shard.state, asked)
+    lost = lost_in_memory(app.shard.state, asked, traces)
     catalog = app.shard.catalog
     flushed = 0 if catalog is None else min(catalog.flushed, asked.until)
     partitions: list[Partition] = []
     if catalog is not None and asked.after < flushed:
-        scanned = asked._replace(until=flushed)
-        partitions = await asyncio.to_thread(_partitions, catalog, scanned)
+        work = _Partitions(asked._replace(until=flushed), partition_bytes, traces, lost)
+        partitions = await asyncio.to_thread(work.cut, catalog)
+    if catalog is not None and asked.after:
+        lost |= await asyncio.to_thread(lost_in_packs, catalog, asked, traces)
     hot_after = max(asked.after, flushed)
     found = {
         "bucket_id": asked.bucket,
-        "prefix": asked.prefix.partition("/")[2],
-        "after": f"{asked.after:020d}",
-        "until": f"{asked.until:020d}",
-        "flushed": f"{flushed:020d}",
-        "store": app.settings.storage.store,
+        "prefix": asked.prefix[asked.skip :],
+        "after": cursor_text(asked.after),
+        "until": cursor_text(asked.until),
+        "flushed": cursor_text(flushed),
+        "store": store_url(app),
+        "store_id": store_id(app),
         "partitions": partitions,
         "hot": None
         if hot_after >= asked.until
-        else {"shard": 0, "after": f"{hot_after:020d}", "until": f"{asked.until:020d}"},
-        "next_cursor": f"{asked.until:020d}",
+        else {"shard": 0, "after": cursor_text(hot_after), "until": cursor_text(asked.until)},
+        "lost": sorted(lost)[:LOST_MAX],
+        "next_cursor": cursor_text(asked.until),
     }
     slot.on_gone = None
     slot.answer(200, JSON_FIELDS, _encode(found))
 
 
-def _partitions(catalog: Catalog, asked: ScanRequest) -> list[Partition]:
-    """Cut what the catalog has into partitions of about a size; for a thread."""
-    skip = asked.prefix.index("/") + 1
-    found: list[Partition] = []
-    packs: set[str] = set()
-    last = ""
-    for each in catalog.scan(asked.prefix, asked.after, asked.until):
-        stream_id = each.name[skip:]
+class _Partitions:
+    """Cuts what the catalog has into partitions of about a size."""
+
+    def __init__(
+        self, asked: ScanRequest, partition_bytes: int, traces: Traces, lost: set[str]
+    ) -> None:
+        self._asked = asked
+        self._partition_bytes = partition_bytes
+        self._traces = traces
+        self._lost = lost
+        self._found: list[Partition] = []
+        self._packs: set[str] = set()
+
+    def cut(self, catalog: Catalog) -> list[Partition]:
+        """The partitions; for a thread."""
+        asked = self._asked
+        for each in catalog.scan(asked.prefix, asked.after, asked.until, also_gone=True):
+            stream_id = each.name[asked.skip :]
+            if asked.after and len(self._lost) < LOST_MAX and is_lost(each, asked, self._traces):
+                self._lost.add(stream_id)
+            if not each.gone:
+                self._add(each, stream_id)
+        return self._found
+
+    def _add(self, each: ScanRange, stream_id: str) -> None:
+        found = self._found
         full = found and (
-            found[-1].bytes >= PARTITION_BYTES or found[-1].ranges >= _PARTITION_RANGES
+            found[-1].bytes >= self._partition_bytes or found[-1].ranges >= _PARTITION_RANGES
         )
-        if not found or (full and stream_id != last):
-            packs = set()
-            found.append(
-                Partition(
-                    0,
-                    stream_id,
-                    stream_id,
-                    f"{asked.after:020d}",
-                    f"{asked.until:020d}",
-                    0,
-                    0,
-                    [],
-                )
-            )
+        if not found or (full and stream_id != found[-1].last_stream_id):
+            self._packs = set()
+            after, until = cursor_text(self._asked.after), cursor_text(self._asked.until)
+            found.append(Partition(0, stream_id, stream_id, after, until, 0, 0, []))
         partition = found[-1]
-        partition.last_stream_id = last = stream_id
+        partition.last_stream_id = stream_id
         partition.bytes += each.length
         partition.ranges += 1
-        if each.pack not in packs:
-            packs.add(each.pack)
+        if each.pack not in self._packs:
+            self._packs.add(each.pack)
             partition.packs.append(each.pack)
-    return found
 
 
 def scan_ranges(app: App, request: Request, slot: Slot, name: str) -> None:
     """Where the bytes of a partition are: a line of JSON for each range of each stream."""
-    asked = _asked(app, request, name)
-    query = parse_query(request.query)
-    catalog = app.shard.catalog
-    if catalog is None:
-        raise NotFoundError("This server keeps everything in memory and has no packs.")
-    last = query.get("last")
-    ranges = catalog.scan(
-        asked.prefix,
-        asked.after,
-        asked.until,
-        name + query.get("first", ""),
-        None if last is None else name + last,
-    )
-    pieces = _lines_in_thread(_range_lines(ranges, len(name)))
-    app.stream_answer(request, slot, _NDJSON, pieces)
+    asked = scan_request(app, request, name)
+    catalog = catalog_of(app)
+    ranges = catalog.scan(asked.prefix, asked.after, asked.until, asked.first, asked.last)
+    pieces = lines_in_thread(_range_lines(ranges, asked.skip))
+    app.stream_answer(request, slot, NDJSON_FIELDS, pieces)
 
 
 def _range_lines(ranges: Iterable[ScanRange], skip: int) -> Iterator[bytes]:
@@ -162,113 +163,18 @@ def _range_lines(ranges: Iterable[ScanRange], skip: int) -> Iterator[bytes]:
                 "content_type": each.content_type,
                 "first_position": each.first_position,
                 "last_position": each.last_position,
+                "data_at": each.data_at,
+                "message_at": each.message_at,
+                "messages": each.messages,
+                "index_sum": each.sums[:8].hex(),
+                "sums": each.sums[8:].hex(),
+                "salt": salt_text(each.salt),
+                "pack_data_bytes": each.pack_data_bytes,
+                "pack_messages": each.pack_messages,
             }
         )
 
 
-async def _lines_in_thread(lines: Iterator[bytes]) -> AsyncIterator[bytes]:
-    """The lines in pieces, each made in a thread: the catalog is read meanwhile."""
-
-    def some() -> bytes:
-        found = [line for _, line in zip(range(_LINES), lines, strict=False)]
-        return b"\n".join([*found, b""]) if found else b""
-
-    while piece := await asyncio.to_thread(some):
-        yield piece
-
-
-def records(app: App, request: Request, slot: Slot, name: str) -> None:
-    """The hot rest of a scan: a line of JSON for each message, in the order of the log."""
-    asked = _asked(app, request, name)
-    check_cursor(app, asked.after)
-    # All of them now: the oldest may be gone before the first line is asked for.
-    batches = [
-        batch
-        for batch in app.shard.state.journal.after(asked.after)
-        if batch.position <= asked.until
-    ]
-    app.stream_answer(request, slot, _NDJSON, _record_lines(app, asked, batches))
-
-
-async def _record_lines(
-    app: App, asked: ScanRequest, batches: list[JournalBatch]
-) -> AsyncIterator[bytes]:
-    state = app.shard.state
-    skip = asked.prefix.index("/") + 1
-    examined = 0
-    for batch in batches:
-        lines: list[bytes] = []
-        for change in batch.changes():
-            examined += 1
-            if examined % _LINES == 0:
-                # Others have their turn, also where nothing concerns this bucket.
-                await asyncio.sleep(0)
-            name = name_of(state, change)
-            if change.length and name.startswith(asked.prefix):
-                lines += await _message_lines(app, change, name[skip:])
-        if lines:
-            yield b"\n".join([*lines, b""])
-
-
-async def _message_lines(app: App, change: Change, stream_id: str) -> list[bytes]:
-    """The messages of one append, but for those whose place a snapshot has taken."""
-    stream = app.shard.state.find_number(change.stream)
-    if stream is None or stream.gone:
-        return []
-    try:
-        start, whole = await _left_of(app, stream, change)
-    except (NotFoundError, GoneError):
-        # Deleted while it was read.
-        return []
-    if not whole:
-        return []
-    messages = whole[:-1].split(SEPARATOR) if stream.media == JSON else [whole]
-    extra = 1 if stream.media == JSON else 0
-    lines, at = [], start
-    for message in messages:
-        until = at + len(message) + extra
-        lines.append(
-            _encode(
-                {
-                    "stream_id": stream_id,
-                    "stream": change.stream,
-                    "offset": at,
-                    "next_offset": until,
-                    "timestamp_ms": change.at_ms,
-                    "position": change.position,
-                    "content_type": stream.meta.content_type,
-                    "payload": base64.b64encode(message).decode(),
-                }
-            )
-        )
-        at = until
-    return lines
-
-
-async def _left_of(app: App, stream: Stream, change: Change) -> tuple[int, bytes]:
-    """Where the bytes of an append start that are still the stream's, and these bytes."""
-    end = change.offset + change.length
-    while True:
-        start = at = max(change.offset, stream.earliest)
-        parts: list[bytes] = []
-        try:
-            while at < end:
-                at, data = await answer_of(partial(app.shard.reader.read, stream, at, end - at))
-                parts.append(data)
-        except OffsetGoneError:
-            # Trimmed while it was read: there may be less of it now.
-            continue
-        return start, b"".join(parts)
-
-
-def _asked(app: App, request: Request, name: str) -> ScanRequest:
-    query = parse_query(request.query)
-    find_bucket(app, name[:-1])
-    last = app.shard.state.journal.last
-    after = parse_cursor(query.get("after"), last)
-    until = parse_cursor(query.get("until", "now"), last)
-    if until > last:
-        raise InvalidRequestError("The cursor in 'until' is past the end of the log.")
-    if after > until:
-        raise InvalidRequestError("The cursor in 'after' is behind the one in 'until'.")
-    return ScanRequest(name[:-1], name + query.get("prefix", ""), after, until)
+def salt_text(salt: bytes) -> str:
+    """A pack's salt as its name has it: a number in hexadecimal digits."""
+    return f"{int.from_bytes(salt, 'little'):016x}"

@@ -10,6 +10,7 @@ from holdfast.errors import HoldfastError, InvalidRequestError, NotFoundError
 from holdfast.http.access.scopes import Need
 from holdfast.http.errors import answer_error
 from holdfast.http.health import JSON_FIELDS
+from holdfast.http.pack_routes import PACK_NAME, PACK_NAME_CHARACTERS_MAX
 from holdfast.http.routes import Resource, Route
 from holdfast.http.storage_stats import hot_cold_stats
 from holdfast.protocol.content import JSON, media_type
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
     from holdfast.storage.commands import Command
 
 Asked = TypeVar("Asked")
-PackName = Annotated[str, msgspec.Meta(pattern=r"\Apacks/[0-9A-Za-z._-]+\.pack\Z", max_length=200)]
+PackName = Annotated[str, msgspec.Meta(pattern=PACK_NAME, max_length=PACK_NAME_CHARACTERS_MAX)]
 PackNames = Annotated[list[PackName], msgspec.Meta(max_length=1000)]
 
 

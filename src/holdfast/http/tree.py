@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from holdfast.http import health, storage_routes, subscription_routes
+from holdfast.http import health, pack_routes, storage_routes, subscription_routes
 from holdfast.http.access.scopes import Need
 from holdfast.http.append import append
 from holdfast.http.bootstrap import bootstrap
@@ -14,7 +14,9 @@ from holdfast.http.create import create
 from holdfast.http.openapi import serving
 from holdfast.http.read import read
 from holdfast.http.routes import Resource, Route, Tree
-from holdfast.http.scan import records, scan, scan_ranges
+from holdfast.http.scan import scan, scan_ranges
+from holdfast.http.scan_records import records
+from holdfast.http.scan_until import scan_until
 from holdfast.http.snapshots import (
     delete_snapshot,
     latest_snapshot,
@@ -60,7 +62,7 @@ def _reading(route: Route) -> Resource:
 
 
 TREE: Final = Tree(
-    health.RESOURCES | storage_routes.RESOURCES | serving.RESOURCES,
+    health.RESOURCES | storage_routes.RESOURCES | pack_routes.RESOURCES | serving.RESOURCES,
     STREAM,
     BUCKET,
     {
@@ -73,6 +75,7 @@ TREE: Final = Tree(
         ),
         b"scan": _reading(Route(scan, "scan", need=Need.READ, lists=True)),
         b"scan/ranges": _reading(Route(scan_ranges, "scan", need=Need.READ, lists=True)),
+        b"scan/until": _reading(Route(scan_until, "scan", need=Need.READ, lists=True)),
         b"records": _reading(Route(records, "scan", need=Need.READ, lists=True)),
     },
     {

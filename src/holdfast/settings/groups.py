@@ -16,6 +16,7 @@ from urllib.parse import urlsplit
 
 from msgspec import Meta
 
+from holdfast.protocol.store_urls import clean_endpoint, clean_store
 from holdfast.settings.access_groups import AccessSettings, LimitSettings
 from holdfast.settings.declare import Count, Seconds, setting
 from holdfast.settings.webhook_groups import WebhookSettings
@@ -45,36 +46,6 @@ def _clean_public_url(text: str) -> str:
     absolute = url.scheme in {"http", "https"} and url.hostname
     if text and (not absolute or url.query or url.fragment or re.search(r"\s", text)):
         raise ValueError("expected an absolute URL such as https://streams.example.com/prefix")
-    return text.rstrip("/")
-
-
-def _clean_store(text: str) -> str:
-    """Accept a path, or a URL with a scheme we know and nothing secret in it."""
-    if re.match(r"[A-Za-z][A-Za-z0-9+.-]*:", text) is None:
-        return text
-    url = urlsplit(text)
-    if url.scheme == "file" and url.netloc in {"", "localhost"} and url.path.startswith("/"):
-        return text
-    plain = re.fullmatch(r"(s3|gs|az)://[\w.-]+(/[^?#\s]*)?", text, re.ASCII)
-    if plain is None or re.search(r"/\.{0,2}/", f"{url.path.rstrip('/')}/"):
-        raise ValueError(
-            "expected a path, file:///path, s3://bucket/prefix, gs://bucket/prefix "
-            "or az://container/prefix"
-        )
-    return text.rstrip("/")
-
-
-def clean_endpoint(text: str) -> str:
-    """Accept the address of an S3 server, or nothing."""
-    if not text:
-        return text
-    try:
-        url = urlsplit(text)
-        good = url.scheme in {"http", "https"} and bool(url.hostname) and url.port != 0
-    except ValueError:  # a port that is none
-        good = False
-    if not good or not re.fullmatch(r"https?://[\w.:\[\]-]+(/[\w./-]*)?", text, re.ASCII):
-        raise ValueError("expected http://HOST[:PORT] or https://HOST[:PORT]")
     return text.rstrip("/")
 
 
@@ -216,7 +187,7 @@ class StorageSettings:
         "",
         "Object store for packs: `s3://bucket/prefix`, `gs://bucket/prefix`, "
         "`az://container/prefix`, or a directory. Empty is `objects` in the data directory.",
-        clean=_clean_store,
+        clean=clean_store,
     )
     s3_endpoint: str = setting(
         "",

@@ -30,6 +30,7 @@ from holdfast.errors import (
     SettingsError,
 )
 from holdfast.failpoints import failpoint
+from holdfast.objects.marker import store_owner
 from holdfast.storage.catalog import Catalog
 from holdfast.storage.catalog_copy import CopiedCatalog, copy_catalog, upload
 from holdfast.storage.catalog_writer import CatalogWriter
@@ -47,7 +48,6 @@ from holdfast.storage.manifest import (
     write_manifest,
 )
 from holdfast.storage.object_copy import copy_objects, missing_objects
-from holdfast.storage.open_objects import store_owner
 from holdfast.storage.pack_copy import verified_pieces
 from holdfast.storage.snapshot_bodies import copied_pieces
 from holdfast.storage.snapshot_store import SNAPSHOTS_PREFIX
@@ -57,7 +57,7 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from holdfast.clock import Clock
-    from holdfast.storage.objects import ObjectStore
+    from holdfast.objects.store import ObjectStore
 
     Advance = Callable[[int], object]
 

@@ -16,8 +16,8 @@ from holdfast.storage.counters import ColdCounters
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from holdfast.objects.store import RangeReader
     from holdfast.storage.catalog import Located
-    from holdfast.storage.objects import RangeReader
 
     # A block's bytes, or the offsets at which an extent's messages end.
     Part = memoryview | array[int]
@@ -139,6 +139,12 @@ class Blocks:
                 self._waiting[key] = []
                 missing.append(number)
         self._fetch_runs(extent, missing)
+
+    def read_raw(
+        self, pack: str, at: int, size: int, done: Callable[[bytes | HoldfastError], None]
+    ) -> None:
+        """Bytes of a pack as they are, neither verified nor kept, in turn with the others."""
+        self._fetch(pack, at, size, done)
 
     def _fetch_runs(self, extent: Located, numbers: list[int]) -> None:
         run: list[int] = []

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import sqlite3
-from contextlib import closing
 from sys import intern
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from holdfast.format.packs import HEADER_BYTES, padded
 from holdfast.format.rows import StreamRow
+from holdfast.storage.catalog_scan import CatalogScan, Scanned, ScanRange, after_prefix
 from holdfast.storage.catalog_schema import damaged, decoded_row, open_for_reading
 
 if TYPE_CHECKING:
@@ -20,24 +20,6 @@ _EXTENTS: Final = (
     "extents.data_at, extents.message_at, extents.messages, extents.sums "
     "FROM extents JOIN packs ON packs.id = extents.pack "
 )
-_SCANNED: Final = (
-    "SELECT name, row FROM streams "
-    "WHERE name >= ?1 AND name > ?2 AND name < ?3 AND name <= ?4 ORDER BY name LIMIT ?5"
-)
-_SCAN: Final = (
-    "SELECT streams.number, streams.name, packs.name, extents.start, extents.length, "
-    "extents.first_position, extents.last_position FROM streams "
-    "JOIN extents ON extents.stream = streams.number "
-    "JOIN packs ON packs.id = extents.pack "
-    "WHERE streams.name >= ? AND streams.name <= ? "
-    "AND extents.last_position > ? AND extents.first_position <= ? "
-    "ORDER BY streams.name, extents.start"
-)
-# Streams that a scan looks at in one step.
-_SCAN_STREAMS: Final = 500
-_LAST_CHARACTER: Final = chr(0x10FFFF)
-_FIRST_SURROGATE: Final = 0xD800
-_BEHIND_SURROGATES: Final = 0xE000
 
 
 class Located(NamedTuple):
@@ -76,21 +58,6 @@ class Due(NamedTuple):
 
     deadline_ms: int
     number: int
-
-
-class ScanRange(NamedTuple):
-    """Records of one stream in one pack: what a scan plan is made of."""
-
-    stream: int
-    name: str
-    pack: str
-    start: int
-    length: int
-    first_position: int
-    last_position: int
-    # Bytes before this are not the stream's any more.
-    earliest: int = 0
-    content_type: str = ""
 
 
 class Catalog:
@@ -137,7 +104,7 @@ class Catalog:
         rows = self._all(
             "SELECT row FROM streams WHERE name >= ? AND name > ? AND name < ? "
             "ORDER BY name LIMIT ?",
-            (prefix, after, _after_prefix(prefix), limit),
+            (prefix, after, after_prefix(prefix), limit),
         )
         return [decoded_row(self.path, row) for (row,) in rows]
 
@@ -170,8 +137,22 @@ class Catalog:
         )
         return Totals(self.flushed, self.fact("streams"), self.fact("stored_bytes"), *packs)
 
+    def is_used(self, pack: str) -> bool:
+        """Whether a pack of this name is in use."""
+        return (
+            self._one("SELECT 1 FROM packs WHERE name = ? AND retired_ms IS NULL", (pack,))
+            is not None
+        )
+
     def scan(
-        self, prefix: str, after: int, until: int, first: str = "", last: str | None = None
+        self,
+        prefix: str,
+        after: int,
+        until: int,
+        first: str = "",
+        last: str | None = None,
+        *,
+        also_gone: bool = False,
     ) -> Iterator[ScanRange]:
         """Where the records of streams with this prefix lie whose positions are in (after, until].
 
@@ -179,50 +160,15 @@ class Catalog:
 
         Packs outside the range are never looked at, and streams come by name. A range may hold
         records outside (after, until] as well: the pack's message index has every position. What
-        is kept for forks only is left out.
+        is kept for forks only is left out, unless it is asked for.
         """
-        after_name = ""
-        # Any blob sorts behind all text.
-        bounds = max(prefix, first), _after_prefix(prefix), b"" if last is None else last
-        # A query that is under way would hold back what every other call on this connection sees,
-        # and a reader that takes long would keep SQLite's log from ever being shortened.
-        with closing(open_for_reading(self.path)) as connection:
-            while True:
-                rows, ranges = self._scanned(connection, bounds, after_name, after, until)
-                for found in ranges:
-                    row = rows.get(found[0])
-                    # Some of it may be there for forks only.
-                    if row is not None and not row.deleted and found[3] + found[4] > row.earliest:
-                        yield ScanRange(*found)._replace(
-                            earliest=row.earliest, content_type=row.meta.content_type
-                        )
-                if len(rows) < _SCAN_STREAMS:
-                    return
-                after_name = next(reversed(rows.values())).meta.name
+        for found in self.scanning(Scanned(prefix, after, until, first, last)).ranges():
+            if also_gone or not found.gone:
+                yield found
 
-    def _scanned(
-        self,
-        connection: sqlite3.Connection,
-        bounds: tuple[str, str | bytes, str | bytes],
-        after_name: str,
-        after: int,
-        until: int,
-    ) -> tuple[dict[int, StreamRow], list[Any]]:
-        """Some streams in the order of their names, and all their ranges as of one moment."""
-        least, beyond, last = bounds
-        try:
-            values = (least, after_name, beyond, last, _SCAN_STREAMS)
-            found = [
-                decoded_row(self.path, row)
-                for _, row in connection.execute(_SCANNED, values).fetchall()
-            ]
-            if not found:
-                return {}, []
-            names = found[0].meta.name, found[-1].meta.name
-            ranges = connection.execute(_SCAN, (*names, after, until)).fetchall()
-        except sqlite3.Error as error:
-            raise damaged(self.path, error) from error
-        return {row.number: row for row in found}, ranges
+    def scanning(self, scanned: Scanned) -> CatalogScan:
+        """A scan of the catalog, for a thread."""
+        return CatalogScan(self.path, scanned)
 
     def _one(self, statement: str, values: Sequence[object] = ()) -> Any:
         try:
@@ -235,18 +181,6 @@ class Catalog:
             return self._connection.execute(statement, values).fetchall()
         except sqlite3.Error as error:
             raise damaged(self.path, error) from error
-
-
-def _after_prefix(prefix: str) -> str | bytes:
-    """The first value that sorts behind everything with this prefix.
-
-    Text sorts by code point, which is the order of its UTF-8 too, and any blob behind all text.
-    """
-    shorter = prefix.rstrip(_LAST_CHARACTER)
-    if not shorter:
-        return b""
-    code = ord(shorter[-1]) + 1
-    return shorter[:-1] + chr(_BEHIND_SURROGATES if code == _FIRST_SURROGATE else code)
 
 
 def _located(row: tuple[Any, ...]) -> Located:

@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
+    from holdfast.objects.store import ObjectStore
     from holdfast.storage.manifest import CopiedSegment
-    from holdfast.storage.objects import ObjectStore
 
     Advance = Callable[[int], object]
 

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from holdfast.allocator import give_freed_memory_back
 from holdfast.clock import SystemClock
 from holdfast.errors import HoldfastError, SwapRefusedError
+from holdfast.objects.pack_merge import Merge
 from holdfast.storage.catalog_writer import CatalogWriter, NewPack
 from holdfast.storage.commands import (
     HEARTBEAT_S,
@@ -37,7 +38,6 @@ from holdfast.storage.commands import (
     framed,
     read_frame,
 )
-from holdfast.storage.merge import Merge
 from holdfast.storage.open_objects import open_objects, take_ownership
 from holdfast.storage.worker import StorageWorker
 

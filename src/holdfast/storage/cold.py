@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from array import array
     from collections.abc import Callable
 
+    from holdfast.objects.store import RangeReader
     from holdfast.storage.catalog import Catalog, Located
-    from holdfast.storage.objects import RangeReader
 
     Reply = Callable[["ColdBytes | HoldfastError"], None]
 

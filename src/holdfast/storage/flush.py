@@ -18,19 +18,20 @@ import msgspec
 
 from holdfast.errors import HoldfastError, LogCorruptError
 from holdfast.failpoints import failpoint
-from holdfast.format.pack_builder import PackBuilder
+from holdfast.format.pack_builder import PackBuilder, pack_name
 from holdfast.format.packs import PackMeta
 from holdfast.format.rows import encode_row
 from holdfast.format.segments import decode_header, iter_batches
 from holdfast.storage.catalog_writer import NewPack, row_change
 from holdfast.storage.gather import Gather, Share
+from holdfast.storage.new_packs import new_pack
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from holdfast.clock import Clock
+    from holdfast.objects.store import ObjectStore
     from holdfast.storage.catalog_writer import CatalogWriter
-    from holdfast.storage.objects import ObjectStore
 
 RANGE_BYTES_MAX: Final = 64 * 1024 * 1024
 # A stream with more bytes than this in one range gets a pack of its own.
@@ -167,30 +168,6 @@ class Flush:
             last_ms=gather.last_ms,
             now_ms=self._clock.now_ms(),
         )
-
-
-def pack_name(after: int, through: int, salt: int) -> str:
-    """The name of a new pack: its range of the log, and what tells attempts apart."""
-    return f"packs/{after:016x}-{through:016x}-{salt:016x}.pack"
-
-
-def new_pack(
-    name: str, size_bytes: int, builder: PackBuilder, meta: PackMeta, rows: int
-) -> NewPack:
-    """A built and uploaded pack as the catalog takes it."""
-    return NewPack(
-        name,
-        size_bytes,
-        builder.data_bytes,
-        sum(extent.messages for extent in builder.extents),
-        rows,
-        meta.has_delta,
-        builder.after,
-        builder.through,
-        builder.salt,
-        meta.created_ms,
-        builder.extents,
-    )
 
 
 def _encoded_rows(gather: Gather) -> Iterator[tuple[int, bytes]]:

@@ -21,8 +21,8 @@ from holdfast.storage.snapshot_garbage import (
 from holdfast.storage.swap import swap
 
 if TYPE_CHECKING:
+    from holdfast.objects.store import ObjectStore
     from holdfast.storage.catalog_writer import CatalogWriter
-    from holdfast.storage.objects import ObjectStore
 
 _log = logging.getLogger(__name__)
 PACKS_PREFIX: Final = "packs/"

@@ -18,13 +18,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from holdfast.errors import HoldfastError, ObjectMissingError, PackCorruptError
+from holdfast.objects.pack_reader import Pack
 from holdfast.storage.garbage import PACKS_PREFIX
-from holdfast.storage.pack_reader import Pack
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Sequence
 
-    from holdfast.storage.objects import ObjectStore
+    from holdfast.objects.store import ObjectStore
 
 
 class SoundPack(NamedTuple):

@@ -23,7 +23,7 @@ from holdfast.errors import HoldfastError, ObjectMissingError, UnknownFormatErro
 if TYPE_CHECKING:
     from holdfast.clock import Clock
     from holdfast.format.records import Snapshot
-    from holdfast.storage.objects import ObjectStore
+    from holdfast.objects.store import ObjectStore
 
 FORMAT_VERSION: Final = 1
 BACKUPS_PREFIX: Final = "backups/"

@@ -1,179 +1,19 @@
-"""Merging: several packs become one, with every stream's bytes in one place again.
-
-Reads the sources' live extents in the order of the streams and writes them to a new pack as they
-come, in bounded memory. Nothing is in use until the swap, which is a transaction of the catalog's
-writer; so this may run in a thread beside flushes, and a crash leaves an orphan object at most.
-"""
+"""Merging in the server: what is written is handed on as the catalog takes it."""
 
 from __future__ import annotations
 
-from itertools import groupby
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING
 
-from holdfast.failpoints import failpoint
-from holdfast.format.pack_builder import Messages, PackBuilder
-from holdfast.format.packs import EXTENT_BYTES_MAX, Extent, PackMeta
-from holdfast.format.records import INDEX_BITS
-from holdfast.storage.flush import new_pack, pack_name
-from holdfast.storage.pack_reader import Pack, SequentialReader, verified
+from holdfast.objects.pack_merge import merge_packs
+from holdfast.storage.new_packs import new_pack
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
     from holdfast.clock import Clock
-    from holdfast.storage.catalog_writer import NewPack, PackRow
-    from holdfast.storage.objects import ObjectStore
-
-_PART_BYTES: Final = 8 * 1024 * 1024
-
-
-class Merge(NamedTuple):
-    """What is to be merged, as the catalog had it when the merge was planned."""
-
-    sources: list[PackRow]
-    # Live extents by stream and start, each with the index of its source.
-    extents: list[tuple[int, Extent]]
-    # Packs that the sources superseded and whose objects are still there.
-    superseded: list[str]
-    # Packs without a delta that are in use for the same range of the log. A source may not name
-    # them all: one may have taken the place of another that it names.
-    companions: frozenset[str]
-    # Where the bytes that are needed start, of streams that a snapshot has trimmed.
-    starts: dict[int, int]
-
-
-class _Source:
-    """A pack that is being merged."""
-
-    def __init__(self, store: ObjectStore, row: PackRow) -> None:
-        self.pack = Pack(store, row.name, row.size_bytes)
-        self.index = self.pack.index()
-        self._reader = SequentialReader(store, row.name, self.pack.footer.data_end)
-
-    def data(self, extent: Extent) -> bytes:
-        """The verified bytes of an extent."""
-        data = self._reader.read(extent.data_at, extent.length)
-        return verified(self.pack.name, self.pack.footer.salt, extent, data)
-
-    def messages(self, extent: Extent) -> Messages:
-        """The message index of an extent."""
-        return self.index.part(extent.message_at, extent.message_at + extent.messages)
+    from holdfast.objects.pack_merge import Merge
+    from holdfast.objects.store import ObjectStore
+    from holdfast.storage.catalog_writer import NewPack
 
 
 def merge(store: ObjectStore, clock: Clock, plan: Merge) -> NewPack:
     """Write the merged pack; it is in the store and durable, but not in use."""
-    failpoint("merge.started")
-    sources = [_Source(store, row) for row in plan.sources]
-    after, through = plan.sources[0].after, plan.sources[-1].through
-    builder = PackBuilder(clock.random_u64(), after, through)
-    name = pack_name(after, through, builder.salt)
-    delta = _composed(sources, after)
-    meta = PackMeta(
-        clock.now_ms(),
-        has_delta=True,
-        supersedes=[*(row.name for row in plan.sources), *plan.superseded],
-        companions=sorted(plan.companions),
-        removed=delta.removed,
-        documents=delta.documents,
-        last_ms=delta.last_ms,
-    )
-    size = 0
-
-    def parts() -> Iterator[bytes]:
-        nonlocal size
-        for part in _gathered(_contents(builder, sources, plan)):
-            size += len(part)
-            yield part
-            failpoint("merge.uploading")
-        for part in builder.finish(meta, delta.rows):
-            size += len(part)
-            yield part
-
-    store.put_parts(name, parts())
-    failpoint("merge.uploaded")
-    return new_pack(name, size, builder, meta, len(delta.rows))
-
-
-def _contents(builder: PackBuilder, sources: list[_Source], plan: Merge) -> Iterator[bytes]:
-    """The header, then each stream's runs of adjacent extents."""
-    yield builder.header()
-    for run in _runs(plan.extents):
-        data = b"".join(sources[source].data(extent) for source, extent in run)
-        messages = Messages()
-        for source, extent in run:
-            messages.extend(sources[source].messages(extent))
-        stream, start = run[0][1].stream, run[0][1].start
-        count, size = _dead(messages, plan.starts.get(stream, 0) - start)
-        if count:
-            data, messages = data[size:], messages.part(count, len(messages))
-        builder.add(stream, start + size, data, messages)
-        yield data
-
-
-def _dead(messages: Messages, needed: int) -> tuple[int, int]:
-    """How many messages end before the first byte that is needed, and how many bytes they are."""
-    count = size = 0
-    if needed > 0:
-        for length in messages.lengths:
-            if size + length > needed:
-                break
-            count, size = count + 1, size + length
-    assert count < len(messages), "an extent in use holds something that is needed"
-    return count, size
-
-
-def _runs(extents: Sequence[tuple[int, Extent]]) -> Iterator[list[tuple[int, Extent]]]:
-    """Adjacent extents of one stream, as many as together make one new extent."""
-    for _, of_stream in groupby(extents, key=lambda each: each[1].stream):
-        run: list[tuple[int, Extent]] = []
-        size = 0
-        for source, extent in of_stream:
-            if run and (run[-1][1].end != extent.start or size + extent.length > EXTENT_BYTES_MAX):
-                yield run
-                run, size = [], 0
-            run.append((source, extent))
-            size += extent.length
-        yield run
-
-
-def _gathered(parts: Iterator[bytes]) -> Iterator[bytes]:
-    """The same bytes in pieces of a useful size."""
-    held: list[bytes] = []
-    size = 0
-    for part in parts:
-        held.append(part)
-        size += len(part)
-        if size >= _PART_BYTES:
-            yield b"".join(held)
-            held, size = [], 0
-    yield b"".join(held)
-
-
-class _Composed(NamedTuple):
-    """The deltas of neighbours as one."""
-
-    rows: list[tuple[int, bytes]]
-    removed: list[int]
-    documents: dict[str, bytes | None]
-    last_ms: int
-
-
-def _composed(sources: list[_Source], after: int) -> _Composed:
-    """The last row of each stream, who is gone, and the last of each document."""
-    rows: dict[int, bytes] = {}
-    removed: list[int] = []
-    documents: dict[str, bytes | None] = {}
-    last_ms = 0
-    for source in sources:
-        delta = source.pack.delta()
-        rows.update(delta.items())
-        documents.update(delta.meta.documents)
-        last_ms = max(last_ms, delta.meta.last_ms)
-        for number in delta.meta.removed:
-            rows.pop(number, None)
-            # A stream that was born in the merged range is unknown to anything before it.
-            if number >> INDEX_BITS <= after:
-                removed.append(number)
-    # Before the first position there was nothing that could be gone.
-    kept = {key: value for key, value in documents.items() if after or value is not None}
-    return _Composed(sorted(rows.items()), removed, kept, last_ms)
+    return new_pack(*merge_packs(store, clock, plan))

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final, Protocol, TypeVar
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from holdfast.storage.objects import ObjectStore
+    from holdfast.objects.store import ObjectStore
 
     Advance = Callable[[int], object]
 

@@ -1,54 +1,42 @@
-"""Open the object store that the settings name, find out at start whether it works, and claim it.
-
-`s3://` takes the settings that start with `s3_`, and for those that are empty the `AWS_*`
-variables. `gs://` and `az://` are left to obstore, which reads `GOOGLE_APPLICATION_CREDENTIALS`
-(or `GOOGLE_SERVICE_ACCOUNT`), and `AZURE_STORAGE_ACCOUNT_NAME` with `AZURE_STORAGE_ACCOUNT_KEY`,
-`AZURE_STORAGE_SAS_KEY`, or `AZURE_CLIENT_ID`, `AZURE_CLIENT_SECRET` and `AZURE_TENANT_ID`.
-"""
+"""The object store that the settings name: opened, tried at start, and claimed."""
 
 from __future__ import annotations
 
-import os
-from pathlib import Path
 from typing import TYPE_CHECKING, Final
-from urllib.parse import unquote, urlsplit
 
-import msgspec
-from obstore.exceptions import BaseError
-
-from holdfast.errors import ObjectMissingError, SettingsError, StoreError, UnknownFormatError
-from holdfast.storage.buckets import bucket_connection
-from holdfast.storage.directory_objects import DirectoryObjects, PooledRanges
-from holdfast.storage.obstore_errors import credential_advice, explained
-from holdfast.storage.obstore_objects import PROBING, AsyncRanges, ObstoreObjects
+from holdfast.errors import ObjectMissingError, SettingsError, StoreError
+from holdfast.objects.marker import MARKER, encode_marker, read_marker, store_owner
+from holdfast.objects.obstore_objects import PROBING, ObstoreObjects
+from holdfast.objects.opening import open_range_reader, open_store
+from holdfast.objects.place import StorePlace
 from holdfast.storage.snapshot_store import PART_BYTES
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
+    from holdfast.objects.store import ObjectStore, RangeReader
     from holdfast.settings import StorageSettings
     from holdfast.storage.catalog_writer import CatalogWriter
-    from holdfast.storage.objects import ObjectStore, RangeReader
 
-MARKER: Final = "holdfast-store.json"
-FORMAT_VERSION: Final = 1
 _PROBE: Final = "holdfast-probe"
 
 
-class _Marker(msgspec.Struct):
-    """What the marker says. Later formats may add to it, so other fields are passed over."""
-
-    format: int
-    id: str = ""
+def store_place(storage: StorageSettings, default_directory: Path) -> StorePlace:
+    """Where the settings say that packs are, or the directory if they do not say."""
+    return StorePlace(
+        url=storage.store or default_directory.absolute().as_uri(),
+        endpoint=storage.s3_endpoint,
+        region=storage.s3_region,
+        addressing=storage.s3_addressing,
+        access_key_id=storage.s3_access_key_id,
+        secret_access_key=storage.s3_secret_access_key,
+        session_token=storage.s3_session_token,
+    )
 
 
 def open_objects(storage: StorageSettings, default_directory: Path) -> ObjectStore:
     """The store for packs. Nothing is asked of it or written to it yet."""
-    directory = _directory(storage, default_directory)
-    if directory is not None:
-        return DirectoryObjects(directory)
-    try:
-        return ObstoreObjects(storage.store, bucket_connection(storage, os.environ))
-    except (BaseError, OSError) as error:
-        raise _unusable(error, storage.store) from None
+    return open_store(store_place(storage, default_directory))
 
 
 def open_uploads(storage: StorageSettings, default_directory: Path) -> ObjectStore:
@@ -59,13 +47,7 @@ def open_uploads(storage: StorageSettings, default_directory: Path) -> ObjectSto
 
 def open_ranges(storage: StorageSettings, default_directory: Path) -> RangeReader:
     """The same store for reads on the event loop."""
-    directory = _directory(storage, default_directory)
-    if directory is not None:
-        return PooledRanges(DirectoryObjects(directory))
-    try:
-        return AsyncRanges(storage.store, bucket_connection(storage, os.environ))
-    except (BaseError, OSError) as error:
-        raise _unusable(error, storage.store) from None
+    return open_range_reader(store_place(storage, default_directory))
 
 
 def probe(store: ObjectStore) -> None:
@@ -89,31 +71,11 @@ def probe(store: ObjectStore) -> None:
 def claim(store: ObjectStore, identity: str) -> str:
     """Mark an unmarked store as the one of `identity`; whose store it is in any case."""
     try:
-        text = store.read(MARKER)
+        return read_marker(store)
     except ObjectMissingError:
-        store.create(MARKER, msgspec.json.encode(_Marker(FORMAT_VERSION, identity)))
+        store.create(MARKER, encode_marker(identity))
         # Read again: another server may have been faster.
-        text = store.read(MARKER)
-    try:
-        marker = msgspec.json.decode(text, type=_Marker)
-    except msgspec.DecodeError:
-        marker = _Marker(0)
-    if marker.format > FORMAT_VERSION:
-        raise UnknownFormatError(
-            f"{store.url} is in format {marker.format}; this version knows {FORMAT_VERSION}."
-        )
-    if marker.format != FORMAT_VERSION or not marker.id:
-        raise UnknownFormatError(f"{MARKER} in {store.url} is not a marker of Holdfast.")
-    return marker.id
-
-
-def store_owner(store: ObjectStore) -> str:
-    """The mark of a store that packs are flushed to; empty if it has none."""
-    try:
-        store.size(MARKER)
-    except ObjectMissingError:
-        return ""
-    return claim(store, "")
+        return read_marker(store)
 
 
 def take_ownership(catalog: CatalogWriter, store: ObjectStore, new_identity: str) -> None:
@@ -143,18 +105,3 @@ def take_ownership(catalog: CatalogWriter, store: ObjectStore, new_identity: str
         known = new_identity
     if claim(store, known) != known:
         raise SettingsError(f"The object store {store.url} was just claimed by another server.")
-
-
-def _directory(storage: StorageSettings, default: Path) -> Path | None:
-    """The directory that the setting names, or None if it names a bucket."""
-    if not storage.store:
-        return default
-    if storage.store.startswith("file:"):
-        return Path(unquote(urlsplit(storage.store).path))
-    return None if "://" in storage.store else Path(storage.store).expanduser()
-
-
-def _unusable(error: Exception, url: str) -> SettingsError:
-    """What cannot even be opened lacks a part of its credentials."""
-    words = explained(error, url, "").message
-    return SettingsError(f"{words} {credential_advice(url)}")

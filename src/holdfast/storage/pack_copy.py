@@ -13,14 +13,14 @@ from xxhash import xxh3_64
 
 from holdfast.errors import PackCorruptError
 from holdfast.format.packs import PackFormatError, checksum, encode_footer
+from holdfast.objects.pack_reader import Pack, naming
 from holdfast.storage.object_copy import PIECE_BYTES
-from holdfast.storage.pack_reader import Pack, naming
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from holdfast.objects.store import ObjectStore
     from holdfast.storage.manifest import CopiedPack
-    from holdfast.storage.objects import ObjectStore
 
 
 class _Region(NamedTuple):

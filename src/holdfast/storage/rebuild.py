@@ -19,6 +19,8 @@ from typing import TYPE_CHECKING, Final
 from holdfast.errors import CatalogError
 from holdfast.failpoints import failpoint
 from holdfast.format.rows import decode_row
+from holdfast.objects.marker import store_owner
+from holdfast.objects.pack_reader import Pack
 from holdfast.storage.bucket_sums import complete
 from holdfast.storage.catalog_check import check_streams
 from holdfast.storage.catalog_schema import open_for_reading
@@ -31,16 +33,15 @@ from holdfast.storage.catalog_writer import (
     row_change,
 )
 from holdfast.storage.findings import Findings
-from holdfast.storage.open_objects import store_owner
-from holdfast.storage.pack_reader import Pack
+from holdfast.storage.new_packs import found_pack
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
     from holdfast.format.packs import Delta
+    from holdfast.objects.store import ObjectStore
     from holdfast.storage.live_packs import LivePacks, SoundPack
-    from holdfast.storage.objects import ObjectStore
 
 # What SQLite keeps beside a catalog.
 _WAL: Final = "-wal"
@@ -94,7 +95,7 @@ def build(store: ObjectStore, live: LivePacks, path: Path, now_ms: int) -> None:
 
 def _insert(catalog: CatalogWriter, pack: Pack, delta: Delta | None) -> None:
     """Put a pack into use with all of its extents, and apply its delta."""
-    new = pack.as_new()
+    new = found_pack(pack)
     with catalog.transaction() as connection:
         try:
             insert_pack(connection, new, new.extents)
@@ -129,7 +130,7 @@ def _insert_retired(
     catalog: CatalogWriter, store: ObjectStore, pack: SoundPack, by: str, now_ms: int
 ) -> None:
     """Enter a superseded pack as out of use since now, for garbage collection to find."""
-    new = Pack(store, pack.name, pack.size_bytes).as_new()
+    new = found_pack(Pack(store, pack.name, pack.size_bytes))
     with catalog.transaction() as connection:
         number = insert_pack(connection, new, ())
         connection.execute(

@@ -17,11 +17,12 @@ from typing import TYPE_CHECKING, Final
 
 from holdfast.errors import SettingsError
 from holdfast.failpoints import failpoint
+from holdfast.objects.marker import store_owner
 from holdfast.storage.catalog_copy import adopt_catalog, download
 from holdfast.storage.garbage import PACKS_PREFIX
 from holdfast.storage.manifest import BACKUPS_PREFIX
 from holdfast.storage.object_copy import copy_objects, missing_objects
-from holdfast.storage.open_objects import claim, store_owner
+from holdfast.storage.open_objects import claim
 from holdfast.storage.pack_copy import verified_pieces
 from holdfast.storage.snapshot_bodies import copied_pieces
 from holdfast.storage.snapshot_store import SNAPSHOTS_PREFIX
@@ -30,8 +31,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
+    from holdfast.objects.store import ObjectStore
     from holdfast.storage.manifest import CopiedObject, CopiedPack, Manifest
-    from holdfast.storage.objects import ObjectStore
 
     Advance = Callable[[int], object]
 

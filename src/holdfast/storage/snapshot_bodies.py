@@ -12,8 +12,8 @@ from holdfast.storage.object_copy import PIECE_BYTES
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from holdfast.objects.store import ObjectStore
     from holdfast.storage.manifest import CopiedObject
-    from holdfast.storage.objects import ObjectStore
 
 
 def verified_body(store: ObjectStore, name: str, size_bytes: int, checksum: int) -> Iterator[bytes]:

@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from holdfast.format.records import Snapshot
+    from holdfast.objects.store import ObjectInfo, ObjectStore
     from holdfast.storage.findings import Findings
-    from holdfast.storage.objects import ObjectInfo, ObjectStore
 
 SNAPSHOTS: Final = SNAPSHOTS_PREFIX.rstrip("/")
 

@@ -24,8 +24,8 @@ from holdfast.storage.snapshot_store import SNAPSHOTS_PREFIX
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from holdfast.objects.store import ObjectInfo, ObjectStore
     from holdfast.storage.catalog_writer import CatalogWriter
-    from holdfast.storage.objects import ObjectInfo, ObjectStore
 
 _log = logging.getLogger(__name__)
 # Bodies looked at and removed in one collection, so that a flush does not wait for long.

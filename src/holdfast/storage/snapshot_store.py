@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from holdfast.clock import Clock
     from holdfast.format.records import Snapshot
-    from holdfast.storage.objects import ObjectStore, RangeReader
+    from holdfast.objects.store import ObjectStore, RangeReader
 
 _log = logging.getLogger(__name__)
 SNAPSHOTS_PREFIX: Final = "snapshots/"

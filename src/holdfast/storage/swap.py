@@ -19,17 +19,18 @@ from holdfast.errors import (
 )
 from holdfast.failpoints import failpoint
 from holdfast.format.packs import Extent
+from holdfast.objects.pack_merge import Merge, SourcePack
+from holdfast.objects.pack_reader import Pack
 from holdfast.protocol.offsets import OFFSET_MAX
 from holdfast.storage.catalog_writer import PackRow, add_to_fact, insert_pack
-from holdfast.storage.merge import Merge
-from holdfast.storage.pack_reader import Pack
+from holdfast.storage.new_packs import found_pack
 
 if TYPE_CHECKING:
     import sqlite3
     from collections.abc import Iterable, Sequence
 
+    from holdfast.objects.store import ObjectStore
     from holdfast.storage.catalog_writer import CatalogWriter, NewPack
-    from holdfast.storage.objects import ObjectStore
 
     Ranges = dict[int, list[tuple[int, int]]]
 
@@ -54,7 +55,7 @@ def plan_merge(catalog: CatalogWriter, sources: list[PackRow]) -> Merge:
         (sources[-1].through, sources[0].after),
     )
     return Merge(
-        sources,
+        [SourcePack(row.name, row.size_bytes, row.after, row.through) for row in sources],
         extents,
         [row.name for row in superseded],
         frozenset(row.name for row in companions),
@@ -109,7 +110,7 @@ def verified_packs(store: ObjectStore, names: Iterable[str]) -> list[NewPack]:
             pack = Pack(store, name)
             for _ in pack.verify():
                 pass
-            packs.append(pack.as_new())
+            packs.append(found_pack(pack))
         except (ObjectMissingError, PackCorruptError, UnknownFormatError) as error:
             # The job's fault, not the store's: what is in use is as good as ever.
             raise SwapRefusedError(error.message) from None

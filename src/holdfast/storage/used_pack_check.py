@@ -8,21 +8,21 @@ import msgspec
 
 from holdfast.errors import ObjectMissingError, PackCorruptError
 from holdfast.format.rows import decode_row
+from holdfast.objects.pack_reader import Pack
 from holdfast.protocol.content import JSON, media_type
 from holdfast.protocol.json_mode import SEPARATOR
 from holdfast.storage.catalog_check import CATALOG
 from holdfast.storage.delta_check import DeltaCheck
 from holdfast.storage.live_packs import what_is_wrong
-from holdfast.storage.pack_reader import Pack
 
 if TYPE_CHECKING:
     import sqlite3
     from collections.abc import Callable
 
     from holdfast.format.packs import Extent
+    from holdfast.objects.store import ObjectStore
     from holdfast.storage.catalog_writer import PackRow
     from holdfast.storage.findings import Findings
-    from holdfast.storage.objects import ObjectStore
 
 
 class UsedPackCheck:

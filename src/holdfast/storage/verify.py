@@ -16,6 +16,8 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from holdfast.errors import CatalogError, ObjectMissingError, PackCorruptError, SettingsError
+from holdfast.objects.marker import store_owner
+from holdfast.objects.pack_reader import Pack
 from holdfast.storage.catalog_check import (
     CATALOG,
     check_file,
@@ -28,8 +30,6 @@ from holdfast.storage.catalog_schema import damaged, open_for_reading
 from holdfast.storage.garbage import PACKS_PREFIX
 from holdfast.storage.lineage_check import LineageCheck
 from holdfast.storage.live_packs import resolve, survey, what_is_wrong
-from holdfast.storage.open_objects import store_owner
-from holdfast.storage.pack_reader import Pack
 from holdfast.storage.rebuild import build
 from holdfast.storage.snapshot_check import Published, SnapshotCheck
 from holdfast.storage.used_pack_check import UsedPackCheck
@@ -37,8 +37,8 @@ from holdfast.storage.used_pack_check import UsedPackCheck
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+    from holdfast.objects.store import ObjectStore
     from holdfast.storage.findings import Findings, Progress
-    from holdfast.storage.objects import ObjectStore
 
 PACKS: Final = "packs"
 

@@ -16,6 +16,7 @@ from holdfast.errors import (
     SwapRefusedError,
     UnknownFormatError,
 )
+from holdfast.objects.pack_merge import Merge
 from holdfast.storage.commands import (
     CollectGarbage,
     Command,
@@ -26,7 +27,7 @@ from holdfast.storage.commands import (
 )
 from holdfast.storage.flush import Flush
 from holdfast.storage.garbage import collect, pin, unpin
-from holdfast.storage.merge import Merge, merge
+from holdfast.storage.merge import merge
 from holdfast.storage.merge_plan import next_merge
 from holdfast.storage.snapshot_garbage import OrphanSweep
 from holdfast.storage.swap import plan_merge, swap, verified_packs
@@ -35,8 +36,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from holdfast.clock import Clock
+    from holdfast.objects.store import ObjectStore
     from holdfast.storage.catalog_writer import CatalogWriter, NewPack
-    from holdfast.storage.objects import ObjectStore
 
 _log = logging.getLogger(__name__)
 # What trying again will not mend.
@@ -145,7 +146,7 @@ class StorageWorker:
         """Put the merged pack into use, unless a source went out of use; whether it is."""
         plan, self.merging = self.merging, None
         assert plan is not None, "a merge is planned before it is finished"
-        names = [row.name for row in plan.sources]
+        names = [source.name for source in plan.sources]
         try:
             if isinstance(result, HoldfastError):
                 raise result

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, TypeVar
 from holdfast.errors import HoldfastError, StoreError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
-    from holdfast.storage.objects import ObjectInfo, ObjectStore, RangeReader
+    from holdfast.objects.store import ObjectInfo, ObjectStore, RangeReader
 
 T = TypeVar("T")
 
@@ -85,6 +85,14 @@ class FaultyObjects:
         """Read, perhaps with flipped bytes, or fail."""
         data = self.faults.run("read", lambda: self.inner.read(name, at, size))
         return self.faults.shown(name, at, data)
+
+    def read_ranges(self, name: str, ranges: Sequence[tuple[int, int]]) -> Sequence[memoryview]:
+        """Read, perhaps with flipped bytes, or fail; counted apart from `read`."""
+        found = self.faults.run("read_ranges", lambda: self.inner.read_ranges(name, ranges))
+        return [
+            memoryview(self.faults.shown(name, at, bytes(part)))
+            for (at, _), part in zip(ranges, found, strict=True)
+        ]
 
     def size(self, name: str) -> int:
         """Tell the size, or fail."""

@@ -26,10 +26,10 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from holdfast.clock import Clock, Timer
+    from holdfast.objects.pack_merge import Merge
+    from holdfast.objects.store import ObjectStore
     from holdfast.storage.catalog_writer import NewPack
     from holdfast.storage.commands import Command
-    from holdfast.storage.merge import Merge
-    from holdfast.storage.objects import ObjectStore
 
     Reply = Callable[[int | HoldfastError], None]
     Action = Callable[[StorageWorker], None]

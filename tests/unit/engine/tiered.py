@@ -6,11 +6,11 @@ from holdfast.errors import StoreError
 from holdfast.format.records import Kind, decode
 from holdfast.format.segments import SegmentHeader, encode_batch, encode_header
 from holdfast.log.interface import SealedSegment
+from holdfast.objects.memory_objects import MemoryObjects, PostedRanges
 from holdfast.storage.catalog import Catalog
 from holdfast.storage.catalog_writer import CatalogWriter
 from holdfast.storage.cold import ColdReader
 from holdfast.storage.commands import WorkCounters
-from holdfast.storage.memory_objects import MemoryObjects, PostedRanges
 from holdfast.storage.worker import StorageWorker
 from holdfast.testing import FakeClock, ScriptedLog
 from tests.unit.engine.driver import COMMIT_TIMEOUT_S, Driver

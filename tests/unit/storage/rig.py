@@ -16,13 +16,13 @@ from holdfast.format.records import (
     stream_number,
 )
 from holdfast.format.segments import SegmentHeader, encode_batch, encode_header
+from holdfast.objects.memory_objects import MemoryObjects, PostedRanges
+from holdfast.objects.pack_reader import Pack
 from holdfast.storage.catalog import Catalog
 from holdfast.storage.catalog_writer import CatalogWriter
 from holdfast.storage.cold import ColdReader
 from holdfast.storage.commands import FlushLog
 from holdfast.storage.flush import SegmentRef
-from holdfast.storage.memory_objects import MemoryObjects, PostedRanges
-from holdfast.storage.pack_reader import Pack
 from holdfast.storage.worker import StorageWorker
 from holdfast.testing import FakeClock, FaultyObjects, FaultyRanges
 

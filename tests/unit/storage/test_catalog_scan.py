@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from holdfast.format.rows import decode_row
-from holdfast.storage.catalog import _after_prefix
+from holdfast.storage.catalog_scan import ScanRange, after_prefix
 from tests.unit.storage.histories import History, steps
 from tests.unit.storage.rig import Rig
 
@@ -37,19 +37,25 @@ texts = st.text(st.sampled_from(CHARACTERS), max_size=4)
 def model(rig, prefix, after, until):
     """Every extent in use, looked at one by one, but for what is there for forks only."""
     rows = rig.writer.read(
-        "SELECT extents.stream, streams.name, packs.name, extents.start, length, first_position, "
-        "last_position, row FROM extents JOIN streams ON number = stream JOIN packs ON id = pack"
+        "SELECT extents.stream, streams.name, packs.name, packs.salt, packs.data_bytes, "
+        "packs.messages, extents.start, length, data_at, message_at, extents.messages, "
+        "first_position, last_position, sums, row "
+        "FROM extents JOIN streams ON number = stream JOIN packs ON id = pack"
     )
+    found = [
+        ScanRange(*each, decode_row(row).earliest, decode_row(row).meta.content_type)
+        for *each, row in rows
+        if is_readable(decode_row(row), each[6] + each[7])
+    ]
     return sorted(
         (
-            (*found, decode_row(row).earliest, decode_row(row).meta.content_type)
-            for *found, row in rows
-            if found[1].startswith(prefix)
-            and found[6] > after
-            and found[5] <= until
-            and is_readable(decode_row(row), found[3] + found[4])
+            each
+            for each in found
+            if each.name.startswith(prefix)
+            and each.last_position > after
+            and each.first_position <= until
         ),
-        key=lambda found: (found[1], found[3]),
+        key=lambda each: (each.name, each.start),
     )
 
 
@@ -88,7 +94,7 @@ class TestPrefixes:
 
     @given(texts, texts)
     def test_bound_is_behind_all_with_the_prefix_and_before_all_others(self, prefix, name):
-        bound = _after_prefix(prefix)
+        bound = after_prefix(prefix)
         if isinstance(bound, bytes):
             assert not prefix.strip("\U0010ffff")
         else:

@@ -4,10 +4,11 @@ import pytest
 
 from holdfast import failpoints
 from holdfast.errors import CatalogError, LogCorruptError, StoreError
+from holdfast.format.pack_builder import pack_name
 from holdfast.format.records import Kind, Record, encode
 from holdfast.format.segments import SegmentHeader, encode_batch, encode_header
 from holdfast.storage import flush
-from holdfast.storage.flush import SegmentRef, pack_name
+from holdfast.storage.flush import SegmentRef
 from holdfast.testing import KilledError
 from tests.unit.storage.rig import Rig, failing_at
 

@@ -11,8 +11,9 @@ from holdfast import failpoints
 from holdfast.errors import ObjectMissingError, PackCorruptError, StoreError
 from holdfast.format import pack_builder
 from holdfast.format.rows import decode_row
+from holdfast.objects import pack_merge
+from holdfast.objects.pack_reader import Pack
 from holdfast.storage import flush, merge
-from holdfast.storage.pack_reader import Pack
 from holdfast.storage.swap import plan_merge, swap
 from tests.unit.storage.histories import (
     History,
@@ -98,7 +99,7 @@ class TestBytes:
         one = rig.log.create("b/one", b"12345")
         rig.flush_each(*calls(rig.log.append, *[(one, b"12345")] * 5))
         monkeypatch.setattr(pack_builder, "EXTENT_BYTES_MAX", bytes_max)
-        monkeypatch.setattr(merge, "EXTENT_BYTES_MAX", bytes_max)
+        monkeypatch.setattr(pack_merge, "EXTENT_BYTES_MAX", bytes_max)
         before = contents(rig)
         merge_all(rig)
         lengths = [each.length for each in rig.extents(one)]
@@ -111,7 +112,7 @@ class TestBytes:
 
     @pytest.mark.parametrize("part_bytes", [1, 30, 1 << 20])
     def test_pieces_of_the_upload_do_not_matter(self, rig, monkeypatch, part_bytes):
-        monkeypatch.setattr(merge, "_PART_BYTES", part_bytes)
+        monkeypatch.setattr(pack_merge, "_PART_BYTES", part_bytes)
         numbers = [rig.log.create(f"b/{at}", b"x" * at) for at in range(9)]
         rig.flush_each(*calls(rig.log.append, *((number, b"more") for number in numbers)))
         before = contents(rig)

@@ -16,6 +16,7 @@ from holdfast.engine.boundaries import is_boundary, message_ends
 from holdfast.engine.read_through import Reader
 from holdfast.errors import HoldfastError, OffsetGoneError
 from holdfast.format import pack_builder
+from holdfast.objects import pack_merge
 from holdfast.storage import flush, merge
 from holdfast.storage.catalog import Catalog
 from holdfast.storage.cold import ColdReader
@@ -88,7 +89,7 @@ class Reading:
 def small_packs(monkeypatch):
     """Extents and packs so small that most streams have several."""
     monkeypatch.setattr(pack_builder, "EXTENT_BYTES_MAX", 20)
-    monkeypatch.setattr(merge, "EXTENT_BYTES_MAX", 20)
+    monkeypatch.setattr(pack_merge, "EXTENT_BYTES_MAX", 20)
     monkeypatch.setattr(flush, "OWN_PACK_BYTES", 40)
 
 

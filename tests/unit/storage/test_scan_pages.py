@@ -4,7 +4,7 @@ import sqlite3
 
 import pytest
 
-from holdfast.storage import catalog
+from holdfast.storage import catalog_scan
 from tests.unit.storage.rig import BINARY, snapshot_of
 from tests.unit.storage.test_catalog_scan import model
 
@@ -13,7 +13,7 @@ PAGE = 4
 
 @pytest.fixture
 def pages(monkeypatch):
-    monkeypatch.setattr(catalog, "_SCAN_STREAMS", PAGE)
+    monkeypatch.setattr(catalog_scan, "_SCAN_STREAMS", PAGE)
 
 
 def written(rig, count, flushes=1):

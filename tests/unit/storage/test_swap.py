@@ -5,10 +5,11 @@ import pytest
 from holdfast.errors import SwapRefusedError
 from holdfast.format.pack_builder import PackBuilder
 from holdfast.format.packs import PackMeta
+from holdfast.objects.pack_reader import Pack
 from holdfast.storage import flush
 from holdfast.storage.commands import SwapPacks
 from holdfast.storage.merge import merge
-from holdfast.storage.pack_reader import Pack
+from holdfast.storage.new_packs import found_pack
 from holdfast.storage.swap import plan_merge, swap, verified_packs
 from tests.unit.storage.rig import calls, snapshot_of
 
@@ -277,7 +278,7 @@ class TestDone:
                 out += part
             name = f"packs/split-{has_delta}.pack"
             rig.memory.put(name, out)
-            packs.append(Pack(rig.memory, name).as_new())
+            packs.append(found_pack(Pack(rig.memory, name)))
         return packs
 
 

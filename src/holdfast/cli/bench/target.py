@@ -68,7 +68,8 @@ def resolve_target(
 ) -> Target:
     """Find the server that a command is about, as every other command does."""
     # Brings the client with it, which the load processes have no use for.
-    from holdfast.cli.client.connection import DEFAULT_SERVER, resolve, trusting  # noqa: PLC0415
+    from holdfast.cli.client.connection import DEFAULT_SERVER, resolve  # noqa: PLC0415
+    from holdfast.client.tls import trusting  # noqa: PLC0415
 
     server = replace(DEFAULT_SERVER, url=url, token=token, context=context_name, ca_file=ca_file)
     context = resolve(server, os.environ)

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import ssl
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,6 +21,7 @@ from holdfast.cli.client.output import Output
 from holdfast.cli.failures import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_USAGE
 from holdfast.client import Bearer, Client, Retry
 from holdfast.client.client import DEFAULT_URL
+from holdfast.client.tls import trusting
 from holdfast.errors import (
     BadAnswerError,
     ConflictError,
@@ -39,9 +39,8 @@ from holdfast.errors import (
     UnauthorizedError,
     UnavailableError,
 )
-from holdfast.net.outbound import tls_context
 
-__all__ = ["DEFAULT_SERVER", "Server", "connect", "resolve", "run", "trusting"]
+__all__ = ["DEFAULT_SERVER", "Server", "connect", "resolve", "run"]
 
 EXIT_NOT_FOUND: Final = 3
 EXIT_CONFLICT: Final = 4
@@ -136,18 +135,6 @@ def connect(server: _Server, output: Output) -> Client:
         on_retry=output.retries.note,
         tls=trusting(context.ca_file),
     )
-
-
-def trusting(ca_file: str) -> ssl.SSLContext | None:
-    """What trusts the certificates of a file as well as the system's; None if none is named."""
-    if not ca_file:
-        return None
-    tls = tls_context()
-    try:
-        tls.load_verify_locations(ca_file)
-    except (OSError, ssl.SSLError) as error:
-        raise SettingsError(f"the certificates in {ca_file} cannot be read: {error}") from None
-    return tls
 
 
 def run(server: _Server, work: Callable[[Client, Output], Awaitable[int | None]]) -> int:

@@ -13,6 +13,7 @@ from holdfast.http.openapi import (
     buckets,
     failures,
     operators,
+    packs,
     scans,
     snapshots,
     streams,
@@ -57,6 +58,7 @@ def document() -> Json:
         | scans.PATHS
         | subscriptions.PATHS
         | operators.PATHS
+        | packs.PATHS
     )
     schemas = (
         failures.SCHEMAS
@@ -65,6 +67,7 @@ def document() -> Json:
         | scans.SCHEMAS
         | subscriptions.SCHEMAS
         | operators.SCHEMAS
+        | packs.SCHEMAS
     )
     used = set(_HEADER_USED.findall(msgspec.json.encode(paths).decode()))
     paths, responses = _share_failures(paths)

@@ -5,7 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from holdfast.http.openapi.pieces import FLAG, NUMBER, OFFSET, TEXT, parameter
+from holdfast.http.pack_routes import DATA_BYTES_MAX, PACK_NAME_CHARACTERS_MAX
 from holdfast.http.read import LAST_MAX
+from holdfast.http.scan import PARTITION_BYTES_MAX, PARTITION_BYTES_MIN
 from holdfast.protocol.fields import STREAM_SEQ_BYTES_MAX, TTL_S_MAX
 from holdfast.protocol.producer import ID_BYTES_MAX, NUMBER_MAX
 
@@ -92,8 +94,26 @@ PARAMETERS: Final[dict[str, Json]] = {
         "after", _START_OR_NOW, "A `next_cursor`; `-1` or nothing is the start, `now` the end."
     ),
     "until_cursor": _query("until", _START_OR_NOW, "A cursor; nothing is the end."),
-    "first": _query("first", TEXT, "The `first_stream_id` of a partition."),
-    "last": _query("last", TEXT, "The `last_stream_id` of a partition."),
+    "first": _query("first", TEXT, "Only streams from this id on: a `first_stream_id`."),
+    "last": _query("last", TEXT, "Only streams up to this id: a `last_stream_id`."),
+    "partition_bytes": _query(
+        "partition_bytes",
+        {"type": "integer", "minimum": PARTITION_BYTES_MIN, "maximum": PARTITION_BYTES_MAX},
+        "About how large a partition is; 64 MiB by default.",
+    ),
+    "bytes_limit": _query("bytes", {"type": "integer", "minimum": 1}, "At most so many bytes."),
+    "messages_limit": _query(
+        "messages", {"type": "integer", "minimum": 1}, "At most so many messages."
+    ),
+    "pack": _query(
+        "pack", TEXT | {"maxLength": PACK_NAME_CHARACTERS_MAX}, "The name of a pack."
+    )
+    | {"required": True},
+    "at": _query("at", NUMBER, "The first byte.") | {"required": True},
+    "size": _query(
+        "size", {"type": "integer", "minimum": 1, "maximum": DATA_BYTES_MAX}, "How many bytes."
+    )
+    | {"required": True},
     "after_page": _query("after", TEXT, "The `next_after` of the page before."),
     "page": _query(
         "limit", {"type": "integer", "minimum": 1, "maximum": 10_000}, "At most this many."

@@ -34,6 +34,10 @@ if TYPE_CHECKING:
     from holdfast.http.openapi.pieces import Json
 
 _TAG: Final = "bucket as a whole"
+# Checksums as their bytes, and the number that they are seeded with.
+SUM: Final[Json] = TEXT | {"pattern": "^[0-9a-f]{16}$"}
+SUMS: Final[Json] = TEXT | {"pattern": "^([0-9a-f]{16})+$"}
+SALT: Final[Json] = TEXT | {"pattern": "^[0-9a-f]{16}$"}
 _SCANNED: Final = parameters("prefix", "after_cursor", "until_cursor")
 
 SCHEMAS: Final[dict[str, Json]] = derived(ChangeEntry, Partition) | {
@@ -63,10 +67,23 @@ SCHEMAS: Final[dict[str, Json]] = derived(ChangeEntry, Partition) | {
         after=OFFSET,
         until=OFFSET,
         flushed=OFFSET | {"description": "Up to here the plan is in packs."},
-        store=TEXT | {"description": "The setting `store`."},
+        store=TEXT
+        | {"description": "The object store as a URL; empty on a server without packs."},
+        store_id=TEXT | {"description": "The id in the store's marker."},
         partitions=listed(schema("Partition")),
         hot=nullable(record("What is not in packs yet.", shard=NUMBER, after=OFFSET, until=OFFSET)),
+        lost=listed(TEXT)
+        | {"description": "Streams of which something is known to be missing.", "maxItems": 100},
         next_cursor=OFFSET | {"description": "The `after` of the next scan, or of the changes."},
+    ),
+    "ScanEnd": record(
+        "How far a stretch of the log goes, and what is in it.",
+        bucket_id=TEXT,
+        after=OFFSET,
+        until=OFFSET,
+        latest=OFFSET | {"description": "The end of the log."},
+        bytes=NUMBER,
+        messages=NUMBER,
     ),
     "ScanRange": record(
         "Bytes of one stream in one pack.",
@@ -79,6 +96,14 @@ SCHEMAS: Final[dict[str, Json]] = derived(ChangeEntry, Partition) | {
         content_type=TEXT,
         first_position=NUMBER,
         last_position=NUMBER,
+        data_at=NUMBER | {"description": "Where the bytes start in the pack."},
+        message_at=NUMBER | {"description": "Which message of the pack is the first."},
+        messages=NUMBER,
+        index_sum=SUM,
+        sums=SUMS,
+        salt=SALT,
+        pack_data_bytes=NUMBER,
+        pack_messages=NUMBER,
     ),
     "MessageRecord": record(
         "One message that is not in packs yet.",
@@ -100,7 +125,16 @@ _SCAN: Final = operation(
     tag=_TAG,
     need=Need.READ,
     errors=(*OF_BUCKET, "catalog_damaged"),
-    parameters=_SCANNED,
+    parameters=[*_SCANNED, *parameters("partition_bytes")],
+)
+_UNTIL: Final = operation(
+    "getScanEnd",
+    "How far a stretch of the log of limited size goes.",
+    {200: json_answer("The end.", schema("ScanEnd"))},
+    tag=_TAG,
+    need=Need.READ,
+    errors=(*OF_BUCKET, "catalog_damaged"),
+    parameters=parameters("prefix", "after_cursor", "bytes_limit", "messages_limit"),
 )
 _RANGES: Final = operation(
     "listScanRanges",
@@ -123,7 +157,7 @@ _RECORDS: Final = operation(
     tag=_TAG,
     need=Need.READ,
     errors=(*OF_BUCKET, *COLD, "catalog_damaged", "cursor_gone"),
-    parameters=_SCANNED,
+    parameters=[*_SCANNED, *parameters("first", "last")],
 )
 _EVENTS: Final = {"schema": schema("ChangesEvent")}
 _PAGE: Final = {"schema": schema("ChangesPage")}
@@ -161,5 +195,6 @@ PATHS: Final[dict[str, Json]] = {
     },
     "/{bucket}/streams/scan": _reading("Scan", _SCAN),
     "/{bucket}/streams/scan/ranges": _reading("Ranges", _RANGES),
+    "/{bucket}/streams/scan/until": _reading("ScanEnd", _UNTIL),
     "/{bucket}/streams/records": _reading("Records", _RECORDS),
 }

@@ -1,7 +1,7 @@
-"""Buckets in clouds: the settings and the environment, as obstore takes them.
+"""Buckets in clouds: a place and the environment, as obstore takes them.
 
-What the settings give is passed on explicitly, and completely. obstore would otherwise fill gaps
-from the environment and mix, say, an access key of the settings with a session token of the
+What the place gives is passed on explicitly, and completely. obstore would otherwise fill gaps
+from the environment and mix, say, an access key of the place with a session token of the
 environment. It also panics on an address that is none, so those are checked here.
 """
 
@@ -13,15 +13,15 @@ from typing import TYPE_CHECKING, Final
 from obstore.store import AzureStore, GCSStore, S3Store
 
 from holdfast.errors import SettingsError
-from holdfast.settings.groups import clean_endpoint
+from holdfast.protocol.store_urls import clean_endpoint
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from obstore.store import ClientConfig, S3Config, S3Credential, S3CredentialProvider
 
-    from holdfast.settings import StorageSettings
-    from holdfast.storage.obstore_objects import Bucket, Patience
+    from holdfast.objects.obstore_objects import Bucket, Patience
+    from holdfast.objects.place import StorePlace
 
 _ENDPOINT_VARIABLES: Final = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT")
 _REGION_VARIABLES: Final = ("AWS_REGION", "AWS_DEFAULT_REGION")
@@ -30,16 +30,14 @@ _REGION: Final = "us-east-1"
 _HOST_LABEL: Final = re.compile(r"[a-z0-9-]{3,63}")
 
 
-def bucket_connection(
-    storage: StorageSettings, env: Mapping[str, str]
-) -> Callable[[Patience], Bucket]:
-    """How to connect to the bucket that `storage.store` names."""
-    scheme, _, path = storage.store.partition("://")
+def bucket_connection(place: StorePlace, env: Mapping[str, str]) -> Callable[[Patience], Bucket]:
+    """How to connect to the bucket that `place.url` names."""
+    scheme, _, path = place.url.partition("://")
     bucket, _, inside = path.partition("/")
     prefix = inside or None
     match scheme:
         case "s3":
-            return _s3(storage, bucket, prefix, env)
+            return _s3(place, bucket, prefix, env)
         case "gs":
             return lambda patience: GCSStore(
                 bucket,
@@ -57,9 +55,9 @@ def bucket_connection(
 
 
 def _s3(
-    storage: StorageSettings, bucket: str, prefix: str | None, env: Mapping[str, str]
+    place: StorePlace, bucket: str, prefix: str | None, env: Mapping[str, str]
 ) -> Callable[[Patience], Bucket]:
-    config = _s3_config(storage, bucket, env)
+    config = _s3_config(place, bucket, env)
     allow_http = config.get("endpoint", "").startswith("http://")
 
     def connect(patience: Patience) -> Bucket:
@@ -72,20 +70,20 @@ def _s3(
             config=config,
             client_options=options,
             retry_config=patience.retry_config(),
-            credential_provider=_credentials(storage),
+            credential_provider=_credentials(place),
         )
 
     return connect
 
 
-def _s3_config(storage: StorageSettings, bucket: str, env: Mapping[str, str]) -> S3Config:
-    endpoint = storage.s3_endpoint or _endpoint_of_environment(env)
-    virtual = storage.s3_addressing == "virtual" or (
-        storage.s3_addressing == "auto" and not endpoint and _HOST_LABEL.fullmatch(bucket)
+def _s3_config(place: StorePlace, bucket: str, env: Mapping[str, str]) -> S3Config:
+    endpoint = place.endpoint or _endpoint_of_environment(env)
+    virtual = place.addressing == "virtual" or (
+        place.addressing == "auto" and not endpoint and _HOST_LABEL.fullmatch(bucket)
     )
     regions = (env.get(name) for name in _REGION_VARIABLES)
     config: S3Config = {
-        "region": storage.s3_region or next(filter(None, regions), _REGION),
+        "region": place.region or next(filter(None, regions), _REGION),
         "virtual_hosted_style_request": bool(virtual),
         # Not every S3 server knows the bulk request, and one object is deleted at a time.
         "disable_bulk_delete": True,
@@ -109,14 +107,14 @@ def _endpoint_of_environment(env: Mapping[str, str]) -> str:
     return ""
 
 
-def _credentials(storage: StorageSettings) -> S3CredentialProvider | None:
-    """The keys of the settings; without them obstore looks in the environment."""
-    if not storage.s3_access_key_id:
+def _credentials(place: StorePlace) -> S3CredentialProvider | None:
+    """The keys of the place; without them obstore looks in the environment."""
+    if not place.access_key_id:
         return None
     credential: S3Credential = {
-        "access_key_id": storage.s3_access_key_id,
-        "secret_access_key": storage.s3_secret_access_key,
-        "token": storage.s3_session_token or None,
+        "access_key_id": place.access_key_id,
+        "secret_access_key": place.secret_access_key,
+        "token": place.session_token or None,
         "expires_at": None,
     }
     return lambda: credential

@@ -5,13 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from holdfast.errors import HoldfastError
-from holdfast.storage.objects import ObjectInfo, closing, missing
+from holdfast.objects.store import ObjectInfo, closing, cut_short, missing
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from holdfast.clock import Clock
-    from holdfast.storage.objects import ObjectStore
+    from holdfast.objects.store import ObjectStore
 
 
 class MemoryObjects:
@@ -42,6 +42,15 @@ class MemoryObjects:
         """A slice of the object."""
         data = self._find(name)
         return data[at:] if size is None else data[at : at + size]
+
+    def read_ranges(self, name: str, ranges: Sequence[tuple[int, int]]) -> Sequence[memoryview]:
+        """Slices of the object."""
+        if not ranges:
+            return []
+        whole = memoryview(self._find(name))
+        if any(at + size > len(whole) for at, size in ranges):
+            raise cut_short(self.url, name)
+        return [whole[at : at + size] for at, size in ranges]
 
     def size(self, name: str) -> int:
         """The object's length in bytes."""

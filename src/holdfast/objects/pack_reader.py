@@ -24,13 +24,12 @@ from holdfast.format.packs import (
     decode_directory,
     decode_footer,
 )
-from holdfast.storage.catalog_writer import NewPack
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from holdfast.format.packs import Extent
-    from holdfast.storage.objects import ObjectStore
+    from holdfast.objects.store import ObjectStore
 
 _READ_BYTES: Final = 4 * 1024 * 1024
 # The footer and, for most packs, directory and delta come with the first read.
@@ -92,23 +91,6 @@ class Pack:
             array("I", data[: 4 * count]),
             array("q", data[stamps_at:positions_at]),
             array("Q", data[positions_at:]),
-        )
-
-    def as_new(self) -> NewPack:
-        """The pack as the catalog takes it."""
-        footer, delta, extents = self.footer, self.delta(), list(self.directory())
-        return NewPack(
-            self.name,
-            footer.size_bytes,
-            sum(extent.length for extent in extents),
-            footer.messages,
-            footer.rows,
-            delta.meta.has_delta,
-            footer.after,
-            footer.through,
-            footer.salt,
-            delta.meta.created_ms,
-            extents,
         )
 
     def verify(self) -> Iterator[int]:

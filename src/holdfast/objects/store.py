@@ -5,8 +5,8 @@ Rules every implementation keeps:
 - Names are relative paths of plain segments, such as `packs/0001`. Objects are never changed.
 - A put is all or nothing, and durable once it returns. If it raises, the object may be there or
   not, but never in part.
-- Only `read` and `size` raise `ObjectMissingError`. Whatever else goes wrong is a `StoreError`,
-  with `advice` if a setting or a permission has to change before it can work.
+- Only `read`, `read_ranges` and `size` raise `ObjectMissingError`. Whatever else goes wrong is a
+  `StoreError`, with `advice` if a setting or a permission has to change before it can work.
 - What these errors say names the store and the object, in one line, and never a credential.
 """
 
@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 from holdfast.errors import HoldfastError, ObjectMissingError, StoreError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
 
 class ObjectInfo(NamedTuple):
@@ -47,6 +47,13 @@ class ObjectStore(Protocol):
     def read(self, name: str, at: int = 0, size: int | None = None) -> bytes:
         """At most `size` bytes from byte `at` on; fewer if the object ends first."""
 
+    def read_ranges(self, name: str, ranges: Sequence[tuple[int, int]]) -> Sequence[memoryview]:
+        """The bytes of each (at, size), in few requests; a StoreError if the object ends first.
+
+        They come in ascending order, and none is empty. All are in memory together, and with them
+        perhaps what lies between two that are close.
+        """
+
     def size(self, name: str) -> int:
         """The object's length in bytes."""
 
@@ -75,6 +82,11 @@ class RangeReader(Protocol):
 def missing(url: str, name: str) -> ObjectMissingError:
     """The error for an object that is not there, in the same words for every store."""
     return ObjectMissingError(f"The object store {url} has no object {name!r}.")
+
+
+def cut_short(url: str, name: str) -> StoreError:
+    """The error for an object that ends before a part that was asked for does."""
+    return StoreError(f"The object store {url} fails at {name!r}: it ends too early.")
 
 
 def closing(url: str) -> StoreError:

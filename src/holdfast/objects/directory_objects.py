@@ -20,10 +20,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from holdfast.errors import HoldfastError, StoreError
-from holdfast.storage.objects import ObjectInfo, closing, missing
+from holdfast.objects.store import ObjectInfo, closing, cut_short, missing
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
 # Where files are written before they get their names; no object can have this name.
 UNFINISHED: Final = ".unfinished"
@@ -50,6 +50,18 @@ def _sync_directory(directory: Path) -> None:
         _sync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def _read(descriptor: int, at: int, size: int) -> bytes:
+    """At most `size` bytes from byte `at` on."""
+    # One call without a buffer in between is all it takes, but for huge parts.
+    data = os.pread(descriptor, size, at)
+    while 0 < len(data) < size:
+        more = os.pread(descriptor, size - len(data), at + len(data))
+        if not more:
+            break
+        data += more
+    return data
 
 
 class DirectoryObjects:
@@ -86,21 +98,20 @@ class DirectoryObjects:
 
     def read(self, name: str, at: int = 0, size: int | None = None) -> bytes:
         """Read a part of the file."""
-        with self._explained(name, reading=True):
-            descriptor = os.open(self._path(name), os.O_RDONLY | os.O_CLOEXEC)
-            try:
-                if size is None:
-                    size = max(0, os.fstat(descriptor).st_size - at)
-                # One call without a buffer in between is all it takes, but for huge parts.
-                data = os.pread(descriptor, size, at)
-                while 0 < len(data) < size:
-                    more = os.pread(descriptor, size - len(data), at + len(data))
-                    if not more:
-                        break
-                    data += more
-                return data
-            finally:
-                os.close(descriptor)
+        with self._opened(name) as descriptor:
+            if size is None:
+                size = max(0, os.fstat(descriptor).st_size - at)
+            return _read(descriptor, at, size)
+
+    def read_ranges(self, name: str, ranges: Sequence[tuple[int, int]]) -> Sequence[memoryview]:
+        """Read parts of the file, one after the other."""
+        if not ranges:
+            return []
+        with self._opened(name) as descriptor:
+            found = [memoryview(_read(descriptor, at, size)) for at, size in ranges]
+        if any(len(part) != size for part, (_, size) in zip(found, ranges, strict=True)):
+            raise cut_short(self.url, name)
+        return found
 
     def size(self, name: str) -> int:
         """The length of the file."""
@@ -130,6 +141,16 @@ class DirectoryObjects:
                         path.unlink()
                         removed += 1
         return removed
+
+    @contextmanager
+    def _opened(self, name: str) -> Iterator[int]:
+        """A descriptor of the file, for reading."""
+        with self._explained(name, reading=True):
+            descriptor = os.open(self._path(name), os.O_RDONLY | os.O_CLOEXEC)
+            try:
+                yield descriptor
+            finally:
+                os.close(descriptor)
 
     def _path(self, name: str) -> Path:
         assert not {"", ".", "..", UNFINISHED} & set(name.split("/")), f"no name: {name!r}"

@@ -12,7 +12,7 @@ from typing import Final
 from urllib.parse import urlsplit
 
 from holdfast.errors import HoldfastError, StoreError
-from holdfast.storage.objects import missing
+from holdfast.objects.store import missing
 
 _REASON_LENGTH_MAX: Final = 200
 _TEXT_LENGTH_MAX: Final = 10_000

@@ -7,12 +7,11 @@ from xxhash import xxh3_64_intdigest
 
 from holdfast.errors import ObjectMissingError, PackCorruptError, UnknownFormatError
 from holdfast.format.packs import BLOCK_BYTES, FOOTER_BYTES, FORMAT_VERSION, HEADER_BYTES
-from holdfast.storage import pack_reader
-from holdfast.storage.flush import new_pack
-from holdfast.storage.memory_objects import MemoryObjects
-from holdfast.storage.pack_reader import Pack, SequentialReader
+from holdfast.objects import pack_reader
+from holdfast.objects.memory_objects import MemoryObjects
+from holdfast.objects.pack_reader import Pack, SequentialReader
 from holdfast.testing import FakeClock, FaultyObjects
-from tests.unit.format.test_packs import SALT, SMALL, build, index_of
+from tests.unit.format.test_packs import SMALL, build
 
 NAME = "packs/some.pack"
 ROWS = {1: b"row of one", 7: b"the row of seven"}
@@ -109,22 +108,6 @@ class TestParts:
         list(found.directory())
         found.index()
         assert store.calls["read"] == 1
-
-    def test_pack_made_elsewhere_is_as_the_builder_knew_it(self, store):
-        from holdfast.format.pack_builder import PackBuilder
-        from holdfast.format.packs import PackMeta
-
-        builder = PackBuilder(SALT, 3, 8)
-        out = bytearray(builder.header())
-        for number, (start, messages) in SMALL.items():
-            data, index = index_of(messages)
-            builder.add(number, start, data, index)
-            out += data
-        meta = PackMeta(77, has_delta=True)
-        for part in builder.finish(meta, sorted(ROWS.items())):
-            out += part
-        store.put(NAME, out)
-        assert Pack(store, NAME).as_new() == new_pack(NAME, len(out), builder, meta, len(ROWS))
 
 
 class TestSequentialReader:

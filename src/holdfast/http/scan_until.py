@@ -1,0 +1,215 @@
+"""GET {bucket}/streams/scan/until: how far a stretch of the log of limited size goes.
+
+What is not in packs yet is counted position by position. Of what is in packs the catalog knows how
+much each extent holds and between which positions that was appended: it is taken as spread evenly
+over them, so the answer is about right there, and costs no look at any pack.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from bisect import bisect_right
+from contextlib import suppress
+from operator import itemgetter
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+import msgspec
+
+from holdfast.errors import InvalidRequestError, UnavailableError
+from holdfast.http.buckets import find_bucket
+from holdfast.http.change_pages import name_of, parse_cursor
+from holdfast.http.health import JSON_FIELDS
+from holdfast.http.query import parse_query
+from holdfast.http.scan_request import TURN_ENTRIES, ScanRequest, cursor_text, whole_number
+from holdfast.protocol.content import JSON
+from holdfast.protocol.json_mode import SEPARATOR_BYTE
+from holdfast.storage.catalog_scan import Scanned
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from holdfast.engine.journal import Change, JournalBatch
+    from holdfast.engine.state import State
+    from holdfast.http.app import App
+    from holdfast.http.exchange import Request, Slot
+    from holdfast.storage.catalog import Catalog
+    from holdfast.storage.catalog_scan import Amount
+
+_encode = msgspec.json.Encoder().encode
+_LIMIT_MAX: Final = 10**18 - 1
+# Sums of parts of extents are off by less than this.
+_SLACK: Final = 0.5
+# Flushes that may come between a look at the catalog and one at the journal.
+_ATTEMPTS: Final = 5
+_SEPARATOR: Final = bytes([SEPARATOR_BYTE])
+
+
+class Limits(NamedTuple):
+    """How much a stretch may have."""
+
+    size_bytes: int
+    messages: int
+
+
+class Reached(NamedTuple):
+    """A position, what was appended up to it, and whether more would be too much."""
+
+    until: int
+    size_bytes: float
+    messages: float
+    is_full: bool
+
+
+class _MovedError(Exception):
+    """Bytes that were to be counted have moved from memory to packs meanwhile."""
+
+
+def scan_until(app: App, request: Request, slot: Slot, name: str) -> None:
+    """Answer with the furthest cursor that keeps within the limits."""
+    query = parse_query(request.query)
+    find_bucket(app, name[:-1])
+    latest = app.shard.state.journal.last
+    after = parse_cursor(query.get("after"), latest)
+    if after > latest:
+        raise InvalidRequestError("The cursor in 'after' is past the end of the log.")
+    limits = Limits(
+        whole_number(query, "bytes", 1, _LIMIT_MAX) or _LIMIT_MAX,
+        whole_number(query, "messages", 1, _LIMIT_MAX) or _LIMIT_MAX,
+    )
+    asked = ScanRequest(name[:-1], name + query.get("prefix", ""), after, latest)
+    app.spawn(_answer(app, slot, asked, limits), slot)
+
+
+async def _answer(app: App, slot: Slot, asked: ScanRequest, limits: Limits) -> None:
+    reached = await _reach(app, asked, limits)
+    found = {
+        "bucket_id": asked.bucket,
+        "after": cursor_text(asked.after),
+        "until": cursor_text(reached.until),
+        "latest": cursor_text(asked.until),
+        "bytes": round(reached.size_bytes),
+        "messages": round(reached.messages),
+    }
+    slot.on_gone = None
+    slot.answer(200, JSON_FIELDS, _encode(found))
+
+
+async def _reach(app: App, asked: ScanRequest, limits: Limits) -> Reached:
+    catalog, state = app.shard.catalog, app.shard.state
+    for _ in range(_ATTEMPTS):
+        reached = Reached(asked.after, 0, 0, is_full=False)
+        flushed = 0 if catalog is None else min(catalog.flushed, asked.until)
+        if catalog is not None and asked.after < flushed:
+            amounts = await asyncio.to_thread(_amounts, catalog, asked, flushed)
+            reached = within_amounts(amounts, asked.after, flushed, limits)
+        if reached.is_full:
+            return reached
+        with suppress(_MovedError):
+            return await _within_journal(state, asked, reached, limits)
+    raise UnavailableError("Messages move to packs faster than they can be counted.")
+
+
+def _amounts(catalog: Catalog, asked: ScanRequest, until: int) -> list[Amount]:
+    return catalog.scanning(Scanned(asked.prefix, asked.after, until)).amounts()
+
+
+def within_amounts(amounts: Iterable[Amount], after: int, until: int, limits: Limits) -> Reached:
+    """How far one gets among extents that are spread evenly over their positions."""
+    # From which position on how much more, or less, comes with each position, of how many extents.
+    steps: list[tuple[int, float, float, int]] = []
+    for first, last, size_bytes, messages in amounts:
+        count = last - first + 1
+        each_bytes, each_messages = size_bytes / count, messages / count
+        steps.append((max(first, after + 1), each_bytes, each_messages, 1))
+        if last < until:
+            steps.append((last + 1, -each_bytes, -each_messages, -1))
+    steps.sort(key=itemgetter(0))
+    steps.append((until + 1, 0, 0, 0))
+    at, extents = after, 0
+    total_bytes = total_messages = rate_bytes = rate_messages = 0.0
+    for position, more_bytes, more_messages, more_extents in steps:
+        # Everything up to `at` is counted; up to here the rates are the same.
+        count = position - 1 - at
+        if count and extents:
+            room = min(
+                _room(limits.size_bytes - total_bytes, rate_bytes),
+                _room(limits.messages - total_messages, rate_messages),
+            )
+            is_full = room < count
+            if is_full:
+                # One position at least, however much it is.
+                count = int(room) if total_messages else max(int(room), 1)
+            at += count
+            total_bytes += count * rate_bytes
+            total_messages += count * rate_messages
+            if is_full:
+                return Reached(at, total_bytes, total_messages, is_full=True)
+        at, extents = position - 1, extents + more_extents
+        rate_bytes = rate_bytes + more_bytes if extents else 0.0
+        rate_messages = rate_messages + more_messages if extents else 0.0
+    return Reached(until, total_bytes, total_messages, is_full=False)
+
+
+def _room(left: float, rate: float) -> float:
+    """How many positions fit."""
+    return (left + _SLACK) / rate if rate > 0 else float("inf")
+
+
+async def _within_journal(
+    state: State, asked: ScanRequest, reached: Reached, limits: Limits
+) -> Reached:
+    """How far one gets from there, position by position."""
+    journal = state.journal
+    total_bytes, total_messages = reached.size_bytes, reached.messages
+    examined = 0
+    for batch in list(journal.after(max(reached.until, journal.earliest))):
+        if batch.position > asked.until:
+            break
+        size_bytes, messages = _gained(state, batch, asked)
+        if messages:
+            is_over = (
+                total_bytes + size_bytes > limits.size_bytes
+                or total_messages + messages > limits.messages
+            )
+            if is_over and total_messages:
+                return Reached(batch.position - 1, total_bytes, total_messages, is_full=True)
+            total_bytes += size_bytes
+            total_messages += messages
+            if is_over:
+                return Reached(batch.position, total_bytes, total_messages, is_full=True)
+        examined += len(batch.streams)
+        if examined >= TURN_ENTRIES:
+            examined = 0
+            await asyncio.sleep(0)
+    return Reached(asked.until, total_bytes, total_messages, is_full=False)
+
+
+def _gained(state: State, batch: JournalBatch, asked: ScanRequest) -> tuple[int, int]:
+    """Bytes and messages of a batch that there are to read."""
+    size_bytes = messages = 0
+    for change in batch.changes():
+        if change.length and asked.covers(name_of(state, change)):
+            size, count = _left_of(state, change)
+            size_bytes += size
+            messages += count
+    return size_bytes, messages
+
+
+def _left_of(state: State, change: Change) -> tuple[int, int]:
+    """Bytes and messages of an append that a snapshot has not taken the place of."""
+    stream = state.by_number.get(change.stream)
+    if stream is None:
+        # What is not in packs is in memory, unless it is gone.
+        if state.name_of(change.stream) is not None:
+            raise _MovedError
+        return 0, 0
+    end = change.offset + change.length
+    start = max(change.offset, stream.earliest)
+    if stream.gone or start >= end:
+        return 0, 0
+    if stream.media != JSON:
+        return end - start, 1
+    if change.offset < stream.base:
+        raise _MovedError
+    chunk = stream.chunks[bisect_right(stream.ends, change.offset)]
+    return end - start, chunk.count(_SEPARATOR, start - change.offset)

@@ -1,0 +1,1 @@
+"""Where packs are kept: a directory or a cloud's bucket, and packs read and written there."""

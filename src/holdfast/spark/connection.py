@@ -1,0 +1,128 @@
+"""How drivers and executors reach the server: options in, a client out.
+
+Everything here can be pickled, since executors connect by themselves.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from dataclasses import dataclass, field
+from typing import Any, Final, Self, TypeVar
+
+from holdfast.client import Basic, Bearer, Client, Retry
+from holdfast.client.auth import Auth
+from holdfast.client.client import DEFAULT_URL, STREAMS_PATH
+from holdfast.client.loop_thread import Items, LoopThread
+from holdfast.client.tls import trusting
+from holdfast.errors import SettingsError
+from holdfast.spark.options import Options
+
+CONNECTION_OPTIONS: Final = (
+    "url",
+    "token",
+    "username",
+    "password",
+    "caFile",
+    "streamsPath",
+    "retries",
+)
+_RETRIES: Final = 8
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Connection:
+    """Where the server is, and who asks."""
+
+    url: str = DEFAULT_URL
+    token: str = field(default="", repr=False)
+    username: str = ""
+    password: str = field(default="", repr=False)
+    ca_file: str = ""
+    streams_path: str = STREAMS_PATH
+    retries: int = _RETRIES
+
+    @classmethod
+    def of(cls, options: Options) -> Connection:
+        """The connection that the options of a source or sink describe."""
+        found = cls(
+            url=options.text("url", DEFAULT_URL).strip(),
+            token=options.text("token"),
+            username=options.text("username"),
+            password=options.text("password"),
+            ca_file=options.text("caFile"),
+            streams_path=options.text("streamsPath", STREAMS_PATH),
+            retries=_or(options.count("retries", least=0), _RETRIES),
+        )
+        if found.token and found.username:
+            raise SettingsError("Give either 'token' or 'username' and 'password', not both.")
+        return found
+
+    def client(self) -> Client:
+        """A client; use it as an async context manager."""
+        return Client(
+            self.url,
+            auth=self._auth(),
+            retry=Retry(attempts=self.retries + 1),
+            tls=trusting(self.ca_file),
+            streams_path=self.streams_path,
+        )
+
+    def options(self) -> dict[str, str]:
+        """The same as options of the data source."""
+        given = {
+            "url": self.url,
+            "token": self.token,
+            "username": self.username,
+            "password": self.password,
+            "caFile": self.ca_file,
+            "streamsPath": self.streams_path,
+            "retries": str(self.retries),
+        }
+        return {name: value for name, value in given.items() if value}
+
+    def _auth(self) -> Auth | None:
+        if self.token:
+            return Bearer(self.token)
+        return Basic(self.username, self.password) if self.username else None
+
+
+class Waiting:
+    """A client for code that waits: its event loop is in a thread, so it works in a notebook too.
+
+    Use it as a context manager.
+    """
+
+    def __init__(self, connection: Connection) -> None:
+        client = connection.client()
+        self.url = client.url
+        self._client = client
+        self._thread = LoopThread()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._thread.is_alive:
+            self._thread.call(self._client.aclose())
+            self._thread.stop()
+
+    def ask(self, work: Callable[[Client], Coroutine[Any, Any, T]]) -> T:
+        """Wait for what is done with the client."""
+        return self._thread.call(work(self._client))
+
+    def items(self, work: Callable[[Client], AsyncIterator[T]]) -> Iterator[T]:
+        """Iterate over what is done with the client; threads take turns for each item."""
+        return Items(self._thread, work(self._client))
+
+    def collect(self, work: Callable[[Client], AsyncIterator[T]]) -> list[T]:
+        """All items at once."""
+
+        async def all_of_them(client: Client) -> list[T]:
+            return [each async for each in work(client)]
+
+        return self.ask(all_of_them)
+
+
+def _or(value: int | None, default: int) -> int:
+    return default if value is None else value

@@ -1,0 +1,1 @@
+"""Reading buckets: plans made by the driver, rows made by the executors."""

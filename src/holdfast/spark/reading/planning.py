@@ -1,0 +1,241 @@
+"""Plans: which slices a read of a bucket is made of.
+
+The server's scan cuts what is in packs by streams. A stream that is too large for one slice is cut
+by positions as well. What is not in packs yet is a slice of its own, or, where every stream is
+wanted in one piece, belongs to the slice of its stream.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+from holdfast.client import Client, ScanPartition, ScanPlan
+from holdfast.errors import (
+    BadAnswerError,
+    BucketNotFoundError,
+    CursorGoneError,
+    InvalidRequestError,
+    MethodNotAllowedError,
+    NotFoundError,
+    OffsetGoneError,
+    SettingsError,
+)
+from holdfast.spark.connection import Waiting
+from holdfast.spark.reading.losses import lost
+from holdfast.spark.reading.selection import EARLIEST, LATEST, Bound
+from holdfast.spark.reading.slices import Slice, StreamSlice
+from holdfast.spark.reading.source import Extent, Source
+
+SLICE_BYTES: Final = 64 * 1024 * 1024
+_SLICE_BYTES_MIN: Final = 1024 * 1024
+_SLICE_BYTES_MAX: Final = 1024 * 1024 * 1024
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The slices of a read, and the cursor up to which they go."""
+
+    source: Source
+    slices: Sequence[Slice | StreamSlice]
+    until: str
+
+
+def plan_batch(server: Waiting, source: Source, extent: Extent) -> Plan:
+    """Everything between the two bounds of a batch read."""
+    source = _with_offsets(source, extent)
+    if extent.starting.cursor == LATEST:
+        return Plan(source, (), "")
+    after, until = _cursor(extent.starting), _cursor(extent.ending)
+    if source.via != "http":
+        try:
+            plan = plan_between(
+                server,
+                source,
+                after,
+                until,
+                min_partitions=extent.min_partitions,
+                slice_bytes=extent.partition_bytes,
+            )
+        except (NotFoundError, MethodNotAllowedError, BadAnswerError) as error:
+            if isinstance(error, BucketNotFoundError):
+                raise
+            # A server of another make: it has streams, and knows nothing of scans.
+        else:
+            if not _is_forgetful(server, plan):
+                return plan
+    if after or until:
+        raise SettingsError(
+            f"{server.url} cannot tell what came after a cursor; give offsets of streams instead."
+        )
+    return Plan(source, plan_streams(server, source), "")
+
+
+def plan_between(
+    server: Waiting,
+    source: Source,
+    after: str,
+    until: str,
+    *,
+    min_partitions: int | None = None,
+    slice_bytes: int | None = None,
+    whole_streams: bool = False,
+) -> Plan:
+    """What was appended after one cursor and up to another.
+
+    With `whole_streams` all messages of a stream are in the same slice, and in order.
+    """
+    size = min(max(slice_bytes or SLICE_BYTES, _SLICE_BYTES_MIN), _SLICE_BYTES_MAX)
+    scanned = _scan(server, source, after, until, size)
+    if min_partitions and len(scanned.partitions) < min_partitions:
+        total = sum(each.bytes for each in scanned.partitions)
+        smaller = max(total // min_partitions, _SLICE_BYTES_MIN)
+        if smaller < size:
+            size = smaller
+            scanned = _scan(server, source, after, scanned.until, size)
+    _check_losses(source, scanned, after)
+    source = source.at(scanned.store, scanned.store_id)
+    if whole_streams:
+        return Plan(source, _by_streams(scanned), scanned.until)
+    slices = [
+        piece
+        for each in scanned.partitions
+        for piece in _by_positions(server, source, _of_packs(each, scanned), size)
+    ]
+    if scanned.hot is not None:
+        start = int(scanned.hot.after)
+        slices.append(Slice("", "", start, start, int(scanned.hot.until)))
+    return Plan(source, slices, scanned.until)
+
+
+def _scan(server: Waiting, source: Source, after: str, until: str, size: int) -> ScanPlan:
+    return server.ask(
+        lambda client: client.bucket(source.bucket).scan(
+            after=after, until=until, prefix=source.selection.prefix, partition_bytes=size
+        )
+    )
+
+
+def _of_packs(partition: ScanPartition, scanned: ScanPlan) -> Slice:
+    return Slice(
+        partition.first_stream_id,
+        partition.last_stream_id,
+        int(partition.after),
+        int(scanned.flushed),
+        int(partition.until),
+        partition.bytes,
+    )
+
+
+def _by_streams(scanned: ScanPlan) -> list[Slice]:
+    """Slices that leave no id out: new streams, which no pack has yet, are in one of them."""
+    after, flushed, until = int(scanned.after), int(scanned.flushed), int(scanned.until)
+    if not scanned.partitions:
+        return [Slice("", "", after, flushed, until)] if after < until else []
+    slices = []
+    behind = ""
+    for each in scanned.partitions:
+        last = each.last_stream_id
+        slices.append(Slice(behind, last, after, flushed, until, each.bytes, behind))
+        behind = last
+    slices[-1] = replace(slices[-1], last="")
+    return slices
+
+
+def _by_positions(server: Waiting, source: Source, whole: Slice, size: int) -> list[Slice]:
+    """A slice of one large stream as several, one behind the other."""
+    if whole.first != whole.last or whole.size_bytes < 2 * size:
+        return [whole]
+    ranges = server.collect(
+        lambda client: client.bucket(source.bucket).ranges(
+            after=f"{whole.after:020d}",
+            until=f"{whole.until:020d}",
+            first=whole.first,
+            last=whole.last,
+        )
+    )
+    slices, after, held = [], whole.after, 0
+    for each in ranges:
+        if held and held + each.length > size and after < each.first_position - 1:
+            behind = each.first_position - 1
+            slices.append(replace(whole, after=after, until=behind, size_bytes=held))
+            after, held = behind, 0
+        held += each.length
+    return [*slices, replace(whole, after=after, size_bytes=held)]
+
+
+def _check_losses(source: Source, scanned: ScanPlan, after: str) -> None:
+    """Raise if something between the cursors is gone, and that is not fine."""
+    gone = [each for each in scanned.lost if source.selection.wants(each)]
+    if not (gone and after and source.fail_on_data_loss):
+        return
+    raise lost(source.bucket, gone)
+
+
+def _with_offsets(source: Source, extent: Extent) -> Source:
+    selection = replace(
+        source.selection, starts=extent.starting.offsets, ends=extent.ending.offsets
+    )
+    return replace(source, selection=selection)
+
+
+def _cursor(bound: Bound) -> str:
+    """The cursor of a bound as a scan takes it, empty for the earliest and the latest."""
+    return "" if bound.cursor in {EARLIEST, LATEST} else bound.cursor
+
+
+def _is_forgetful(server: Waiting, plan: Plan) -> bool:
+    """Whether the server has no packs, and has forgotten what its streams began with."""
+    if plan.source.store_id or not plan.slices:
+        return False
+    (hot,) = plan.slices
+    assert isinstance(hot, Slice)
+
+    async def first(client: Client) -> None:
+        bucket = client.bucket(plan.source.bucket)
+        async for _ in bucket.records(after=f"{hot.after:020d}", until=f"{hot.after:020d}"):
+            break
+
+    try:
+        server.ask(first)
+    except CursorGoneError:
+        return True
+    return False
+
+
+def plan_streams(server: Waiting, source: Source) -> list[StreamSlice]:
+    """The streams of a server that has no scans: each as it is now."""
+    return server.ask(lambda client: _stream_slices(client, source))
+
+
+async def _stream_slices(client: Client, source: Source) -> list[StreamSlice]:
+    selection = source.selection
+    if selection.streams is not None:
+        ids = sorted(selection.streams)
+    else:
+        try:
+            listed = client.bucket(source.bucket).streams(prefix=selection.prefix)
+            ids = [each.stream_id async for each in listed if selection.wants(each.stream_id)]
+        except (NotFoundError, MethodNotAllowedError, BadAnswerError, InvalidRequestError) as error:
+            if isinstance(error, BucketNotFoundError):
+                raise
+            raise SettingsError(
+                f"{client.url} does not list its streams; name them with the option 'streams'."
+            ) from None
+    return [await _stream_slice(client, source, stream_id) for stream_id in ids]
+
+
+async def _stream_slice(client: Client, source: Source, stream_id: str) -> StreamSlice:
+    head = await client.stream(f"{source.bucket}/{stream_id}").head()
+    start = source.selection.starts.get(stream_id)
+    end = source.selection.ends.get(stream_id)
+    if start is not None and head.earliest_offset and f"{start:020d}" < head.earliest_offset:
+        if source.fail_on_data_loss:
+            raise OffsetGoneError(int(head.earliest_offset))
+        start = None
+    return StreamSlice(
+        stream_id,
+        "-1" if start is None else f"{start:020d}",
+        head.next_offset if end is None else min(f"{end:020d}", head.next_offset),
+    )

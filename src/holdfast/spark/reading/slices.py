@@ -1,0 +1,36 @@
+"""Slices: the parts of a read that executors work on, each by itself."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from pyspark.sql.datasource import InputPartition
+
+
+@dataclass(frozen=True)
+class Slice(InputPartition):
+    """Streams from one id to another, both included, and positions in (after, until].
+
+    Up to `flushed` the messages are in packs. Others may have got there since: whoever reads them
+    finds out.
+    """
+
+    first: str
+    # Empty: to the end of the bucket.
+    last: str
+    after: int
+    flushed: int
+    until: int
+    size_bytes: int = 0
+    # This one is not included, although `first` may say so.
+    behind: str = ""
+
+
+@dataclass(frozen=True)
+class StreamSlice(InputPartition):
+    """One stream between two offsets, read as any server of the protocol has it."""
+
+    stream_id: str
+    start: str
+    # Where the stream ended when the read was planned.
+    end: str

@@ -1,0 +1,253 @@
+"""Scanning the catalog: where the records of many streams lie, between two positions of the log.
+
+There are two ways to the same answer. By name: all streams of a prefix are looked at, some at a
+time. By pack: the packs that reach past a position tell which streams have anything there, and only
+those are looked at. Whichever has less to look at is taken, so that what changed since the last
+time costs what changed.
+
+A query that is under way would hold back what every other call on its connection sees, and a reader
+that takes long would keep SQLite's log from ever being shortened. So a scan has a connection of its
+own, and between two pages of streams nothing is held.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from contextlib import closing
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from holdfast.storage.catalog_schema import damaged, decoded_row, open_for_reading
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+    from pathlib import Path
+
+    from holdfast.format.rows import StreamRow
+
+# Streams that a scan looks at in one step.
+_SCAN_STREAMS: Final = 500
+# Streams that are kept in mind on the way by pack: if more have something, all are looked at.
+_CANDIDATES_MAX: Final = 50_000
+# Streams that are counted to choose a way; and how many extents are looked at, as measured, in the
+# time that it takes to look at a stream by name with all that belongs to it.
+_COUNTED_MAX: Final = 250_000
+_EXTENTS_PER_STREAM: Final = 4
+_LAST_CHARACTER: Final = chr(0x10FFFF)
+_FIRST_SURROGATE: Final = 0xD800
+_BEHIND_SURROGATES: Final = 0xE000
+
+_NAMES: Final = "streams.name >= :least AND streams.name < :beyond AND streams.name <= :last"
+_PAGE: Final = (
+    f"SELECT number, row FROM streams WHERE {_NAMES} AND name > :behind "  # noqa: S608 (ours)
+    "ORDER BY name LIMIT :limit"
+)
+_RANGES: Final = (
+    "SELECT streams.number, streams.name, packs.name, packs.salt, packs.data_bytes, "
+    "packs.messages, extents.start, extents.length, extents.data_at, extents.message_at, "
+    "extents.messages, extents.first_position, extents.last_position, extents.sums "
+    "FROM streams JOIN extents ON extents.stream = streams.number "
+    "JOIN packs ON packs.id = extents.pack "
+    "WHERE extents.last_position > :after AND extents.first_position <= :until AND "
+)
+_IN_ORDER: Final = " ORDER BY streams.name, extents.start"
+# Joined in this order: packs that have something in the range, their extents, these streams.
+_BY_PACK: Final = (
+    "FROM packs CROSS JOIN extents INDEXED BY extents_by_pack ON extents.pack = packs.id "
+)
+_REACHING: Final = (
+    "WHERE packs.retired_ms IS NULL AND packs.through > :after AND packs.after < :until "
+)
+_WITHIN: Final = (
+    "CROSS JOIN streams ON streams.number = extents.stream "
+    + _REACHING
+    + f"AND extents.last_position > :after AND extents.first_position <= :until AND {_NAMES}"
+)
+_COUNT_EXTENTS: Final = f"SELECT count(*) FROM (SELECT 1 {_BY_PACK}{_REACHING}LIMIT :limit)"  # noqa: S608 (ours)
+_COUNT_STREAMS: Final = f"SELECT count(*) FROM (SELECT 1 FROM streams WHERE {_NAMES} LIMIT :limit)"  # noqa: S608 (ours)
+_CANDIDATES: Final = (
+    f"SELECT DISTINCT streams.name, streams.number {_BY_PACK}{_WITHIN} LIMIT :limit"
+)
+_AMOUNTS: Final = "SELECT extents.first_position, extents.last_position, length, extents.messages "
+_AMOUNTS_BY_PACK: Final = f"{_AMOUNTS}{_BY_PACK}{_WITHIN}"
+_AMOUNTS_BY_NAME: Final = (
+    f"{_AMOUNTS}FROM streams CROSS JOIN extents ON extents.stream = streams.number WHERE {_NAMES} "
+    "AND extents.last_position > :after AND extents.first_position <= :until"
+)
+_TRIMMED: Final = (
+    f"SELECT row FROM streams WHERE number >= :number AND snapshot IS NOT NULL AND {_NAMES}"  # noqa: S608 (ours)
+)
+
+
+class ScanRange(NamedTuple):
+    """Records of one stream in one pack, and all it takes to read and verify them."""
+
+    stream: int
+    name: str
+    pack: str
+    # Little-endian, as it is kept.
+    salt: bytes
+    pack_data_bytes: int
+    pack_messages: int
+    start: int
+    length: int
+    data_at: int
+    message_at: int
+    messages: int
+    first_position: int
+    last_position: int
+    # The checksum of the message index, then one for each block; eight bytes each.
+    sums: bytes
+    # Bytes before this are not the stream's any more.
+    earliest: int = 0
+    content_type: str = ""
+    # Whether readers can get nothing of it: what forks need is kept all the same.
+    gone: bool = False
+
+
+class Amount(NamedTuple):
+    """What an extent holds, and the positions between which it was appended."""
+
+    first_position: int
+    last_position: int
+    size_bytes: int
+    messages: int
+
+
+class Scanned(NamedTuple):
+    """Streams whose names start so, from one name to another, and positions (after, until]."""
+
+    prefix: str
+    after: int
+    until: int
+    first: str = ""
+    last: str | None = None
+
+    @property
+    def values(self) -> dict[str, object]:
+        """What the statements ask for."""
+        return {
+            "least": max(self.prefix, self.first),
+            "beyond": after_prefix(self.prefix),
+            # Any blob sorts behind all text.
+            "last": b"" if self.last is None else self.last,
+            "after": self.after,
+            "until": self.until,
+        }
+
+
+class CatalogScan:
+    """One scan of a catalog, with a connection of its own."""
+
+    def __init__(self, path: Path, scanned: Scanned) -> None:
+        self._path = path
+        self._scanned = scanned
+        self._values = scanned.values
+
+    def ranges(self) -> Iterator[ScanRange]:
+        """Where the records lie, in the order of names and offsets; also what is gone."""
+        with closing(open_for_reading(self._path)) as self._connection:
+            candidates = self._candidates()
+            if candidates is None:
+                yield from self._ranges_by_name()
+            else:
+                yield from self._ranges_by_pack(candidates)
+
+    def amounts(self) -> list[Amount]:
+        """How much was appended between which positions, in no order."""
+        with closing(open_for_reading(self._path)) as self._connection:
+            by_pack = self._is_less_by_pack(1)
+            rows = self._all(_AMOUNTS_BY_PACK if by_pack else _AMOUNTS_BY_NAME)
+        return [Amount(*row) for row in rows]
+
+    def flushed(self) -> int:
+        """The position up to which everything is in packs."""
+        with closing(open_for_reading(self._path)) as self._connection:
+            ((flushed,),) = self._all("SELECT value FROM facts WHERE name = 'flushed'")
+        return int(flushed)
+
+    def trimmed_since(self, number: int) -> Iterator[StreamRow]:
+        """Streams from this number on that have a snapshot."""
+        with closing(open_for_reading(self._path)) as self._connection:
+            for (row,) in self._all(_TRIMMED, number=number):
+                yield decoded_row(self._path, row)
+
+    def trimmed_of(self, numbers: Sequence[int]) -> Iterator[StreamRow]:
+        """Those of these streams that have a snapshot."""
+        with closing(open_for_reading(self._path)) as self._connection:
+            for at in range(0, len(numbers), _SCAN_STREAMS):
+                some = _listed(numbers[at : at + _SCAN_STREAMS])
+                statement = f"SELECT row FROM streams WHERE number IN {some} AND {_NAMES} "  # noqa: S608 (only numbers)
+                for (row,) in self._all(statement + "AND snapshot IS NOT NULL"):
+                    yield decoded_row(self._path, row)
+
+    def _is_less_by_pack(self, extents_per_stream: int) -> bool:
+        """Whether the packs have little to look at, compared with the streams that there are."""
+        ((streams,),) = self._all(_COUNT_STREAMS, limit=_COUNTED_MAX)
+        ((extents,),) = self._all(_COUNT_EXTENTS, limit=streams * extents_per_stream)
+        return bool(extents < streams * extents_per_stream)
+
+    def _candidates(self) -> list[tuple[str, int]] | None:
+        """Names and numbers of the streams that have something, in order; None if too many do."""
+        if not self._scanned.after or not self._is_less_by_pack(_EXTENTS_PER_STREAM):
+            return None
+        found = self._all(_CANDIDATES, limit=_CANDIDATES_MAX + 1)
+        return sorted(found) if len(found) <= _CANDIDATES_MAX else None
+
+    def _ranges_by_pack(self, candidates: list[tuple[str, int]]) -> Iterator[ScanRange]:
+        for at in range(0, len(candidates), _SCAN_STREAMS):
+            some = _listed([number for _, number in candidates[at : at + _SCAN_STREAMS]])
+            rows = self._all(f"SELECT number, row FROM streams WHERE number IN {some}")  # noqa: S608 (only numbers)
+            found = self._all(f"{_RANGES}streams.number IN {some}{_IN_ORDER}")
+            yield from self._completed(dict(rows), found)
+
+    def _ranges_by_name(self) -> Iterator[ScanRange]:
+        behind = ""
+        while True:
+            rows = dict(self._all(_PAGE, behind=behind, limit=_SCAN_STREAMS))
+            if not rows:
+                return
+            numbers = list(rows)
+            first, last = (self._name(rows[number]) for number in (numbers[0], numbers[-1]))
+            names = "streams.name >= :from AND streams.name <= :to"
+            found = self._all(f"{_RANGES}{names}{_IN_ORDER}", **{"from": first, "to": last})
+            yield from self._completed(rows, found)
+            if len(rows) < _SCAN_STREAMS:
+                return
+            behind = last
+
+    def _name(self, row: bytes) -> str:
+        return decoded_row(self._path, row).meta.name
+
+    def _completed(self, rows: dict[int, bytes], found: list[Any]) -> Iterator[ScanRange]:
+        """The ranges with what the rows of their streams add; most rows are never decoded."""
+        number, row = 0, None
+        for each in found:
+            if each[0] != number:
+                number, encoded = each[0], rows.get(each[0])
+                row = None if encoded is None else decoded_row(self._path, encoded)
+            if row is not None:
+                # Some of it may be there for forks only.
+                gone = row.deleted or each[6] + each[7] <= row.earliest
+                yield ScanRange._make((*each, row.earliest, row.meta.content_type, gone))
+
+    def _all(self, statement: str, **more: object) -> list[Any]:
+        try:
+            return self._connection.execute(statement, self._values | more).fetchall()
+        except sqlite3.Error as error:
+            raise damaged(self._path, error) from error
+
+
+def _listed(numbers: Sequence[int]) -> str:
+    return f"({','.join(map(str, numbers))})"
+
+
+def after_prefix(prefix: str) -> str | bytes:
+    """The first value that sorts behind everything with this prefix.
+
+    Text sorts by code point, which is the order of its UTF-8 too, and any blob behind all text.
+    """
+    shorter = prefix.rstrip(_LAST_CHARACTER)
+    if not shorter:
+        return b""
+    code = ord(shorter[-1]) + 1
+    return shorter[:-1] + chr(_BEHIND_SURROGATES if code == _FIRST_SURROGATE else code)

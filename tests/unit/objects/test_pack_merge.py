@@ -1,0 +1,134 @@
+"""Merging as a job elsewhere does it: with packs, and without a catalog."""
+
+import pytest
+
+from holdfast import failpoints
+from holdfast.errors import ObjectMissingError, PackCorruptError
+from holdfast.format.pack_builder import pack_name
+from holdfast.format.packs import PackMeta
+from holdfast.format.records import INDEX_BITS
+from holdfast.objects.memory_objects import MemoryObjects
+from holdfast.objects.pack_merge import Merge, SourcePack, merge_packs
+from holdfast.objects.pack_reader import Pack
+from holdfast.testing import FakeClock, FaultyObjects
+from tests.unit.format.test_packs import build
+
+# Streams that were made in the first pack's range, and in the second's.
+OLD, KEPT, YOUNG = 1 << INDEX_BITS, 2 << INDEX_BITS, 11 << INDEX_BITS
+FIRST = {OLD: (0, [(b"one", 10, 1), (b"two!", 11, 2)]), KEPT: (0, [(b"kept", 12, 3)])}
+SECOND = {OLD: (7, [(b"three", 13, 12)]), YOUNG: (0, [(b"young", 14, 11)])}
+
+
+class Job:
+    """Two neighbouring packs in a store, and all of their extents."""
+
+    def __init__(self):
+        self.clock = FakeClock()
+        self.store = FaultyObjects(MemoryObjects(self.clock))
+        first = PackMeta(1, has_delta=True, documents={"a": b"1", "b": b"1"}, last_ms=5)
+        second = PackMeta(
+            2, has_delta=True, removed=[KEPT, YOUNG], documents={"a": b"2", "b": None}, last_ms=7
+        )
+        self.sources = [
+            self.put(0, 9, build(FIRST, {OLD: b"old", KEPT: b"kept"}, first, after=0, through=9)),
+            self.put(9, 20, build(SECOND, {OLD: b"newer"}, second, after=9, through=20)),
+        ]
+
+    def put(self, after, through, data):
+        name = pack_name(after, through, 1)
+        self.store.put(name, data)
+        return SourcePack(name, len(data), after, through)
+
+    def extents(self, *streams):
+        found = [
+            (index, extent)
+            for index, source in enumerate(self.sources)
+            for extent in Pack(self.store, source.name).directory()
+            if extent.stream in streams
+        ]
+        return sorted(found, key=lambda each: (each[1].stream, each[1].start))
+
+    def merge(self, *streams, **more):
+        plan = Merge(self.sources, self.extents(*streams), ["packs/older"], frozenset("cb"), {})
+        return merge_packs(self.store, self.clock, plan._replace(**more))
+
+    def contents(self, made):
+        pack = Pack(self.store, made.name, made.size_bytes)
+        return {(extent.stream, extent.start): data for extent, data in pack.contents()}
+
+
+@pytest.fixture
+def job():
+    return Job()
+
+
+def test_streams_are_in_one_place_again(job):
+    made = job.merge(OLD, KEPT)
+    assert made.name == pack_name(0, 20, made.builder.salt)
+    assert made.size_bytes == job.store.size(made.name)
+    assert sum(Pack(job.store, made.name).verify()) == made.size_bytes
+    assert job.contents(made) == {(OLD, 0): b"onetwo!three", (KEPT, 0): b"kept"}
+
+
+def test_message_index_comes_along(job):
+    made = job.merge(OLD)
+    index = Pack(job.store, made.name).index()
+    assert list(index.lengths) == [3, 4, 5]
+    assert list(index.timestamps) == [10, 11, 13]
+    assert list(index.positions) == [1, 2, 12]
+
+
+def test_bytes_before_a_streams_start_are_left_out(job):
+    made = job.merge(OLD, starts={OLD: 4})
+    assert job.contents(made) == {(OLD, 3): b"two!three"}
+
+
+def test_deltas_become_one(job):
+    made = job.merge(OLD)
+    delta = Pack(job.store, made.name).delta()
+    assert dict(delta.items()) == {OLD: b"newer"}
+    assert made.rows == 1
+    assert delta.meta == made.meta
+    assert made.meta.documents == {"a": b"2"}
+    assert made.meta.removed == []
+    assert made.meta.last_ms == 7
+
+
+def test_what_is_gone_is_told_to_what_comes_before(job):
+    second = job.sources[1]
+    only = Merge([second], [], [], frozenset(), {})
+    made = merge_packs(job.store, job.clock, only)
+    # The young one was born in this range: nothing before it knows of it.
+    assert made.meta.removed == [KEPT]
+    assert made.meta.documents == {"a": b"2", "b": None}
+
+
+def test_it_names_what_it_stands_for(job):
+    made = job.merge(OLD)
+    assert made.meta.has_delta
+    assert made.meta.supersedes == [*(source.name for source in job.sources), "packs/older"]
+    assert made.meta.companions == ["b", "c"]
+    assert made.meta.created_ms == job.clock.now_ms()
+
+
+def test_damage_is_noticed_and_nothing_appears(job):
+    extents = job.extents(OLD)
+    before = [info.name for info in job.store.list()]
+    job.store.corrupt(job.sources[1].name, extents[1][1].data_at)
+    with pytest.raises(PackCorruptError, match=job.sources[1].name):
+        job.merge(extents=extents)
+    assert [info.name for info in job.store.list()] == before
+
+
+def test_source_that_is_gone_is_missing(job):
+    extents = job.extents(OLD)
+    job.store.remove(job.sources[0].name)
+    with pytest.raises(ObjectMissingError, match=job.sources[0].name):
+        job.merge(extents=extents)
+
+
+def test_failpoints_are_passed(job, monkeypatch):
+    passed = []
+    monkeypatch.setattr(failpoints, "hook", passed.append)
+    job.merge(OLD)
+    assert passed == ["merge.started", "merge.uploading", "merge.uploaded"]
