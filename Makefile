@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help serve test test-unit test-crash sim lint format bench docs lock clean
+.PHONY: help serve test test-unit test-crash sim lint format bench example-pipeline docs lock clean
 
 help:
 	@echo 'make serve        start the server on 127.0.0.1:4437 with its data in ./data (ARGS="--durability memory ...")'
@@ -18,6 +18,7 @@ help:
 	@echo 'make lint         ruff and mypy'
 	@echo 'make format       let ruff rewrite the code'
 	@echo 'make bench        all benchmarks, or one: ONLY=append, read, sse, storage, bootstrap, fork, changes, access or client'
+	@echo 'make example-pipeline  a server, data, and the Spark pipeline up to a page of plots (examples/pipeline)'
 	@echo 'make docs         regenerate the generated pages'
 	@echo 'make lock         renew the pins in requirements/dev.txt'
 	@echo 'make clean        remove the virtual environment and caches'
@@ -61,6 +62,9 @@ format: $(STAMP)
 
 bench: $(STAMP)
 	@$(BIN)/python -m bench $(if $(ONLY),--only $(ONLY)) $(ARGS)
+
+example-pipeline: $(STAMP)
+	@$(BIN)/python examples/pipeline/run.py
 
 docs: $(STAMP)
 	@$(BIN)/python -m holdfast.cli.settings_page

@@ -20,7 +20,7 @@ from typing import Any, Concatenate, ParamSpec, Self
 from holdfast.client.buckets import Bucket
 from holdfast.client.client import Client
 from holdfast.client.loop_thread import Facade, Items, LoopThread, blocking, facing, iterating
-from holdfast.client.messages import Batch, Message
+from holdfast.client.messages import Message
 from holdfast.client.producer import Producer
 from holdfast.client.reading import Reading, handing_out
 from holdfast.client.snapshots import Bootstrap, Snapshots
@@ -54,10 +54,6 @@ class SyncReading(Facade):
         for messages in Items(self._thread, self._inner.message_lists()):
             yield from handing_out(self._inner, messages)
 
-    def batches(self) -> Items[Batch]:
-        """What each answer or event held."""
-        return Items(self._thread, self._inner.batches())
-
     @property
     def offset(self) -> str:
         """Behind the last thing handed out: give it back to a later read."""
@@ -83,6 +79,7 @@ class SyncReading(Facade):
         """Whether the stream is closed, and all of it was read."""
         return self._inner.closed
 
+    batches = iterating(Reading.batches)
     read_bytes = blocking(Reading.read_bytes)
     read_text = blocking(Reading.read_text)
     read_json = blocking(Reading.read_json)

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 PACK_NAME: Final = r"\Apacks/[0-9A-Za-z._-]+\.pack\Z"
 PACK_NAME_CHARACTERS_MAX: Final = 200
 DATA_BYTES_MAX: Final = 16 * 1024 * 1024
-_AT_MAX: Final = 2**63 - 1 - DATA_BYTES_MAX
+_AT_MAX: Final = 10**18 - 1
 _BYTES_FIELDS: Final = b"Content-Type: application/octet-stream\r\nCache-Control: no-store\r\n"
 _encode = msgspec.json.Encoder().encode
 

@@ -38,7 +38,7 @@ class SourcePack(NamedTuple):
 class Merge(NamedTuple):
     """What is to be merged, as the catalog had it when the merge was planned."""
 
-    # Neighbours in the log, in its order, each with a delta.
+    # Neighbours in the log, in its order, each with a delta; or a pack without one, by itself.
     sources: Sequence[SourcePack]
     # Live extents by stream and start, each with the index of its source.
     extents: Sequence[tuple[int, Extent]]
@@ -89,7 +89,7 @@ def merge_packs(store: ObjectStore, clock: Clock, plan: Merge) -> MergedPack:
     delta = _composed(sources, after)
     meta = PackMeta(
         clock.now_ms(),
-        has_delta=True,
+        has_delta=delta.has_delta,
         supersedes=[*(source.name for source in plan.sources), *plan.superseded],
         companions=sorted(plan.companions),
         removed=delta.removed,
@@ -175,6 +175,7 @@ class _Composed(NamedTuple):
     removed: list[int]
     documents: dict[str, bytes | None]
     last_ms: int
+    has_delta: bool
 
 
 def _composed(sources: list[_Source], after: int) -> _Composed:
@@ -183,8 +184,10 @@ def _composed(sources: list[_Source], after: int) -> _Composed:
     removed: list[int] = []
     documents: dict[str, bytes | None] = {}
     last_ms = 0
+    has_delta = False
     for source in sources:
         delta = source.pack.delta()
+        has_delta = has_delta or delta.meta.has_delta
         rows.update(delta.items())
         documents.update(delta.meta.documents)
         last_ms = max(last_ms, delta.meta.last_ms)
@@ -195,4 +198,4 @@ def _composed(sources: list[_Source], after: int) -> _Composed:
                 removed.append(number)
     # Before the first position there was nothing that could be gone.
     kept = {key: value for key, value in documents.items() if after or value is not None}
-    return _Composed(sorted(rows.items()), removed, kept, last_ms)
+    return _Composed(sorted(rows.items()), removed, kept, last_ms, has_delta)

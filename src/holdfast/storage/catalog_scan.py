@@ -156,8 +156,8 @@ class CatalogScan:
         """How much was appended between which positions, in no order."""
         with closing(open_for_reading(self._path)) as self._connection:
             by_pack = self._is_less_by_pack(1)
-            rows = self._all(_AMOUNTS_BY_PACK if by_pack else _AMOUNTS_BY_NAME)
-        return [Amount(*row) for row in rows]
+            # As they are: there may be very many.
+            return self._all(_AMOUNTS_BY_PACK if by_pack else _AMOUNTS_BY_NAME)
 
     def flushed(self) -> int:
         """The position up to which everything is in packs."""

@@ -16,6 +16,7 @@ from holdfast.client import (
     Producer,
     Reading,
     Snapshots,
+    Storage,
     Stream,
     SyncClient,
 )
@@ -26,6 +27,7 @@ from holdfast.client.sync import (
     SyncProducer,
     SyncReading,
     SyncSnapshots,
+    SyncStorage,
     SyncStream,
 )
 from holdfast.errors import InvalidRequestError
@@ -38,6 +40,7 @@ FACES = [
     (Snapshots, SyncSnapshots),
     (Bootstrap, SyncBootstrap),
     (Bucket, SyncBucket),
+    (Storage, SyncStorage),
 ]
 # What only the async ones have: how others are made, or called otherwise there.
 ASYNC_ONLY = {
@@ -81,9 +84,10 @@ class TestNames:
         assert set(holdfast.client.__all__) == {
             "NOW", "NO_RETRY", "START", "Appended", "Auth", "Basic", "Batch", "Bearer",
             "Bootstrap", "Bucket", "BucketInfo", "Change", "ChangePage", "Client", "Created",
-            "Digest", "Message", "Producer", "ProducerLimits", "ProducerStamp", "Reading",
-            "Record", "Retry", "ScanPartition", "ScanPlan", "ScanRange", "Snapshot", "Snapshots",
-            "Stream", "StreamHead", "StreamInfo", "SyncClient", "Timeouts",
+            "Digest", "Message", "PackExtent", "PackInfo", "Producer", "ProducerLimits",
+            "ProducerStamp", "Reading", "Record", "Retry", "ScanEnd", "ScanPartition", "ScanPlan",
+            "ScanRange", "Snapshot", "Snapshots", "Storage", "StoreInfo", "Stream", "StreamHead",
+            "StreamInfo", "SyncClient", "Timeouts",
         }  # fmt: skip
 
     @pytest.mark.parametrize("name", holdfast.client.__all__)

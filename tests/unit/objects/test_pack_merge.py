@@ -111,6 +111,17 @@ def test_it_names_what_it_stands_for(job):
     assert made.meta.created_ms == job.clock.now_ms()
 
 
+def test_pack_without_a_delta_stays_one(job):
+    alone = job.put(20, 30, build(FIRST, {}, PackMeta(3, has_delta=False), after=20, through=30))
+    extents = [(0, each) for each in Pack(job.store, alone.name).directory() if each.stream == OLD]
+    made = merge_packs(job.store, job.clock, Merge([alone], extents, [], frozenset(), {OLD: 4}))
+    assert not made.meta.has_delta
+    assert made.meta.supersedes == [alone.name]
+    assert (made.rows, made.meta.companions) == (0, [])
+    # Messages are kept whole: the second starts before what is needed.
+    assert job.contents(made) == {(OLD, 3): b"two!"}
+
+
 def test_damage_is_noticed_and_nothing_appears(job):
     extents = job.extents(OLD)
     before = [info.name for info in job.store.list()]

@@ -8,7 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from holdfast.format.rows import decode_row
-from holdfast.storage.catalog_scan import ScanRange, after_prefix
+from holdfast.storage import catalog_scan, catalog_schema
+from holdfast.storage.catalog_scan import Scanned, ScanRange, after_prefix
 from tests.unit.storage.histories import History, steps
 from tests.unit.storage.rig import Rig
 
@@ -102,6 +103,19 @@ class TestPrefixes:
             assert (prefix <= name < bound) == name.startswith(prefix)
 
 
+# How many extents are worth a stream: none, so that all goes by name, or so many that it goes by
+# pack wherever that is possible.
+BY_NAME, BY_PACK = 0, 1000
+
+
+@pytest.fixture(params=[BY_NAME, BY_PACK], ids=["by name", "by pack"], scope="class")
+def way(request):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(catalog_scan, "_EXTENTS_PER_STREAM", request.param)
+        yield request.param
+
+
+@pytest.mark.usefixtures("way")
 class TestPositions:
     @settings(max_examples=30)
     @given(steps)
@@ -138,6 +152,64 @@ class TestPositions:
                 for _, _, position in messages:
                     if after < position <= until:
                         assert any(first <= position <= last for first, last in covered)
+
+
+class TestByPack:
+    """What changed since a position is found through the packs, if that is less work."""
+
+    @pytest.fixture
+    def many(self, rig):
+        numbers = [rig.log.create(f"b/{at:03d}", b"x") for at in range(60)]
+        rig.flush()
+        for number in reversed(numbers[::10]):
+            rig.log.append(number, b"y")
+        rig.flush()
+        return numbers
+
+    @pytest.fixture
+    def looked_at(self, monkeypatch):
+        """The rows that were decoded."""
+        rows = []
+
+        def decoded(path, row):
+            rows.append(row)
+            return catalog_schema.decoded_row(path, row)
+
+        monkeypatch.setattr(catalog_scan, "decoded_row", decoded)
+        return rows
+
+    def test_only_streams_with_something_are_looked_at(self, rig, many, looked_at):
+        found = list(rig.catalog.scan("b/", 1, 2))
+        assert found == model(rig, "b/", 1, 2)
+        assert [each.name for each in found] == [f"b/{at:03d}" for at in range(0, 60, 10)]
+        assert len(looked_at) == 6
+
+    def test_names_from_one_to_another(self, rig, many, looked_at):
+        found = list(rig.catalog.scan("b/", 1, 2, "b/010", "b/030"))
+        assert [each.name for each in found] == ["b/010", "b/020", "b/030"]
+        assert len(looked_at) == 3
+
+    def test_too_many_candidates_are_found_by_name(self, rig, many, monkeypatch):
+        monkeypatch.setattr(catalog_scan, "_CANDIDATES_MAX", 5)
+        assert list(rig.catalog.scan("b/", 1, 2)) == model(rig, "b/", 1, 2)
+
+    def test_what_is_kept_for_forks_is_given_if_asked_for(self, rig):
+        source = rig.log.create("b/source", b"0123")
+        rig.log.fork("b/fork", source, "b/source", 2, b"ab")
+        rig.flush()
+        rig.log.delete(source)
+        rig.flush()
+        assert [each.name for each in rig.catalog.scan("b/", 0, 9)] == ["b/fork"]
+        found = [(each.name, each.gone) for each in rig.catalog.scan("b/", 0, 9, also_gone=True)]
+        assert found == [("b/fork", False), ("b/source", True)]
+
+    @pytest.mark.parametrize(("after", "until"), [(0, 1), (0, 2), (1, 2), (2, 2)])
+    def test_amounts(self, rig, many, after, until):
+        found = rig.catalog.scanning(Scanned("b/", after, until)).amounts()
+        assert sorted(found) == sorted(
+            (each.first_position, each.last_position, each.length, each.messages)
+            for each in model(rig, "b/", after, until)
+        )
 
 
 class TestUnderWay:

@@ -117,7 +117,7 @@ def scan(
         hot = "none" if plan.hot is None else f"{plan.hot.after} to {plan.hot.until}"
         text = (
             f"partitions   {len(plan.partitions)} ({as_bytes(size_bytes)} in packs)\n"
-            f"store        {plan.store or '(the data directory)'}\n"
+            f"store        {plan.store or '(none)'}\n"
             f"hot          {hot}\n"
             f"next cursor  {plan.next_cursor}"
         )

@@ -14,7 +14,6 @@ from holdfast.cli.failures import EXIT_FAILED, EXIT_INTERRUPTED, say
 from holdfast.cli.pipeline.display import as_document, as_text, showing
 from holdfast.cli.pipeline.flags import MASTER
 from holdfast.clock import SystemClock
-from holdfast.errors import HoldfastError
 from holdfast.spark.failures import as_holdfast_error
 from holdfast.spark.jobs import run_job
 from holdfast.spark.session import close_session, is_alive, open_session
@@ -24,7 +23,7 @@ if TYPE_CHECKING:
 
     from holdfast.cli.pipeline.flags import _Spark
 
-__all__ = ["EXIT_TERMINATED", "Conductor", "conduct", "ending_well"]
+__all__ = ["Conductor", "conduct", "ending_well", "is_well", "show_traceback"]
 
 EXIT_TERMINATED: Final = 143
 
@@ -32,26 +31,19 @@ EXIT_TERMINATED: Final = 143
 class Conductor:
     """Does jobs, one after the other, in one session, which is started when it is needed."""
 
-    def __init__(self, open_: Callable[[], SparkSession], output: Output, *, quiet: bool) -> None:
+    def __init__(self, open_: Callable[[], SparkSession], *, quiet: bool) -> None:
         self._open = open_
-        self._output = output
         self._quiet = quiet
-        self._clock = SystemClock()
         self._spark: SparkSession | None = None
 
-    def do(self, name: str, job: Any, **also: object) -> bool:
-        """Do a job and print its summary; whether all was well with it."""
-        started_s = self._clock.monotonic_s()
+    def do(self, job: Any) -> Any:
+        """Do a job; its summary."""
         with showing(quiet=self._quiet) as progress:
             if self._spark is None:
                 progress.start("starting Spark")
                 self._spark = self._open()
                 progress.done()
-            summary = run_job(self._spark, job, progress)
-        seconds = self._clock.monotonic_s() - started_s
-        document = {**also, **as_document(type(job).__name__.lower(), summary, seconds)}
-        self._output.show(document, as_text(name, summary, seconds))
-        return bool(getattr(summary, "ok", True))
+            return run_job(self._spark, job, progress)
 
     def recover(self) -> None:
         """After a failure: if the session is lost, the next job gets another one."""
@@ -68,16 +60,21 @@ class Conductor:
 def conduct(name: str, job: Any, spark: _Spark, flags: Any) -> int:
     """Do one job; the exit code."""
     output = Output(as_json=flags.json, quiet=flags.quiet)
+    clock = SystemClock()
 
     def open_() -> SparkSession:
         return open_session(
             spark.master or MASTER, f"holdfast {name}", spark.settings(), spark.remote
         )
 
-    with ending_well(output, traceback_wanted=spark.wants_traceback) as ending:
-        conductor = Conductor(open_, output, quiet=flags.quiet)
+    with ending_well(output, with_traceback=spark.with_traceback) as ending:
+        conductor = Conductor(open_, quiet=flags.quiet)
+        started_s = clock.monotonic_s()
         try:
-            ending.code = 0 if conductor.do(name, job) else EXIT_FAILED
+            summary = conductor.do(job)
+            seconds = clock.monotonic_s() - started_s
+            output.show(as_document(name, summary, seconds), as_text(name, summary, seconds))
+            ending.code = 0 if is_well(summary) else EXIT_FAILED
         finally:
             conductor.close()
     return ending.code
@@ -88,7 +85,7 @@ class _Ending:
 
 
 @contextmanager
-def ending_well(output: Output, *, traceback_wanted: bool) -> Iterator[_Ending]:
+def ending_well(output: Output, *, with_traceback: bool) -> Iterator[_Ending]:
     """Turn whatever ends the work inside into an exit code and one sentence."""
     ending = _Ending()
     before = signal.signal(signal.SIGTERM, _terminate)
@@ -101,19 +98,23 @@ def ending_well(output: Output, *, traceback_wanted: bool) -> Iterator[_Ending]:
     except BrokenPipeError:
         raise
     except Exception as error:  # noqa: BLE001 (whatever Spark raises)
-        failure = explain(error, output, traceback_wanted=traceback_wanted)
+        failure = as_holdfast_error(error)
+        if with_traceback:
+            show_traceback(error)
+        output.failure(failure)
         ending.code = exit_code(failure)
     finally:
         signal.signal(signal.SIGTERM, before)
 
 
-def explain(error: Exception, output: Output, *, traceback_wanted: bool) -> HoldfastError:
-    """Say what went wrong, in one sentence."""
-    failure = as_holdfast_error(error)
-    if traceback_wanted:
-        say("".join(traceback.format_exception(error)).rstrip())
-    output.failure(failure)
-    return failure
+def show_traceback(error: Exception) -> None:
+    """Where an error comes from, for whoever asked."""
+    say("".join(traceback.format_exception(error)).rstrip())
+
+
+def is_well(summary: Any) -> bool:
+    """Whether a job that came to its end found nothing to complain about."""
+    return bool(getattr(summary, "ok", True))
 
 
 def _terminate(*_: object) -> NoReturn:

@@ -37,7 +37,9 @@ def as_text(job: str, summary: Any, seconds: float) -> str:
     """The summary in lines: the job's own, or one for each of its fields."""
     own = getattr(summary, "lines", None)
     said = own() if callable(own) else list(_lines(msgspec.to_builtins(summary)))
-    return "\n".join([f"{job}: done in {seconds:.1f} s", *(f"  {printable(each)}" for each in said)])
+    return "\n".join(
+        [f"{job}: done in {seconds:.1f} s", *(f"  {printable(each)}" for each in said)]
+    )
 
 
 def _lines(fields: dict[str, Any]) -> Iterator[str]:

@@ -14,7 +14,15 @@ from holdfast.cli.client.connection import DEFAULT_SERVER, resolve
 from holdfast.errors import SettingsError
 from holdfast.spark.connection import Connection
 
-__all__ = ["DEFAULT_PLAIN", "DEFAULT_SPARK", "Plain", "Spark", "another_server", "pairs", "the_server"]
+__all__ = [
+    "DEFAULT_PLAIN",
+    "DEFAULT_SPARK",
+    "Plain",
+    "Spark",
+    "another_server",
+    "pairs",
+    "the_server",
+]
 
 MASTER: Final = "local[*]"
 _RETRIES_MAX: Final = 1000
@@ -37,7 +45,8 @@ class _Spark:
         Parameter(negative="", help="Setting of Spark, KEY=VALUE. Can be given several times."),
     ] = ()
     traceback: Annotated[
-        bool, Parameter(negative="", help="Show where an error comes from. Also by HOLDFAST_DEBUG=1.")
+        bool,
+        Parameter(negative="", help="Show where an error comes from. Also by HOLDFAST_DEBUG=1."),
     ] = False
 
     def settings(self) -> dict[str, str]:
@@ -49,11 +58,13 @@ class _Spark:
         if self.master and self.remote:
             raise SettingsError("Give either --master or --remote, not both.")
         if self.remote and not self.remote.startswith("sc://"):
-            raise SettingsError(f"--remote is an address such as sc://HOST:15002, not {self.remote!r}.")
+            raise SettingsError(
+                f"--remote is an address such as sc://HOST:15002, not {self.remote!r}."
+            )
         self.settings()
 
     @property
-    def wants_traceback(self) -> bool:
+    def with_traceback(self) -> bool:
         """Whether to show where an error comes from."""
         return self.traceback or os.environ.get("HOLDFAST_DEBUG", "") not in {"", "0"}
 

@@ -12,10 +12,12 @@ if TYPE_CHECKING:
 
 Json = dict[str, Any]
 
-# Errors of the start and of calls to others, which no answer carries.
+# Errors of the start, of calls to others and of jobs, which no answer carries.
 NEVER_ANSWERED: Final = frozenset(
     {
         "bad_answer",
+        "data_loss",
+        "spark_failed",
         "invalid_settings",
         "data_directory_locked",
         "unknown_format",

@@ -105,9 +105,7 @@ PARAMETERS: Final[dict[str, Json]] = {
     "messages_limit": _query(
         "messages", {"type": "integer", "minimum": 1}, "At most so many messages."
     ),
-    "pack": _query(
-        "pack", TEXT | {"maxLength": PACK_NAME_CHARACTERS_MAX}, "The name of a pack."
-    )
+    "pack": _query("pack", TEXT | {"maxLength": PACK_NAME_CHARACTERS_MAX}, "The name of a pack.")
     | {"required": True},
     "at": _query("at", NUMBER, "The first byte.") | {"required": True},
     "size": _query(

@@ -67,8 +67,7 @@ SCHEMAS: Final[dict[str, Json]] = derived(ChangeEntry, Partition) | {
         after=OFFSET,
         until=OFFSET,
         flushed=OFFSET | {"description": "Up to here the plan is in packs."},
-        store=TEXT
-        | {"description": "The object store as a URL; empty on a server without packs."},
+        store=TEXT | {"description": "The object store as a URL; empty on a server without packs."},
         store_id=TEXT | {"description": "The id in the store's marker."},
         partitions=listed(schema("Partition")),
         hot=nullable(record("What is not in packs yet.", shard=NUMBER, after=OFFSET, until=OFFSET)),

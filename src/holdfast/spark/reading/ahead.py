@@ -5,6 +5,7 @@ from __future__ import annotations
 import queue
 import threading
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import Final, TypeVar
 
 T = TypeVar("T")
@@ -23,7 +24,7 @@ def ahead(items: Iterator[T]) -> Iterator[T]:
             for item in items:
                 made.put(item)
                 if unwanted.is_set():
-                    return
+                    break
         except BaseException as error:  # noqa: BLE001 (raised where the items are used)
             last = _Failure(error)
         made.put(last)
@@ -37,12 +38,11 @@ def ahead(items: Iterator[T]) -> Iterator[T]:
             yield item  # type: ignore[misc]
     finally:
         unwanted.set()
-        while thread.is_alive():
-            # Whoever waits for room sees that nobody wants more.
-            try:
-                made.get(timeout=0.05)
-            except queue.Empty:
-                continue
+        # Whoever waits for room gets it, and sees that nobody wants more.
+        with suppress(queue.Empty):
+            while True:
+                made.get_nowait()
+        thread.join()
 
 
 class _Failure:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -14,6 +15,8 @@ from holdfast.spark.reading.columns import arrow_schema
 
 # A batch of a few megabytes is what Spark takes in fastest.
 BATCH_BYTES: Final = 8 * 1024 * 1024
+# What a row takes besides its payload, about: ids, offsets, a time.
+ROW_BYTES: Final = 96
 _DIGITS: Final = 20
 # "0000" to "9999" as one number each, so that five of them make an offset's digits.
 _GROUPS: Final = np.frombuffer(
@@ -35,7 +38,8 @@ class StreamName(NamedTuple):
         return media_type(self.content_type) == JSON
 
 
-class Chunk(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Chunk:
     """Messages in order. A column has an entry for each, `which` the index of its stream."""
 
     streams: Sequence[StreamName]
@@ -134,7 +138,7 @@ def binary_array(data: Any, ends: Numbers) -> Any:
 
 def pieces(chunk: Chunk, batch_bytes: int = BATCH_BYTES) -> list[Chunk]:
     """The chunk in parts of about this many bytes."""
-    size = chunk.payloads.nbytes
+    size = chunk.payloads.nbytes + ROW_BYTES * len(chunk)
     if size <= 2 * batch_bytes or len(chunk) < 2:
         return [chunk]
     rows = max(1, len(chunk) * batch_bytes // size)

@@ -17,7 +17,14 @@ import pyarrow.compute as pc
 from holdfast.client.types import ScanRange
 from holdfast.errors import PackCorruptError
 from holdfast.format.packs import BLOCK_BYTES, HEADER_BYTES, checksum, padded
-from holdfast.spark.reading.chunks import BATCH_BYTES, Chunk, Numbers, StreamName, binary_array
+from holdfast.spark.reading.chunks import (
+    BATCH_BYTES,
+    ROW_BYTES,
+    Chunk,
+    Numbers,
+    StreamName,
+    binary_array,
+)
 
 # Reading what nobody asked for is cheaper than asking twice, up to here.
 _GAP_BYTES: Final = 128 * 1024
@@ -52,11 +59,12 @@ def in_chunks(ranges: Iterable[Wanted]) -> Iterator[list[Wanted]]:
     held: list[Wanted] = []
     size = 0
     for each in ranges:
-        if held and (size + each.range.length > BATCH_BYTES * 2 or len(held) >= _CHUNK_RANGES_MAX):
+        more = each.range.length + ROW_BYTES * each.range.messages
+        if held and (size + more > BATCH_BYTES * 2 or len(held) >= _CHUNK_RANGES_MAX):
             yield held
             held, size = [], 0
         held.append(each)
-        size += each.range.length
+        size += more
     if held:
         yield held
 

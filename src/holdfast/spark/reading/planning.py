@@ -1,7 +1,7 @@
 """Plans: which slices a read of a bucket is made of.
 
-The server's scan cuts what is in packs by streams. A stream that is too large for one slice is cut
-by positions as well. What is not in packs yet is a slice of its own, or, where every stream is
+The server's scan cuts what is in packs by streams; a part with a large stream in it is cut again,
+and the stream itself by positions. What is not in packs yet is a slice of its own, or, where every stream is
 wanted in one piece, belongs to the slice of its stream.
 """
 
@@ -9,17 +9,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import groupby
 from typing import Final
 
-from holdfast.client import Client, ScanPartition, ScanPlan
+from holdfast.client import Client, ScanPartition, ScanPlan, ScanRange
 from holdfast.errors import (
     BadAnswerError,
     BucketNotFoundError,
     CursorGoneError,
-    InvalidRequestError,
+    HoldfastError,
     MethodNotAllowedError,
     NotFoundError,
-    OffsetGoneError,
     SettingsError,
 )
 from holdfast.spark.connection import Waiting
@@ -58,10 +58,9 @@ def plan_batch(server: Waiting, source: Source, extent: Extent) -> Plan:
                 min_partitions=extent.min_partitions,
                 slice_bytes=extent.partition_bytes,
             )
-        except (NotFoundError, MethodNotAllowedError, BadAnswerError) as error:
-            if isinstance(error, BucketNotFoundError):
+        except HoldfastError as error:
+            if not is_of_another_make(error):
                 raise
-            # A server of another make: it has streams, and knows nothing of scans.
         else:
             if not _is_forgetful(server, plan):
                 return plan
@@ -101,7 +100,7 @@ def plan_between(
     slices = [
         piece
         for each in scanned.partitions
-        for piece in _by_positions(server, source, _of_packs(each, scanned), size)
+        for piece in _cut(server, source, _of_packs(each, scanned), size)
     ]
     if scanned.hot is not None:
         start = int(scanned.hot.after)
@@ -143,18 +142,40 @@ def _by_streams(scanned: ScanPlan) -> list[Slice]:
     return slices
 
 
-def _by_positions(server: Waiting, source: Source, whole: Slice, size: int) -> list[Slice]:
-    """A slice of one large stream as several, one behind the other."""
-    if whole.first != whole.last or whole.size_bytes < 2 * size:
+def _cut(server: Waiting, source: Source, whole: Slice, size: int) -> list[Slice]:
+    """A slice that is too large, as several: by streams, and large streams by positions."""
+    if whole.size_bytes < 2 * size:
         return [whole]
     ranges = server.collect(
         lambda client: client.bucket(source.bucket).ranges(
             after=f"{whole.after:020d}",
             until=f"{whole.until:020d}",
+            prefix=source.selection.prefix,
             first=whole.first,
             last=whole.last,
         )
     )
+    slices: list[Slice] = []
+    # Streams that come one behind the other, together not too large.
+    held: Slice | None = None
+    for stream_id, group in groupby(ranges, key=lambda each: each.stream_id):
+        if not source.selection.wants(stream_id):
+            continue
+        of_stream = list(group)
+        bytes_of_stream = sum(each.length for each in of_stream)
+        if held is not None and held.size_bytes + bytes_of_stream <= size:
+            held = replace(held, last=stream_id, size_bytes=held.size_bytes + bytes_of_stream)
+            continue
+        slices += [held] if held is not None else []
+        held = replace(whole, first=stream_id, last=stream_id, size_bytes=bytes_of_stream)
+        if bytes_of_stream >= 2 * size:
+            slices += _by_positions(held, of_stream, size)
+            held = None
+    return [*slices, held] if held is not None else slices
+
+
+def _by_positions(whole: Slice, ranges: Sequence[ScanRange], size: int) -> list[Slice]:
+    """A slice of one large stream as several, one behind the other."""
     slices, after, held = [], whole.after, 0
     for each in ranges:
         if held and held + each.length > size and after < each.first_position - 1:
@@ -204,6 +225,13 @@ def _is_forgetful(server: Waiting, plan: Plan) -> bool:
     return False
 
 
+def is_of_another_make(error: HoldfastError) -> bool:
+    """Whether it says that the server has streams, and knows nothing of buckets as a whole."""
+    if isinstance(error, BucketNotFoundError):
+        return False
+    return isinstance(error, NotFoundError | MethodNotAllowedError | BadAnswerError)
+
+
 def plan_streams(server: Waiting, source: Source) -> list[StreamSlice]:
     """The streams of a server that has no scans: each as it is now."""
     return server.ask(lambda client: _stream_slices(client, source))
@@ -217,8 +245,8 @@ async def _stream_slices(client: Client, source: Source) -> list[StreamSlice]:
         try:
             listed = client.bucket(source.bucket).streams(prefix=selection.prefix)
             ids = [each.stream_id async for each in listed if selection.wants(each.stream_id)]
-        except (NotFoundError, MethodNotAllowedError, BadAnswerError, InvalidRequestError) as error:
-            if isinstance(error, BucketNotFoundError):
+        except HoldfastError as error:
+            if not is_of_another_make(error):
                 raise
             raise SettingsError(
                 f"{client.url} does not list its streams; name them with the option 'streams'."
@@ -228,14 +256,17 @@ async def _stream_slices(client: Client, source: Source) -> list[StreamSlice]:
 
 async def _stream_slice(client: Client, source: Source, stream_id: str) -> StreamSlice:
     head = await client.stream(f"{source.bucket}/{stream_id}").head()
+    # Others than our server begin with -1, whatever they still have.
+    earliest = head.earliest_offset or "-1"
     start = source.selection.starts.get(stream_id)
     end = source.selection.ends.get(stream_id)
-    if start is not None and head.earliest_offset and f"{start:020d}" < head.earliest_offset:
+    begin = earliest if start is None else f"{start:020d}"
+    if begin < earliest:
         if source.fail_on_data_loss:
-            raise OffsetGoneError(int(head.earliest_offset))
-        start = None
+            raise lost(source.bucket, [stream_id])
+        begin = earliest
     return StreamSlice(
         stream_id,
-        "-1" if start is None else f"{start:020d}",
+        begin,
         head.next_offset if end is None else min(f"{end:020d}", head.next_offset),
     )

@@ -79,10 +79,9 @@ class SliceReader:
             if each.stream_id == part.behind or not selection.wants(each.stream_id):
                 continue
             start, end = selection.window(each.stream_id, each.earliest)
-            if (
-                selection.starts.get(each.stream_id, start) < start
-                and self._source.fail_on_data_loss
-            ):
+            asked = selection.starts.get(each.stream_id, start)
+            # Later parts of a stream read begin behind it, whatever has become of it since.
+            if asked < start and not part.after and self._source.fail_on_data_loss:
                 raise lost(self._source.bucket, [each.stream_id])
             if place is not None and each.stream_id == place[0]:
                 start = max(start, place[1])

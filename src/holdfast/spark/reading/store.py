@@ -1,35 +1,41 @@
 """Where executors read packs: straight from the object store, or through the server.
 
 A store is used if it can be reached and is the one that the server means; its mark says so.
-Otherwise the server hands out the bytes. What was found holds for the whole process.
+Otherwise the server hands out the bytes. A store that was found is the whole process's; one that
+was not is looked for again after a while.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from itertools import chain
 from typing import Final
 
 from holdfast.client import Client
+from holdfast.clock import Clock, SystemClock
 from holdfast.errors import HoldfastError, ObjectMissingError, StoreError
 from holdfast.objects.marker import read_marker
 from holdfast.objects.obstore_objects import PROBING, ObstoreObjects
 from holdfast.objects.opening import open_store
 from holdfast.objects.place import StorePlace
-from holdfast.objects.store import ObjectStore
+from holdfast.objects.store import ObjectStore, cut_short
 from holdfast.spark.connection import Waiting
 from holdfast.spark.reading.extents import Ranged
 from holdfast.spark.reading.source import Source
 
 _PART_BYTES: Final = 8 * 1024 * 1024
-_found: dict[tuple[StorePlace, str], ObjectStore | str] = {}
+# For so long nobody asks again for a store that could not be used: asking takes seconds.
+_ABSENT_S: Final = 60.0
+_found: dict[tuple[StorePlace, str], ObjectStore] = {}
+_absent: dict[tuple[StorePlace, str], tuple[str, float]] = {}
 
 
 def open_packs(source: Source, server: Waiting) -> Ranged:
     """What the packs of a source are read from."""
     if source.via == "server":
         return ServerPacks(server, "")
-    found = reachable_store(source.place, source.store_id)
+    found = reachable_store(source.place, source.store_id, insist=source.via == "store")
     if not isinstance(found, str):
         return found
     if source.via == "store":
@@ -37,12 +43,25 @@ def open_packs(source: Source, server: Waiting) -> Ranged:
     return ServerPacks(server, found)
 
 
-def reachable_store(place: StorePlace, store_id: str) -> ObjectStore | str:
-    """The store, or a sentence that says why it cannot be used."""
+def reachable_store(
+    place: StorePlace, store_id: str, *, insist: bool = False, clock: Clock | None = None
+) -> ObjectStore | str:
+    """The store, or a sentence that says why it cannot be used.
+
+    Who insists makes sure, even if it could not be used a moment ago.
+    """
     key = place, store_id
-    if key not in _found:
-        _found[key] = _open(place, store_id)
-    return _found[key]
+    if key in _found:
+        return _found[key]
+    now_s = (clock or SystemClock()).monotonic_s()
+    if key in _absent and not insist and now_s < _absent[key][1]:
+        return _absent[key][0]
+    opened = _open(place, store_id)
+    if isinstance(opened, str):
+        _absent[key] = opened, now_s + _ABSENT_S
+    else:
+        _found[key] = opened
+    return opened
 
 
 def _open(place: StorePlace, store_id: str) -> ObjectStore | str:
@@ -88,5 +107,7 @@ async def _read(client: Client, name: str, ranges: Sequence[tuple[int, int]]) ->
     found = await asyncio.gather(
         *(client.storage.pack_data(name, at, size) for each in parts for at, size in each)
     )
+    if any(len(data) != size for data, (_, size) in zip(found, chain(*parts), strict=True)):
+        raise cut_short(client.url, name)
     rest = iter(found)
     return [memoryview(b"".join(next(rest) for _ in each)) for each in parts]

@@ -21,12 +21,12 @@ from pyspark.sql.streaming.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from holdfast.errors import InvalidRequestError, SettingsError
+from holdfast.errors import HoldfastError, InvalidRequestError, SettingsError
 from holdfast.spark.connection import Waiting
 from holdfast.spark.options import Options
 from holdfast.spark.reading.columns import columns_of
 from holdfast.spark.reading.losses import DataLossError
-from holdfast.spark.reading.planning import plan_between, plan_streams
+from holdfast.spark.reading.planning import is_of_another_make, plan_between, plan_streams
 from holdfast.spark.reading.rows import read_rows
 from holdfast.spark.reading.selection import EARLIEST, LATEST, Bound, parse_bound
 from holdfast.spark.reading.slices import Slice, StreamSlice
@@ -110,14 +110,13 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 slice_bytes=self._partition_bytes,
             )
         except InvalidRequestError as error:
-            raise DataLossError(
-                f"{server.url} does not know the cursor in the checkpoint ({error.message}): is it "
-                "another server, or was its data removed? Start again with a new checkpoint."
-            ) from None
+            raise _unknown(server, error) from None
         return plan.source, plan.slices
 
-    def read(self, partition: InputPartition) -> Iterator[Any]:
-        """The rows of one slice."""
+    def read(self, partition: InputPartition | None) -> Iterator[Any]:
+        """The rows of one slice; where there are none at all Spark may ask for those of None."""
+        if partition is None:
+            return iter(())
         assert isinstance(partition, Sourced)
         return read_rows(partition.source, partition.part)
 
@@ -133,30 +132,47 @@ class _Feed:
         self._source = source
 
     def initial(self, starting: Bound) -> dict[str, Any]:
-        if self._source.via == "http":
-            known = {stream: f"{offset:020d}" for stream, offset in starting.offsets.items()}
-            return self.latest() if starting.cursor == LATEST else {_STREAMS: known}
+        latest = self.latest()
         if starting.cursor == LATEST:
-            return self.latest()
+            return latest
+        if _STREAMS in latest:
+            if starting.cursor not in {EARLIEST, ""}:
+                raise SettingsError(
+                    f"{self._server.url} cannot tell what came after a cursor; give offsets of "
+                    "streams instead."
+                )
+            known = {stream: f"{offset:020d}" for stream, offset in starting.offsets.items()}
+            return {_STREAMS: known}
         return {_CURSOR: _BEGINNING if starting.cursor in {EARLIEST, ""} else starting.cursor}
 
     def latest(self) -> dict[str, Any]:
         if self._source.via == "http":
-            slices = plan_streams(self._server, self._source)
-            return {_STREAMS: {each.stream_id: each.end for each in slices}}
-        # Nothing came after the end: all this asks for is where that is.
-        return {_CURSOR: self._until(None, None, after="now").latest}
+            return self._ends()
+        try:
+            # Nothing came after the end: all this asks for is where that is.
+            return {_CURSOR: self._until(None, None, after="now").latest}
+        except HoldfastError as error:
+            if self._source.via != "auto" or not is_of_another_make(error):
+                raise
+            return self._ends()
+
+    def _ends(self) -> dict[str, Any]:
+        slices = plan_streams(self._server, self._source)
+        return {_STREAMS: {each.stream_id: each.end for each in slices}}
 
     def reach(
         self, start: dict[str, Any], limit: ReadLimit, last: Mapping[str, Any] | None
     ) -> dict[str, Any]:
         if _STREAMS in start:
-            return dict(last) if last is not None else self.latest()
+            return dict(last) if last is not None else self._ends()
         max_bytes = limit.max_bytes if isinstance(limit, ReadMaxBytes) else None
         max_rows = limit.max_rows if isinstance(limit, ReadMaxRows) else None
         if max_bytes is None and max_rows is None:
             return dict(last) if last is not None else self.latest()
-        found = self._until(max_bytes, max_rows, after=start[_CURSOR]).until
+        try:
+            found = self._until(max_bytes, max_rows, after=start[_CURSOR]).until
+        except InvalidRequestError as error:
+            raise _unknown(self._server, error) from None
         if last is not None:
             found = min(found, last[_CURSOR])
         return {_CURSOR: found}
@@ -168,6 +184,13 @@ class _Feed:
                 after, bytes=max_bytes, messages=max_rows, prefix=source.selection.prefix
             )
         )
+
+
+def _unknown(server: Waiting, error: InvalidRequestError) -> DataLossError:
+    return DataLossError(
+        f"{server.url} does not know the cursor in the checkpoint ({error.message}): is it "
+        "another server, or was its data removed? Start again with a new checkpoint."
+    )
 
 
 def _between(start: Mapping[str, str], end: Mapping[str, str]) -> list[StreamSlice]:

@@ -21,7 +21,7 @@ from holdfast.spark.reading.source import Source
 
 def stream_chunks(source: Source, server: Waiting, part: StreamSlice) -> Iterator[Chunk]:
     """The stream of a slice from its start to where it ended when the read was planned."""
-    if part.start == part.end:
+    if part.start >= part.end:
         return
     for content_type, messages in server.items(lambda client: _messages(client, source, part)):
         yield Chunk(
@@ -43,7 +43,7 @@ async def _messages(
     async for batch in reading.batches(lengths=True):
         if batch.lengths is not None:
             # An answer may go on with what came since.
-            found = [each for each in assembler.feed(batch) if each.next_offset <= part.end]
+            found = [each for each in assembler.feed(batch) if each.offset < part.end]
         else:
             found = [Message(batch.data, batch.offset, batch.next_offset)] if batch.data else []
         if found:

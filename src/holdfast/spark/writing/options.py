@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from holdfast.client.payloads import LENGTH_PREFIXED, Framing
-from holdfast.errors import SettingsError
+from holdfast.errors import InvalidRequestError, SettingsError
 from holdfast.protocol.content import DEFAULT, JSON, media_type, parse_content_type
 from holdfast.protocol.producer import ID_BYTES_MAX, NUMBER_MAX
 from holdfast.spark.connection import CONNECTION_OPTIONS, Connection
@@ -104,7 +104,7 @@ def _content_type(options: Options, columns: Columns) -> str:
     text = options.text("contentType", JSON if columns.content == VALUE else DEFAULT)
     try:
         return parse_content_type(text.encode("latin-1", "replace"))
-    except Exception:  # noqa: BLE001 (whatever is wrong with it, this is what to say)
+    except InvalidRequestError:
         raise SettingsError(
             f"The option 'contentType' is a type such as text/plain, not {text!r}."
         ) from None

@@ -28,8 +28,9 @@ from holdfast.spark.writing.placement import Placement
 # change.
 MESSAGES_MAX: Final = 100_000
 HELD_BYTES_MAX: Final = 256 * 1024 * 1024
-# What a row costs besides its bytes.
+# What a row and a stream cost besides the bytes to be sent.
 _ROW_BYTES: Final = 64
+_STREAM_BYTES: Final = 512
 _SHOWN: Final = 60
 
 
@@ -100,6 +101,7 @@ class Cutter:
         found = self._open.get(name)
         if found is None:
             found = self._open[name] = _Open()
+            self._held_bytes += 0 if self._placement else _STREAM_BYTES
         return found
 
     def _add(self, name: str, rest: _Open, message: bytes, made: list[Request]) -> None:

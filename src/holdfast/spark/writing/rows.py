@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 import pyarrow as pa
 from pyspark.sql.types import BinaryType, CharType, DataType, StringType, StructType, VarcharType
@@ -87,13 +87,13 @@ class RowReader:
             )
         return names, content
 
-    def _content(self, batch: pa.RecordBatch) -> list[bytes]:
+    def _content(self, batch: pa.RecordBatch) -> list[Any]:
         column = batch.column(self.columns.content)
         if pa.types.is_string(column.type):
             column = column.cast(pa.binary())
         elif pa.types.is_large_string(column.type):
             column = column.cast(pa.large_binary())
-        found: list[bytes] = column.to_pylist()
+        found: list[Any] = column.to_pylist()
         return found
 
     def _buckets(self, batch: pa.RecordBatch) -> list[str]:

@@ -1,0 +1,1 @@
+"""Archiving: what the job `archive` is made of."""

@@ -1,0 +1,217 @@
+"""A Delta table: files are written where they belong, and a commit of Delta's log names them.
+
+How far the table is, is the version of an application's transaction in Delta's own sense: the
+position of the cursor. It is part of the same commit as the files, stays in checkpoints, and makes
+Delta refuse the commit of a run that another one has overtaken.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from functools import cached_property
+from typing import Any, Final
+
+import msgspec
+from deltalake import CommitProperties, DeltaTable, Field, Schema, Transaction
+from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
+from deltalake.transaction import AddAction
+from deltalake.writer import WriterProperties
+
+from holdfast.clock import SystemClock
+from holdfast.errors import StoreError
+from holdfast.failpoints import failpoint
+from holdfast.spark.archiving.layout import Layout
+from holdfast.spark.archiving.names import DATE
+from holdfast.spark.archiving.places import Place, busy
+from holdfast.spark.archiving.state import BEGINNING, Batch, DataFile, State
+from holdfast.spark.archiving.tables import attempts
+from holdfast.spark.archiving.tables.table import SmallFile, check_there
+
+_APP: Final = "holdfast.archive"
+_COLUMNS: Final = "holdfast.columns"
+# Statistics of longer texts would have to be cut.
+_STATS_TEXT_MAX: Final = 32
+
+
+@dataclass(frozen=True)
+class Delta:
+    """A Delta table at a place."""
+
+    place: Place
+    by_date: bool
+    compression: str
+
+    def open(self, *, alone: bool) -> State:
+        """How far the table is."""
+        table = self._table()
+        attempts.remove_stale(
+            self.place, "", lambda: _paths(table) if table else set(), alone=alone
+        )
+        if table is None:
+            return State()
+        columns = msgspec.json.decode(table.metadata().configuration.get(_COLUMNS, "{}"))
+        position = table.transaction_version(_APP)
+        # The number only tells batches apart in names.
+        return State(
+            BEGINNING if position is None else f"{position:020d}", table.version(), columns
+        )
+
+    def begin(self, batch: Batch) -> tuple[str, str]:
+        """Where the files of a batch go: next to all others."""
+        attempts.mark(self.place, batch)
+        return "", batch.attempt
+
+    def discard(self, batch: Batch) -> None:
+        """Remove what the attempt wrote."""
+        attempts.remove_files(self.place, "", {batch.attempt}, set())
+        attempts.unmark(self.place, batch)
+
+    def commit(self, batch: Batch, files: Sequence[DataFile], layout: Layout) -> None:
+        """Commit the files, and the cursor with them."""
+        check_there(self.place, files)
+        try:
+            table = self._ready(layout)
+            position = table.transaction_version(_APP)
+            if (BEGINNING if position is None else f"{position:020d}") != batch.after:
+                raise busy(self.place.name)
+            failpoint("archive.ready")
+            table.create_write_transaction(
+                [self._action(each) for each in files],
+                "append",
+                self._schema(layout),
+                [DATE] if self.by_date else None,
+                commit_properties=CommitProperties(
+                    custom_metadata={"holdfast": {"after": batch.after, "until": batch.until}},
+                    app_transactions=[Transaction(_APP, int(batch.until))],
+                ),
+            )
+        except CommitFailedError:
+            raise busy(self.place.name) from None
+        except DeltaError as error:
+            raise self._failed(error) from None
+        attempts.unmark(self.place, batch)
+
+    def small_files(self, size_bytes: int) -> list[SmallFile]:
+        """The files of the table that are smaller."""
+        table = self._table()
+        if table is None:
+            return []
+        listed: list[dict[str, Any]] = _rows(table.get_add_actions(flatten=True))
+        return [
+            SmallFile(each["path"], str(each.get(f"partition.{DATE}") or ""), each["size_bytes"])
+            for each in listed
+            if each["size_bytes"] < size_bytes
+        ]
+
+    def merge_small(self, dates: Sequence[str], file_bytes: int) -> int:
+        """Let Delta merge the small files of these dates; how many it replaced."""
+        table = self._table()
+        assert table is not None, "there are files"
+        codec = "UNCOMPRESSED" if self.compression == "none" else self.compression.upper()
+        try:
+            found = table.optimize.compact(
+                partition_filters=[(DATE, "in", list(dates))] if self.by_date else None,
+                target_size=file_bytes,
+                writer_properties=WriterProperties(compression=codec),  # type: ignore[arg-type]
+            )
+        except DeltaError as error:
+            raise self._failed(error) from None
+        return int(found["numFilesRemoved"])
+
+    def replace(
+        self, batch: Batch, old: Sequence[SmallFile], new: Sequence[DataFile], layout: Layout
+    ) -> None:
+        """Not needed here: `merge_small` does it."""
+        raise NotImplementedError
+
+    def _table(self) -> DeltaTable | None:
+        try:
+            return DeltaTable(self.place.name, storage_options=self._options)
+        except TableNotFoundError:
+            return None
+        except (DeltaError, OSError) as error:
+            raise self._failed(error) from None
+
+    def _ready(self, layout: Layout) -> DeltaTable:
+        """The table, with all columns; it is made if it is not there."""
+        columns = msgspec.json.encode(dict(layout.columns)).decode()
+        table = self._table()
+        if table is None:
+            return DeltaTable.create(
+                self.place.name,
+                self._schema(layout),
+                partition_by=[DATE] if self.by_date else None,
+                configuration={_COLUMNS: columns},
+                storage_options=self._options,
+                raise_if_key_not_exists=False,
+            )
+        known = {each.name for each in table.schema().fields}
+        fields: list[Field] = [
+            each for each in self._schema(layout).fields if each.name not in known
+        ]
+        if fields:
+            table.alter.add_columns(fields)
+        if table.metadata().configuration.get(_COLUMNS) != columns:
+            table.alter.set_table_properties({_COLUMNS: columns}, raise_if_not_exists=False)
+        return table
+
+    def _schema(self, layout: Layout) -> Schema:
+        return Schema.from_arrow(layout.schema_with_date() if self.by_date else layout.schema)
+
+    def _action(self, file: DataFile) -> AddAction:
+        return AddAction(
+            file.path,
+            file.size_bytes,
+            {DATE: file.date} if file.date else {},
+            SystemClock().now_ms(),
+            data_change=True,
+            stats=json.dumps(_stats(file)),
+        )
+
+    @cached_property
+    def _options(self) -> dict[str, str]:
+        store = self.place.store
+        if not store.url.startswith("s3://"):
+            return {}
+        given = {
+            "AWS_ENDPOINT_URL": store.endpoint,
+            "AWS_REGION": store.region or "us-east-1",
+            "AWS_ACCESS_KEY_ID": store.access_key_id,
+            "AWS_SECRET_ACCESS_KEY": store.secret_access_key,
+            "AWS_SESSION_TOKEN": store.session_token,
+            "AWS_ALLOW_HTTP": "true" if store.endpoint.startswith("http://") else "",
+            # A commit must not take the place of another.
+            "aws_conditional_put": "etag",
+        }
+        return {name: value for name, value in given.items() if value}
+
+    def _failed(self, error: Exception) -> StoreError:
+        said = next(iter(str(error).strip().splitlines()), type(error).__name__)
+        return StoreError(f"The Delta table at {self.place.name} fails: {said}")
+
+
+def _stats(file: DataFile) -> dict[str, Any]:
+    first: dict[str, str] = {"timestamp": _time(file.first_timestamp_ms)}
+    last: dict[str, str] = {"timestamp": _time(file.last_timestamp_ms)}
+    if max(len(file.first_stream_id), len(file.last_stream_id)) <= _STATS_TEXT_MAX:
+        first["stream_id"], last["stream_id"] = file.first_stream_id, file.last_stream_id
+    return {"numRecords": file.rows, "minValues": first, "maxValues": last}
+
+
+def _time(timestamp_ms: int) -> str:
+    time = datetime.fromtimestamp(timestamp_ms / 1000, UTC)
+    return time.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def _paths(table: DeltaTable) -> set[str]:
+    return {each["path"] for each in _rows(table.get_add_actions(flatten=True))}
+
+
+def _rows(table: Any) -> list[dict[str, Any]]:
+    import pyarrow as pa  # noqa: PLC0415 (what Delta hands out is not pyarrow's)
+
+    found: list[dict[str, Any]] = pa.table(table).to_pylist()
+    return found

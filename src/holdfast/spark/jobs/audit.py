@@ -1,0 +1,110 @@
+"""The job `audit`: verify every pack in use, and the catalog against the packs.
+
+- Every byte of every pack is read and has the checksum that was written with it.
+- The catalog says of each pack what its footer says, and of each extent in use what the pack's
+  directory says; messages of JSON streams end where an extent does.
+- The extents of each stream lead from its start to its tail without a gap, across all packs, and
+  the tail is the one in the last delta that has the stream.
+- The deltas stand for the log from its beginning to what is flushed, each position once.
+
+Nothing is changed, and a token that may read everything is enough. What is not flushed yet is in
+the log only, and not looked at; snapshots are not either.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, Literal
+
+import msgspec
+
+from holdfast.errors import SettingsError
+from holdfast.spark.connection import Connection
+from holdfast.spark.jobs.options import option, server_option
+from holdfast.spark.jobs.progress import Progress
+from holdfast.spark.jobs.store_options import StoreOptions
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from pyspark.sql import SparkSession
+
+    from holdfast.spark.auditing.findings import Finding
+
+__all__ = ["Audit", "Audited", "run"]
+
+_SHOWN_MAX: Final = 100
+
+
+@dataclass(frozen=True, kw_only=True)
+class Audit(StoreOptions):
+    """Verify every byte of every pack, and that the catalog says what the packs say."""
+
+    report: str = option("File to write all findings to, a line of JSON each.", "", path=True)
+    via: Literal["auto", "store", "server"] = option(
+        "Read packs from the store, through the server, or as it can be. (default auto)", "auto"
+    )
+    server: Connection = server_option()
+
+
+@dataclass(frozen=True)
+class Audited:
+    """What was looked at, and what was found."""
+
+    # Whether there is no damage.
+    ok: bool
+    packs: int
+    bytes: int
+    extents: int
+    dead_bytes: int
+    streams: int
+    # Packs that were merged before they could be read, and were looked for again.
+    merged_meanwhile: int
+    damage: int
+    notes: int
+    # The first of them; the report has all.
+    findings: list[str]
+
+
+def run(spark: SparkSession, job: Audit, progress: Progress) -> Audited:
+    """Look at everything, and write the report."""
+    from holdfast.spark.auditing import audit  # noqa: PLC0415 (only where jobs run)
+    from holdfast.spark.connection import Waiting  # noqa: PLC0415
+
+    with Waiting(job.server) as server:
+        store = server.ask(lambda client: client.storage.store())
+        place = job.place(store.store)
+        seen = audit.Audit(
+            spark, server, job.server, place, store.store_id, job.via, progress
+        ).run()
+    # Damage first: what is only noted must not push it out of sight.
+    findings = sorted(seen.findings, key=lambda found: found.kind)
+    damage = seen.left_out + sum(found.kind == "damage" for found in findings)
+    if job.report:
+        _write(Path(job.report), findings, seen.left_out)
+    return Audited(
+        ok=not damage,
+        packs=seen.packs,
+        bytes=seen.bytes,
+        extents=seen.extents,
+        dead_bytes=seen.dead_bytes,
+        streams=seen.streams,
+        merged_meanwhile=seen.gone,
+        damage=damage,
+        notes=sum(found.kind == "note" for found in findings),
+        findings=[str(found) for found in findings[:_SHOWN_MAX]],
+    )
+
+
+def _write(path: Path, findings: Sequence[Finding], left_out: int) -> None:
+    lines = [msgspec.json.encode(found) for found in findings]
+    if left_out:
+        lines.append(msgspec.json.encode({"kind": "damage", "left_out": left_out}))
+    unfinished = path.with_name(f"{path.name}.unfinished")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        unfinished.write_bytes(b"".join(line + b"\n" for line in lines))
+        unfinished.replace(path)
+    except OSError as error:
+        raise SettingsError(f"The report {path} cannot be written: {error.strerror}.") from None

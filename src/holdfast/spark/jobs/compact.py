@@ -1,0 +1,238 @@
+"""The job `compact`: rewrite packs at scale, each group of them in a task of Spark.
+
+A pack is sorted by stream and offset, always; so merging is the sort: what several packs have of a
+stream lies in one place afterwards, in few extents. What is dead is left behind.
+
+Rules:
+
+- Each group is put into use by itself, by the server's compare-and-set. Where the server's own
+  merging was faster the swap is refused, nothing has changed, and the packs are planned anew.
+- Only what was flushed when the job began is looked at, so it ends however much is written.
+- Everything in use is pinned, so that nothing is removed while it is read.
+- It can be killed at any moment: what is done is done, and the next run goes on from there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
+
+from holdfast.errors import SettingsError
+from holdfast.failpoints import failpoint
+from holdfast.spark.connection import Connection
+from holdfast.spark.jobs.options import option, server_option
+from holdfast.spark.jobs.progress import Progress
+from holdfast.spark.jobs.store_options import StoreOptions
+from holdfast.spark.options import parse_size
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from holdfast.client.types import PackInfo, StoreInfo
+    from holdfast.spark.connection import Waiting
+    from holdfast.spark.packing.plan import Group, Limits
+    from holdfast.spark.packing.rewriting import Outcome
+
+__all__ = ["Compact", "Compacted", "run"]
+
+# How often packs are planned anew where the server's own merging was faster.
+_ROUNDS_MAX: Final = 5
+_MIN_PACKS_MAX: Final = 100
+_TARGET_BYTES_MIN: Final = 1024
+
+
+@dataclass(frozen=True, kw_only=True)
+class Compact(StoreOptions):
+    """Rewrite packs: merge neighbours, bring each stream's bytes together, drop what is dead."""
+
+    target_size: str = option(
+        "Merge neighbouring packs up to this size, such as 512m. (default 1g)", "1g"
+    )
+    dead_share: float = option(
+        "Rewrite a pack of which at least this share is dead, above 0 up to 1. (default 0.2)", 0.2
+    )
+    min_packs: int = option("Merge no fewer packs than this, 2 to 100. (default 2)", 2)
+    max_messages: int = option(
+        "Messages that a task takes, which hold 40 bytes of memory each. (default 4000000)",
+        4_000_000,
+    )
+    flush: bool = option("Flush first, so that all there is counts. (default true)", True)
+    dry_run: bool = option("Only say what would be done.", False)
+    server: Connection = server_option()
+
+    def __post_init__(self) -> None:
+        if parse_size(self.target_size, "'target_size'") < _TARGET_BYTES_MIN:
+            raise SettingsError(f"'target_size' is at least 1k, not {self.target_size!r}.")
+        if not 0 < self.dead_share <= 1:
+            raise SettingsError(f"'dead_share' is above 0 and up to 1, not {self.dead_share:g}.")
+        if not 2 <= self.min_packs <= _MIN_PACKS_MAX:
+            raise SettingsError(f"'min_packs' is from 2 to {_MIN_PACKS_MAX}, not {self.min_packs}.")
+        if self.max_messages < 1:
+            raise SettingsError(f"'max_messages' is at least 1, not {self.max_messages}.")
+
+
+@dataclass(frozen=True)
+class Compacted:
+    """What was done; of a dry run, what would be. It is about what was flushed at the start."""
+
+    # Whether every pack could be read.
+    ok: bool
+    dry_run: bool
+    packs_before: int
+    packs_after: int
+    bytes_before: int
+    bytes_after: int
+    # Of messages, that nobody needed any more.
+    dropped_bytes: int
+    # Groups of packs that became one each.
+    groups: int
+    # How often somebody else was faster, and how many groups were left for that in the end.
+    refused: int
+    left: int
+    # What cannot be read, and why.
+    damaged: list[str]
+
+
+@dataclass
+class _Tally:
+    """What has been done so far."""
+
+    groups: int = 0
+    refused: int = 0
+    dropped_bytes: int = 0
+    # What could not be read, by the names of the packs that were to be merged.
+    spoilt: set[str] = field(default_factory=set)
+    damaged: list[str] = field(default_factory=list)
+
+    def take(self, group: Group, outcome: Outcome) -> None:
+        """Count what became of a group."""
+        if outcome.result == "done":
+            self.groups += 1
+            self.dropped_bytes += outcome.dropped_bytes
+        elif outcome.result == "spoilt":
+            named = {name for name in group.names if name in outcome.words}
+            self.spoilt |= named or set(group.names)
+            self.damaged.append(outcome.words)
+        else:
+            self.refused += 1
+
+
+def run(spark: SparkSession, job: Compact, progress: Progress) -> Compacted:
+    """Rewrite what is worth it, group by group."""
+    from holdfast.spark.connection import Waiting  # noqa: PLC0415 (only where jobs run)
+    from holdfast.spark.packing.plan import Limits, plan_groups  # noqa: PLC0415
+
+    limits = Limits(
+        parse_size(job.target_size, "'target_size'"),
+        job.dead_share,
+        job.min_packs,
+        job.max_messages,
+    )
+    with Waiting(job.server) as server:
+        if job.flush and not job.dry_run:
+            progress.start("flushing")
+            server.ask(lambda client: client.storage.flush())
+        progress.start("planning")
+        packs = _packs(server)
+        if job.dry_run:
+            progress.done()
+            return _foreseen(packs, plan_groups(packs, limits))
+        return _Compaction(spark, job, server, limits, progress).run(packs)
+
+
+class _Compaction:
+    """One run of the job."""
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        job: Compact,
+        server: Waiting,
+        limits: Limits,
+        progress: Progress,
+    ) -> None:
+        self._spark = spark
+        self._job = job
+        self._server = server
+        self._limits = limits
+        self._progress = progress
+        self._tally = _Tally()
+
+    def run(self, before: Sequence[PackInfo]) -> Compacted:
+        """Round by round, until nothing is left to do."""
+        from holdfast.clock import SystemClock  # noqa: PLC0415 (only where jobs run)
+        from holdfast.spark.packing.pin import pinned  # noqa: PLC0415
+
+        through = max((pack.through for pack in before), default=0)
+        store = self._server.ask(lambda client: client.storage.store())
+        with pinned(self._server, f"compact-{SystemClock().random_u64():016x}"):
+            # Listed again: what went out of use before the pin may be gone.
+            groups = self._plan(through)
+            for _ in range(_ROUNDS_MAX):
+                if not groups:
+                    break
+                failpoint("compact.planned")
+                self._rewrite(groups, store)
+                groups = self._plan(through)
+            failpoint("compact.finished")
+        after = _up_to(through, _packs(self._server))
+        self._progress.done()
+        tally = self._tally
+        return Compacted(
+            ok=not tally.damaged,
+            dry_run=False,
+            packs_before=len(before),
+            packs_after=len(after),
+            bytes_before=sum(pack.size_bytes for pack in before),
+            bytes_after=sum(pack.size_bytes for pack in after),
+            dropped_bytes=tally.dropped_bytes,
+            groups=tally.groups,
+            refused=tally.refused,
+            left=len(groups),
+            damaged=tally.damaged,
+        )
+
+    def _plan(self, through: int) -> list[Group]:
+        from holdfast.spark.packing.plan import plan_groups  # noqa: PLC0415 (only where jobs run)
+
+        packs = _up_to(through, _packs(self._server))
+        return plan_groups(packs, self._limits, self._tally.spoilt)
+
+    def _rewrite(self, groups: Sequence[Group], store: StoreInfo) -> None:
+        from holdfast.spark.jobs.tasks import run_tasks  # noqa: PLC0415 (only where jobs run)
+        from holdfast.spark.packing.rewriting import Rewrite, rewrite  # noqa: PLC0415
+
+        place = self._job.place(store.store)
+        tasks = [Rewrite(group, self._job.server, place, store.store_id) for group in groups]
+        outcomes = run_tasks(
+            self._spark, tasks, rewrite, what="rewriting packs", progress=self._progress
+        )
+        for group, outcome in zip(groups, outcomes, strict=True):
+            self._tally.take(group, outcome)
+
+
+def _packs(server: Waiting) -> list[PackInfo]:
+    return server.collect(lambda client: client.storage.packs())
+
+
+def _up_to(through: int, packs: Sequence[PackInfo]) -> list[PackInfo]:
+    return [pack for pack in packs if pack.through <= through]
+
+
+def _foreseen(packs: Sequence[PackInfo], groups: Sequence[Group]) -> Compacted:
+    size_bytes = sum(pack.size_bytes for pack in packs)
+    dead_bytes = sum(group.dead_bytes for group in groups)
+    return Compacted(
+        ok=True,
+        dry_run=True,
+        packs_before=len(packs),
+        packs_after=len(packs) - sum(len(group.packs) - 1 for group in groups),
+        bytes_before=size_bytes,
+        bytes_after=size_bytes - dead_bytes,
+        dropped_bytes=dead_bytes,
+        groups=len(groups),
+        refused=0,
+        left=0,
+        damaged=[],
+    )

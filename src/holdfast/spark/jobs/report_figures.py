@@ -1,0 +1,195 @@
+"""What the report shows, counted by Spark: a few hundred numbers, however large the tables are."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from pyspark.sql import functions as F  # noqa: N812 (as everybody calls it)
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+__all__ = ["Figures", "Ranked", "Totals", "figures_of"]
+
+_DAY_S: Final = 86_400
+# Widths of what is drawn as one point or bar.
+_RATE_STEPS_S: Final = (60, 300, 900, 3600, 10_800, 21_600, _DAY_S, 7 * _DAY_S, 28 * _DAY_S)
+_VOLUME_STEPS_S: Final = (_DAY_S, 7 * _DAY_S, 28 * _DAY_S)
+_POINTS_MAX: Final = 400
+_BARS_MAX: Final = 100
+_BUCKETS_SHOWN: Final = 7
+_BUCKETS_LISTED: Final = 20
+REST: Final = "all others"
+
+
+@dataclass(frozen=True)
+class Totals:
+    """Of everything; times are in seconds since the epoch, None if no message has one."""
+
+    messages: int
+    bytes: int
+    streams: int
+    buckets: int
+    first_s: int | None
+    last_s: int | None
+    without_time: int
+
+
+@dataclass(frozen=True)
+class Ranked:
+    """A stream, or a bucket (then without a stream id)."""
+
+    bucket: str
+    stream_id: str
+    streams: int
+    messages: int
+    bytes: int
+    last_s: int | None
+
+
+@dataclass(frozen=True)
+class Figures:
+    """All that the page shows."""
+
+    totals: Totals
+    buckets: Sequence[Ranked]
+    busiest: Sequence[Ranked]
+    largest: Sequence[Ranked]
+    # Streams by the power of two below their size; -1 for empty ones.
+    sizes: dict[int, int]
+    rate_step_s: int
+    rates: dict[int, int]
+    volume_step_s: int
+    # (bucket or REST, start) → bytes.
+    volumes: dict[tuple[str, int], int]
+
+    @property
+    def volume_buckets(self) -> list[str]:
+        """The buckets that have a colour of their own, the largest first; the rest at the end."""
+        found = {bucket for bucket, _ in self.volumes}
+        named = [each.bucket for each in self.buckets if each.bucket in found]
+        return named + ([REST] if REST in found - set(named) else [])
+
+
+def figures_of(messages: DataFrame, top: int) -> Figures:
+    """Count; `messages` is what `open_tables` gives."""
+    step_s, totals_before = _span(messages)
+    rate_step_s = _fitting(step_s, _RATE_STEPS_S, _POINTS_MAX)
+    volume_step_s = _fitting(step_s, _VOLUME_STEPS_S, _BARS_MAX)
+    seconds = F.unix_seconds("at")
+    # Everything else is counted from this, which is small.
+    pieces = (
+        messages.groupBy(
+            "bucket",
+            "stream_id",
+            _floored(seconds, rate_step_s).alias("rate_s"),
+            _floored(seconds, volume_step_s).alias("volume_s"),
+        )
+        .agg(
+            F.count(F.lit(1)).alias("messages"),
+            F.coalesce(F.sum("bytes"), F.lit(0)).alias("bytes"),
+            F.max(seconds).alias("last_s"),
+        )
+        .cache()
+    )
+    try:
+        streams = _streams(pieces).cache()
+        try:
+            return _figures(pieces, streams, totals_before, (rate_step_s, volume_step_s), top)
+        finally:
+            streams.unpersist()
+    finally:
+        pieces.unpersist()
+
+
+def _figures(
+    pieces: DataFrame,
+    streams: DataFrame,
+    span: tuple[int | None, int | None, int],
+    steps_s: tuple[int, int],
+    top: int,
+) -> Figures:
+    total = streams.agg(
+        F.sum("messages"), F.sum("bytes"), F.count(F.lit(1)), F.count_distinct("bucket")
+    ).collect()[0]
+    by_bucket = (
+        streams.groupBy("bucket")
+        .agg(
+            F.lit("").alias("stream_id"),
+            F.count(F.lit(1)).alias("streams"),
+            F.sum("messages").alias("messages"),
+            F.sum("bytes").alias("bytes"),
+            F.max("last_s").alias("last_s"),
+        )
+        .select(*_RANKED)
+    )
+    buckets = _ranked(by_bucket, "bytes", _BUCKETS_LISTED)
+    shown = [each.bucket for each in buckets[:_BUCKETS_SHOWN]]
+    dated = pieces.where("rate_s is not null")
+    return Figures(
+        totals=Totals(total[0] or 0, total[1] or 0, total[2] or 0, total[3] or 0, *span),
+        buckets=buckets,
+        busiest=_ranked(streams, "messages", top),
+        largest=_ranked(streams, "bytes", top),
+        sizes=_sizes(streams),
+        rate_step_s=steps_s[0],
+        rates={
+            row.rate_s: row.n
+            for row in dated.groupBy("rate_s").agg(F.sum("messages").alias("n")).collect()
+        },
+        volume_step_s=steps_s[1],
+        volumes=_volumes(dated, shown),
+    )
+
+
+_RANKED: Final = ("bucket", "stream_id", "streams", "messages", "bytes", "last_s")
+
+
+def _span(messages: DataFrame) -> tuple[int, tuple[int | None, int | None, int]]:
+    seconds = F.unix_seconds("at")
+    first_s, last_s, undated = messages.agg(
+        F.min(seconds), F.max(seconds), F.count_if(F.col("at").isNull())
+    ).collect()[0]
+    return (last_s or 0) - (first_s or 0), (first_s, last_s, undated)
+
+
+def _streams(pieces: DataFrame) -> DataFrame:
+    return (
+        pieces.groupBy("bucket", "stream_id")
+        .agg(
+            F.lit(1).alias("streams"),
+            F.sum("messages").alias("messages"),
+            F.sum("bytes").alias("bytes"),
+            F.max("last_s").alias("last_s"),
+        )
+        .select(*_RANKED)
+    )
+
+
+def _ranked(frame: DataFrame, by: str, count: int) -> list[Ranked]:
+    rows = frame.orderBy(F.desc(by), "bucket", "stream_id").limit(count).collect()
+    return [Ranked(*row) for row in rows]
+
+
+def _sizes(streams: DataFrame) -> dict[int, int]:
+    power = F.when(F.col("bytes") > 0, F.floor(F.log2("bytes")).cast("int")).otherwise(F.lit(-1))
+    rows = streams.groupBy(power.alias("power")).agg(F.count(F.lit(1)).alias("n")).collect()
+    return {row.power: row.n for row in rows}
+
+
+def _volumes(dated: DataFrame, shown: list[str]) -> dict[tuple[str, int], int]:
+    bucket = F.when(F.col("bucket").isin(shown), F.col("bucket")).otherwise(F.lit(REST))
+    rows = (
+        dated.groupBy(bucket.alias("bucket"), "volume_s").agg(F.sum("bytes").alias("n")).collect()
+    )
+    return {(row.bucket, row.volume_s): row.n for row in rows}
+
+
+def _floored(seconds: Any, step_s: int) -> Any:
+    return seconds - F.pmod(seconds, F.lit(step_s))
+
+
+def _fitting(span_s: int, steps_s: Sequence[int], count_max: int) -> int:
+    return next((each for each in steps_s if span_s / each <= count_max), steps_s[-1])

@@ -1,0 +1,1 @@
+"""Rewriting packs at scale: what the job `compact` is made of."""

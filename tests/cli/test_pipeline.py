@@ -1,0 +1,233 @@
+"""`holdfast pipeline`: help, wrong usage, real runs, and how they end."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from holdfast.cli.pipeline.display import as_document, as_text
+from holdfast.errors import SettingsError
+from holdfast.spark.jobs import JOBS, is_written
+from holdfast.spark.jobs.report import Reported
+from holdfast.spark.session import check_java
+from tests.cli.holdfast_command import BIN, DEADLINE_S, Command
+
+SHOW = """
+import sys
+from holdfast.cli.main import main
+status = main(sys.argv[1:])
+print(status, *sys.modules, file=sys.stderr)
+"""
+WRITTEN = [name for name in JOBS if is_written(name)]
+
+
+@pytest.fixture
+def alone(tmp_path):
+    """The command without a server."""
+    return Command(tmp_path / "home")
+
+
+@pytest.fixture
+def lake(alone):
+    """A small table in the home directory."""
+    columns = {
+        "bucket": ["events"],
+        "stream_id": ["a"],
+        "offset": ["0" * 20],
+        "next_offset": [f"{5:020d}"],
+        "timestamp": pa.array([datetime(2026, 3, 1, tzinfo=UTC)], pa.timestamp("us", tz="UTC")),
+    }
+    place = alone.home / "lake" / "date=2026-03-01"
+    place.mkdir(parents=True)
+    pq.write_table(pa.table(columns), place / "part-0.parquet")
+    return alone.home / "lake"
+
+
+@pytest.fixture
+def java():
+    try:
+        check_java()
+    except SettingsError as error:
+        said = f"no job was run from the command line. {error.message}"
+        if os.environ.get("CI") == "true":
+            pytest.fail(said, pytrace=False)
+        pytest.skip(said)
+
+
+@pytest.mark.parametrize("name", ["", "run", *WRITTEN])
+def test_help_does_not_load_spark(alone, name):
+    arguments = ["pipeline", *([name] if name else []), "--help"]
+    done = subprocess.run(
+        [sys.executable, "-c", SHOW, *arguments],
+        env=alone.env,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    status, *modules = done.stderr.splitlines()[-1].split()
+    assert status == "0"
+    assert {"pyspark", "pyarrow", "numpy", "pandas"} & set(modules) == set()
+    expected = ["--master", "--remote", "--conf", "--json"] if name else [*WRITTEN, "run"]
+    assert [each for each in expected if each not in done.stdout] == []
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["report"], "--table requires an argument"),
+        (["report", "--table", "x", "--tabel", "y"], "--tabel"),
+        (["report", "--table", "x", "--top", "many"], '--top: unable to convert "many" into int'),
+        (["report", "--table", "x", "--top", "0"], "'top' is a number from 1 to 1000, not 0."),
+        (["report", "--table", "x", "--conf", "a"], "--conf takes KEY=VALUE, not 'a'."),
+        (
+            ["report", "--table", "x", "--master", "a", "--remote", "sc://b"],
+            "Give either --master or --remote, not both.",
+        ),
+        (["report", "--table", "x", "--remote", "b"], "--remote is such as sc://HOST:15002, not"),
+        (["run", "none.toml"], "none.toml cannot be read: No such file or directory."),
+        (["archve"], "archve"),
+    ],
+)
+def test_wrong_usage_is_one_sentence_before_spark_starts(alone, arguments, said):
+    for flags in ([], ["--json"]):
+        done = alone.run("pipeline", *arguments, *flags)
+        assert done.returncode == 2
+        (line,) = done.stderr.splitlines()
+        assert said in (json.loads(line)["error"]["message"] if flags else line)
+
+
+def test_missing_java_is_one_sentence(alone, lake):
+    without = alone.with_env(PATH=str(alone.home), JAVA_HOME="")
+    done = subprocess.run(
+        [BIN / "holdfast", "pipeline", "report", "--table", lake],
+        env=without.env,
+        cwd=alone.home,
+        capture_output=True,
+        text=True,
+        timeout=DEADLINE_S,
+        check=False,
+    )
+    assert done.returncode == 2
+    assert done.stderr.splitlines() == [
+        "holdfast: Spark needs Java, and there is none: install Java 17 or later (Debian and "
+        "Ubuntu: apt install openjdk-17-jre-headless), or let JAVA_HOME name it."
+    ]
+
+
+FILE = """
+[spark]
+master = "local[1]"
+conf = { "spark.driver.extraJavaOptions" = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC" }
+
+[[job]]
+job = "report"
+name = "bad"
+tables = ["nowhere"]
+
+[[job]]
+job = "report"
+name = "after-bad"
+tables = ["lake"]
+needs = ["bad"]
+
+[[job]]
+job = "report"
+name = "good"
+tables = ["lake"]
+to = "out/page.html"
+"""
+
+
+def test_the_jobs_of_a_file_run_once_and_a_failure_stops_only_what_needs_it(alone, lake, java):
+    (alone.home / "jobs.toml").write_text(FILE)
+    done = alone.run("pipeline", "run", str(alone.home / "jobs.toml"), "--json")
+    assert done.returncode == 1, done.stderr
+    bad, after, good = (json.loads(line) for line in done.stdout.splitlines())
+    assert (bad["name"], bad["job"], bad["ok"]) == ("bad", "report", False)
+    said = f"There is no table at {alone.home}/nowhere."
+    assert bad["error"] == {"code": "invalid_settings", "message": said}
+    assert after["error"]["message"] == "left out, since bad failed."
+    assert (good["name"], good["ok"], good["messages"], good["bytes"]) == ("good", True, 1, 5)
+    assert [json.loads(line)["error"]["message"] for line in done.stderr.splitlines()] == [
+        f"bad: {said}",
+        "after-bad: left out, since bad failed.",
+    ]
+    assert "<h1>Streams</h1>" in (alone.home / "out/page.html").read_text()
+
+
+def processes_of(session):
+    """The processes of a session, by what /proc says."""
+    found = []
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            text = stat.read_text()
+        except OSError:
+            continue
+        fields = text.rpartition(")")[2].split()
+        if int(fields[3]) == session and fields[0] != "Z":
+            found.append(text)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)], ids=["ctrl-c", "term"]
+)
+def test_a_schedule_goes_on_until_it_is_ended_and_leaves_no_jvm(alone, lake, java, number, status):
+    last = FILE.rpartition("[[job]]")
+    (alone.home / "jobs.toml").write_text(FILE[: FILE.index("[[job]]")] + "[[job]]" + last[2])
+    with (alone.home / "jobs.toml").open("a") as file:
+        file.write('every = "1h"\n')
+    process = alone.start("pipeline", "run", "jobs.toml", "--json", start_new_session=True)
+    assert process.stdout is not None
+    line = process.stdout.readline()
+    assert line, process.communicate(timeout=DEADLINE_S)[1]
+    assert json.loads(line)["ok"] is True
+    process.send_signal(number)
+    _, stderr = process.communicate(timeout=DEADLINE_S)
+    assert process.returncode == status
+    assert [each for each in stderr.decode().splitlines() if "next job in" not in each] == []
+    assert processes_of(process.pid) == []
+
+
+def test_an_error_from_spark_is_one_sentence_and_a_traceback_if_asked_for(alone, lake, java):
+    (lake / "date=2026-03-01" / "part-0.parquet").write_bytes(b"no parquet at all")
+    done = subprocess.run(
+        [
+            BIN / "holdfast",
+            *["pipeline", "report", "--table", "lake", "--master", "local[1]", "--traceback"],
+        ],
+        env=alone.env,
+        cwd=alone.home,
+        capture_output=True,
+        text=True,
+        timeout=DEADLINE_S,
+        check=False,
+    )
+    assert done.returncode == 1
+    assert "Traceback (most recent call last)" in done.stderr
+    last = done.stderr.splitlines()[-1]
+    assert last.startswith("holdfast: ")
+    assert "part-0.parquet" in last
+    assert len(last) < 700
+
+
+def test_a_summary_in_words():
+    summary = Reported("page.html", 1234, 5 << 20, 7, 2)
+    assert as_text("weekly", summary, 1.25).splitlines() == [
+        "weekly: done in 1.2 s",
+        "  page: page.html",
+        "  messages: 1,234",
+        "  bytes: 5.00 MiB",
+        "  streams: 7",
+        "  buckets: 2",
+    ]
+    assert list(as_document("report", summary, 1.25)) == [
+        *("job", "page", "messages", "bytes", "streams", "buckets", "seconds")
+    ]

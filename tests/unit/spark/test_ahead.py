@@ -1,0 +1,59 @@
+"""Items made ahead, in a thread."""
+
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+from holdfast.spark.reading.ahead import ahead
+
+
+def test_the_same_items() -> None:
+    assert list(ahead(iter(range(1000)))) == list(range(1000))
+    assert list(ahead(iter(()))) == []
+
+
+def test_they_are_made_elsewhere_and_not_too_many() -> None:
+    made: list[int] = []
+
+    def items() -> Iterator[str]:
+        for number in range(100):
+            made.append(number)
+            yield threading.current_thread().name
+
+    found = ahead(items())
+    assert next(found) == "holdfast-ahead"
+    assert len(made) <= 5
+    found.close()
+    assert len(made) <= 8
+
+
+def test_an_error_comes_in_its_place() -> None:
+    def items() -> Iterator[int]:
+        yield 1
+        raise KeyError("gone")
+
+    found = ahead(items())
+    assert next(found) == 1
+    with pytest.raises(KeyError, match="gone"):
+        next(found)
+
+
+@pytest.mark.parametrize("taken", [0, 1, 2, 5])
+def test_whoever_stops_early_leaves_no_thread_and_nothing_open(taken: int) -> None:
+    closed = threading.Event()
+
+    def items() -> Iterator[int]:
+        try:
+            yield from range(1000)
+        finally:
+            closed.set()
+
+    before = threading.active_count()
+    found = ahead(items())
+    for _ in range(taken):
+        next(found)
+    found.close()
+    assert threading.active_count() == before
+    # A generator that was never begun has nothing to close.
+    assert closed.is_set() or not taken

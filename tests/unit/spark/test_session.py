@@ -1,0 +1,73 @@
+"""Which Java is taken, and what is said if there is none."""
+
+import pytest
+
+from holdfast.errors import SettingsError
+from holdfast.spark.session import check_java, open_session
+
+
+@pytest.fixture
+def java(tmp_path):
+    """A `java` that says which version it is."""
+
+    def make(version, home="jdk"):
+        path = tmp_path / home / "bin" / "java"
+        path.parent.mkdir(parents=True)
+        path.write_text(f"#!/bin/sh\necho 'openjdk version \"{version}\" 2025-04-15' >&2\n")
+        path.chmod(0o755)
+        return path
+
+    return make
+
+
+@pytest.mark.parametrize("version", ["17.0.15", "21", "25-ea"])
+def test_java_on_the_path_is_taken(java, version):
+    path = java(version)
+    assert check_java({"PATH": str(path.parent)}) == str(path)
+
+
+def test_java_home_goes_first(java):
+    old, new = java("11.0.2", "old"), java("17.0.1", "new")
+    env = {"PATH": str(old.parent), "JAVA_HOME": str(new.parent.parent)}
+    assert check_java(env) == str(new)
+
+
+@pytest.mark.parametrize(("version", "said"), [("1.8.0_402", "8"), ("11.0.2", "11")])
+def test_an_old_java_is_refused(java, version, said):
+    path = java(version)
+    with pytest.raises(SettingsError) as caught:
+        check_java({"PATH": str(path.parent)})
+    assert caught.value.message == (
+        f"Spark needs a newer Java than {path}, which is {said}: install Java 17 or later "
+        "(Debian and Ubuntu: apt install openjdk-17-jre-headless), or let JAVA_HOME name it."
+    )
+
+
+def test_no_java_at_all(tmp_path):
+    with pytest.raises(SettingsError, match=r"needs Java, and there is none: .*openjdk-17-jre"):
+        check_java({"PATH": str(tmp_path)})
+
+
+def test_a_java_home_without_java(tmp_path):
+    with pytest.raises(SettingsError, match=r"JAVA_HOME is .*, but there is no .*bin/java"):
+        check_java({"JAVA_HOME": str(tmp_path), "PATH": "/usr/bin"})
+
+
+def test_a_java_that_says_nothing(java):
+    path = java("17")
+    path.write_text("#!/bin/sh\nexit 1\n")
+    with pytest.raises(SettingsError, match="does not say which version it is"):
+        check_java({"PATH": str(path.parent)})
+
+
+def test_a_java_that_cannot_be_started(java):
+    path = java("17")
+    path.write_text("#!/nowhere/sh\n")
+    with pytest.raises(SettingsError, match="cannot be started"):
+        check_java({"PATH": str(path.parent)})
+
+
+def test_without_pyspark_it_says_what_to_install(monkeypatch):
+    monkeypatch.setattr("holdfast.spark.session.find_spec", lambda name: None)
+    with pytest.raises(SettingsError, match=r'^PySpark is not installed: pip install "holdfast\['):
+        open_session()
