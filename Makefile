@@ -17,7 +17,7 @@ help:
 	@echo 'make sim          the simulation of the storage engine: SEEDS=5000 runs so many, SEED=17 shows one'
 	@echo 'make lint         ruff and mypy'
 	@echo 'make format       let ruff rewrite the code'
-	@echo 'make bench        all benchmarks, or one: ONLY=append, read, sse, storage, bootstrap, fork, changes, access or client'
+	@echo 'make bench        all benchmarks, or one: ONLY=append, read, sse, storage, bootstrap, fork, changes, access, client or spark'
 	@echo 'make example-pipeline  a server, data, and the Spark pipeline up to a page of plots (examples/pipeline)'
 	@echo 'make docs         regenerate the generated pages'
 	@echo 'make lock         renew the pins in requirements/dev.txt'
@@ -68,6 +68,7 @@ example-pipeline: $(STAMP)
 
 docs: $(STAMP)
 	@$(BIN)/python -m holdfast.cli.settings_page
+	@$(BIN)/python -m holdfast.cli.pipeline.options_page
 	@$(BIN)/python -m tools.coverage_page
 
 # One set of pins for every supported Python: uv resolves for all of them at once.

@@ -12,7 +12,7 @@ from cyclopts import App
 from rich.console import Console
 
 from bench import append, hotspots, machine, read, report, sse, tools
-from bench.groups import CLIENT, STORAGE, SURFACE, Group, run_step
+from bench.groups import CLIENT, SPARK, STORAGE, SURFACE, Group, run_step
 from bench.groups_report import show_group
 from bench.process import LOAD_CPU
 from bench.scenario import Plan, run_rounds
@@ -22,7 +22,16 @@ from bench.storage.figures import FULL, TRIAL, Sizes
 SCENARIOS = {s.SCENARIO.key: s.SCENARIO for s in (append, read, sse)}
 
 Only = Literal[
-    "append", "read", "sse", "storage", "bootstrap", "fork", "changes", "access", "client"
+    "append",
+    "read",
+    "sse",
+    "storage",
+    "bootstrap",
+    "fork",
+    "changes",
+    "access",
+    "client",
+    "spark",
 ]
 
 app = App(name="bench", help="Holdfast beside its peers, in one run.")
@@ -41,6 +50,7 @@ def bench(
     save: bool = True,
     quick: bool = False,
     steps: list[Literal["streams", "ingest", "flushing", "catch-up", "recovery"]] | None = None,
+    spark_steps: list[Literal["scan", "archive", "snapshot", "planning"]] | None = None,
     streams: int = FULL.streams,
     gigabytes: float = FULL.gigabytes,
     stream_mib: int = FULL.stream_mib,
@@ -70,6 +80,8 @@ def bench(
         A trial: everything small, once and briefly, nothing saved.
     steps
         Steps of the storage scenario to run; all of them by default.
+    spark_steps
+        Steps of the Spark scenario to run; all of them by default.
     streams
         Storage: how many streams there are in the first step; less for a trial.
     gigabytes
@@ -99,6 +111,9 @@ def bench(
         _measure_group(plan, SURFACE, [key for key in SURFACE.steps if key in wanted], sizes, save)
         if CLIENT.key in wanted:
             _measure_group(plan, CLIENT, list(CLIENT.steps), sizes, save)
+        if SPARK.key in wanted:
+            chosen_steps = [key for key in SPARK.steps if not spark_steps or key in spark_steps]
+            _measure_group(plan, SPARK, chosen_steps, sizes, save)
         if save:
             console.print(f"written: {os.path.relpath(report.RESULTS_MD)}")
     except tools.MissingError as error:

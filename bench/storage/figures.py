@@ -31,6 +31,11 @@ class Sizes:
     client_mb: int = 500
     client_appends: int = 2000
     tails: int = 1000
+    spark_mb: int = 256
+    spark_snapshots: int = 10_000
+    spark_updates: int = 100
+    """Of each of the streams that get a snapshot."""
+    spark_streams: int = 100_000
 
     @property
     def ingest_bytes(self) -> int:
@@ -55,6 +60,10 @@ TRIAL = Sizes(
     client_mb=20,
     client_appends=100,
     tails=50,
+    spark_mb=16,
+    spark_snapshots=200,
+    spark_updates=20,
+    spark_streams=2000,
 )
 
 

@@ -90,7 +90,7 @@ def test_help_does_not_load_spark(alone, name):
             ["report", "--table", "x", "--master", "a", "--remote", "sc://b"],
             "Give either --master or --remote, not both.",
         ),
-        (["report", "--table", "x", "--remote", "b"], "--remote is such as sc://HOST:15002, not"),
+        (["report", "--table", "x", "--remote", "b"], "--remote is an address such as sc://"),
         (["run", "none.toml"], "none.toml cannot be read: No such file or directory."),
         (["archve"], "archve"),
     ],
@@ -115,10 +115,10 @@ def test_missing_java_is_one_sentence(alone, lake):
         check=False,
     )
     assert done.returncode == 2
-    assert done.stderr.splitlines() == [
+    assert done.stderr == (
         "holdfast: Spark needs Java, and there is none: install Java 17 or later (Debian and "
-        "Ubuntu: apt install openjdk-17-jre-headless), or let JAVA_HOME name it."
-    ]
+        "Ubuntu: apt install openjdk-17-jre-headless), or let JAVA_HOME name it.\n"
+    )
 
 
 FILE = """

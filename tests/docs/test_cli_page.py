@@ -19,8 +19,8 @@ from tools.coverage_page import ROOT
 PAGE = (ROOT / "docs/cli.md").read_text()
 BLOCKS = re.findall(r"```sh\n(.+?)```", PAGE, re.DOTALL)
 LINES = [line for block in BLOCKS for line in block.splitlines()]
-# One section for all scenarios.
-ELSEWHERE = {"bench"}
+# One section for all scenarios, and one for all jobs, whose options have a page of their own.
+ELSEWHERE = {"bench", "pipeline"}
 SETTINGS = {"serve", "config", "check", "backup", "restore"}
 
 

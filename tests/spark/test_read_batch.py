@@ -98,7 +98,9 @@ def test_a_schema_of_ones_own(spark: SparkSession, load: Load, bucket: Filled) -
     reading = spark.read.format("holdfast").options(**bucket.options(streams="raw-1"))
     found = reading.schema("payload binary, offset string").load()
     assert found.columns == ["payload", "offset"]
-    assert [bytes(row.payload) for row in found.collect()] == [r.payload for r in bucket.of("raw-1")]
+    assert [bytes(row.payload) for row in found.collect()] == [
+        r.payload for r in bucket.of("raw-1")
+    ]
     wrong = said(lambda: reading.schema("offset bigint").load().collect())
     assert isinstance(wrong, SettingsError)
     assert wrong.message == "The column 'offset' is of type string, not bigint."

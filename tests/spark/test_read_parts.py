@@ -120,7 +120,10 @@ def test_whoever_hands_out_the_bytes(bucket: Filled, via: str) -> None:
     assert read(bucket.options(via=via)) == bucket.everything()
     one = bucket.options(via=via, streams="json-1,raw/2")
     assert read(one) == bucket.of("json-1", "raw/2")
-    inside = {"startingOffsets": f'{{"raw/2": "{3:020d}"}}', "endingOffsets": f'{{"raw/2": "{10:020d}"}}'}
+    inside = {
+        "startingOffsets": f'{{"raw/2": "{3:020d}"}}',
+        "endingOffsets": f'{{"raw/2": "{10:020d}"}}',
+    }
     expected = [each for each in bucket.of("raw/2") if 3 <= int(each.offset) < 10]
     assert read(bucket.options(via=via, streams="raw/2", **inside)) == expected
 
@@ -232,7 +235,9 @@ def test_streams_by_pattern_and_list(bucket: Filled) -> None:
     bucket.flush()
     fill(bucket, 5, 6)
     assert read(bucket.options(streamPattern="json-[12]")) == bucket.of("json-1", "json-2")
-    assert read(bucket.options(streamPattern="raw/.*")) == bucket.of(*(f"raw/{n}" for n in range(4)))
+    assert read(bucket.options(streamPattern="raw/.*")) == bucket.of(
+        *(f"raw/{n}" for n in range(4))
+    )
     assert read(bucket.options(streamPattern="aw")) == []
     assert read(bucket.options(streams="json-1, text-3")) == bucket.of("json-1", "text-3")
     assert read(bucket.options(streams="json-1,absent")) == bucket.of("json-1")
@@ -293,7 +298,9 @@ def test_what_a_snapshot_took_the_place_of(bucket: Filled) -> None:
     # Nothing was lost since the cursor, until something was.
     assert [each.payload for each in read(bucket.options(startingOffsets=begun))] == [b"4", b"5"]
     starting = f'{{"a": "{2:020d}"}}'
-    assert [each.payload for each in read(bucket.options(startingOffsets=starting, streams="a"))] == [
+    assert [
+        each.payload for each in read(bucket.options(startingOffsets=starting, streams="a"))
+    ] == [
         b"2",
         b"3",
         b"4",
@@ -396,7 +403,9 @@ def test_a_server_of_another_make() -> None:
         numbers = bucket.client.stream("events/numbers")
         numbers.create(JSON)
         numbers.append_many([1, 2])
-        with pytest.raises(SettingsError, match="does not list its streams; name them with the opt"):
+        with pytest.raises(
+            SettingsError, match="does not list its streams; name them with the opt"
+        ):
             read(bucket.options())
         (part,) = planned(bucket.options(streams="text"))
         (batch,) = batches(part)
@@ -494,3 +503,34 @@ def test_packs_in_a_bucket_of_s3(moto: MotoServer, tmp_path: Path) -> None:
             read(again)
         assert "\n" not in caught.value.message
         assert read(again) == expected
+
+
+def test_a_snapshot_inside_a_large_stream_is_no_loss_to_who_reads_from_the_start(
+    tmp_path: Path,
+) -> None:
+    """However the stream is cut, and whether it is in packs already."""
+    with ServerProcess(tmp_path / "data", flush_age=3600) as server:
+        check_reads_from_the_start(Filled(server.url))
+
+
+def check_reads_from_the_start(bucket: Filled) -> None:
+    for number in range(12):
+        bucket.append("a", bytes([number]) * MIB)
+        if number % 3 == 2:
+            bucket.flush()
+    hot = 12 * MIB
+    bucket.append("a", b"hot", b"hotter")
+    before = planned(bucket.options(partitionBytes="2m"))
+    assert len(before) >= 4
+    snapshot(bucket, "a", 7 * MIB)
+    bucket.flush()
+    for parts in (planned(bucket.options(partitionBytes="2m")), before):
+        assert rows_of(parts)[-7:] == bucket.everything()[-7:]
+    parts = planned(bucket.options(startingOffsets=f'{{"a": "{8 * MIB:020d}"}}'))
+    assert rows_of(parts) == bucket.everything()[8:]
+    # The same where the last of it moves to packs after the plan.
+    bucket.append("a", b"last")
+    parts = planned(bucket.options())
+    snapshot(bucket, "a", hot + 3)
+    bucket.flush()
+    assert rows_of(parts)[-2:] == bucket.everything()[-2:]

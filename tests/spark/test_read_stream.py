@@ -91,7 +91,7 @@ class ByHand:
         given = self.options | {name: str(value) for name, value in options.items()}
         reader = stream_reader(given, spark_schema(DEFAULT))
         reader.prepareForTriggerAvailableNow()
-        place = reader.initialOffset() if self.place is None else self.place
+        self.place = place = reader.initialOffset() if self.place is None else self.place
         found: list[Row] = []
         while True:
             reader = pickle.loads(pickle.dumps(reader))

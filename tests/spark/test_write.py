@@ -11,7 +11,7 @@ from pyspark.sql import functions as sql
 from holdfast.errors import InvalidJsonError, SettingsError
 from holdfast.spark.failures import as_holdfast_error
 from holdfast.spark.source import HoldfastDataSource
-from holdfast.spark.writing.distribution import _task, _writing, write_to_streams
+from holdfast.spark.writing.distribution import write_to_streams
 from tests.client.restarting import RestartingServer
 from tests.server_process import ServerProcess
 from tests.spark.reading_back import messages, new_bucket
@@ -95,6 +95,7 @@ def test_rows_are_laid_out_and_sorted(spark, server, bucket):
         report = write_to_streams(
             numbered(spark, 500),
             producer_id="load",
+            batch_id=0,
             order_by="at",
             partitions=partitions,
             **told,
@@ -103,7 +104,7 @@ def test_rows_are_laid_out_and_sorted(spark, server, bucket):
     assert (report.rows, report.streams) == (500, STREAMS)
     assert report.duplicates == report.requests > STREAMS
     next_rows = numbered(spark, 100, start=500)
-    write_to_streams(next_rows, producer_id="load", order_by=["at"], batch_id=1, **told)
+    write_to_streams(next_rows, producer_id="load", batch_id=1, order_by=["at"], **told)
     assert [int(row) for row in messages(server.url, bucket)["s0"]] == [
         *range(497, -1, -7),
         *range(595, 500, -7),
@@ -116,7 +117,7 @@ def test_buckets_in_rows_and_ties(spark, server, bucket):
         "bucket string, stream_id string, at int, payload binary",
     )
     told = {"url": server.url, "bucket": f"{bucket}2", "contentType": "text/plain"}
-    write_to_streams(rows, producer_id="load", order_by="at", **told)
+    write_to_streams(rows, producer_id="load", batch_id=0, order_by="at", **told)
     assert messages(server.url, bucket) == {"a/b": ["1", "2"]}
     assert messages(server.url, f"{bucket}2") == {"é": ["1"]}
 
@@ -124,7 +125,7 @@ def test_buckets_in_rows_and_ties(spark, server, bucket):
 def test_wrong_rows_are_refused_before_or_in_a_sentence(spark, server, bucket):
     def refused(frame, **given):
         told = {"url": server.url, "bucket": bucket, "producer_id": "load", "order_by": "at"}
-        return refusal(write_to_streams, frame, **{**told, **given})
+        return refusal(write_to_streams, frame, batch_id=0, **{**told, **given})
 
     rows = numbered(spark, 20)
     assert "'extra' cannot be written" in refused(rows.withColumn("extra", sql.lit(1))).message
@@ -134,13 +135,6 @@ def test_wrong_rows_are_refused_before_or_in_a_sentence(spark, server, bucket):
     broken = refused(rows.withColumn("value", sql.lit("{broken")))
     assert isinstance(broken, InvalidJsonError)
     assert "begins with '{broken'" in broken.message
-
-
-def test_rows_that_were_moved_are_refused_before_they_are_written(spark, server, bucket):
-    rows = numbered(spark, 100).drop("at")
-    task = _task(rows, [], "load", 0, {"url": server.url, "bucket": bucket})
-    error = refusal(rows.mapInArrow(_writing(task, 3), "rows long").collect)
-    assert "nothing of it was written" in error.message
 
 
 def test_tasks_that_fail_in_the_middle(spark, server, bucket):
@@ -156,6 +150,7 @@ def test_tasks_that_fail_in_the_middle(spark, server, bucket):
         report = write_to_streams(
             numbered(spark, 500),
             producer_id="load",
+            batch_id=0,
             order_by="at",
             requestBytes=100,
             concurrency=1,
@@ -176,7 +171,9 @@ def test_a_server_that_dies_in_the_middle(spark, tmp_path, bucket):
 
     with RestartingServer(tmp_path / "data") as server, TcpProxy(server.port, crash) as proxy:
         told = {"url": f"http://127.0.0.1:{proxy.port}", "bucket": bucket, "requestBytes": 100}
-        write_to_streams(numbered(spark, 500), producer_id="load", order_by="at", **told)
+        write_to_streams(
+            numbered(spark, 500), producer_id="load", batch_id=0, order_by="at", **told
+        )
         assert next(pieces) > 30
         assert messages(server.url, bucket) == expected(500, backwards=True)
 
@@ -254,7 +251,7 @@ def test_a_query_with_rows_of_one_stream_in_several_tasks(spark, server, bucket,
     assert not list((lines.checkpoint / "commits").glob("[0-9]*"))
 
 
-def test_batches_by_foreach_batch_that_fail_and_are_done_again(spark, server, bucket, tmp_path):
+def test_batches_that_fail_and_are_done_again_in_other_partitions(spark, server, bucket, tmp_path):
     lines = Lines(spark, tmp_path)
     lines.add(200)
     lines.add(200)
@@ -265,6 +262,7 @@ def test_batches_by_foreach_batch_that_fail_and_are_done_again(spark, server, bu
         write_to_streams(
             batch.withColumn("at", sql.col("value").cast("long")),
             producer_id="lines",
+            batch_id=batch_id,
             order_by="at",
             partitions=len(runs),
             url=server.url,

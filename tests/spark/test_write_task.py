@@ -5,6 +5,7 @@ from threading import Barrier
 
 import pyarrow as pa
 import pytest
+from pyspark import TaskContext
 
 from holdfast.client import SyncClient
 from holdfast.errors import (
@@ -20,7 +21,7 @@ from holdfast.errors import (
 from holdfast.spark.writing.options import WriteOptions
 from holdfast.spark.writing.report import BatchProducer
 from holdfast.spark.writing.rows import Columns
-from holdfast.spark.writing.task import Task
+from holdfast.spark.writing.task import BATCH_PROPERTY, QUERY_PROPERTY, Task
 from tests.client.restarting import RestartingServer
 from tests.server_process import ServerProcess
 from tests.spark.reading_back import messages, new_bucket
@@ -231,3 +232,19 @@ def test_a_server_that_is_not_there(bucket):
 def test_a_task_that_spark_does_not_tell_its_batch(bucket):
     with pytest.raises(SettingsError, match="does not tell a task its query and batch"):
         task("http://127.0.0.1:1", bucket).producer_of_stream()
+
+
+def test_the_batch_of_a_query_is_the_epoch(monkeypatch, bucket):
+    context = TaskContext()
+    context._localProperties = {QUERY_PROPERTY: "query", BATCH_PROPERTY: "7"}
+    monkeypatch.setattr(TaskContext, "_taskContext", context)
+
+    def told(**options):
+        return task("http://127.0.0.1:1", bucket, **options)
+
+    assert told().producer_of_stream() == BatchProducer("query", 7)
+    assert told(producerId="own").producer_of_stream() == BatchProducer("own", 7)
+    assert told(producerId="own").producer_of_batch() == BatchProducer("own", 7)
+    assert told(producerEpoch="1007").producer_of_batch().epoch == 1007
+    with pytest.raises(SettingsError, match="is 0, but this is the batch 7 of a streaming query"):
+        told(producerEpoch="0").producer_of_batch()

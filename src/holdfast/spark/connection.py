@@ -13,7 +13,7 @@ from holdfast.client import Basic, Bearer, Client, Retry
 from holdfast.client.auth import Auth
 from holdfast.client.client import DEFAULT_URL, STREAMS_PATH
 from holdfast.client.loop_thread import Items, LoopThread
-from holdfast.client.tls import trusting
+from holdfast.client.tls import shared
 from holdfast.errors import SettingsError
 from holdfast.spark.options import Options
 
@@ -64,7 +64,7 @@ class Connection:
             self.url,
             auth=self._auth(),
             retry=Retry(attempts=self.retries + 1),
-            tls=trusting(self.ca_file),
+            tls=shared(self.ca_file),
             streams_path=self.streams_path,
         )
 

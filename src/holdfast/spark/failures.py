@@ -59,8 +59,11 @@ def root_cause(error: BaseException) -> str:
 
 def _text(error: BaseException) -> str:
     """Everything that Spark says of it, without the JVM's own lines of where it was."""
-    java = getattr(error, "java_exception", None)
-    text = str(error) if java is None else f"{error}\n{java}"
+    try:
+        java = getattr(error, "java_exception", None)
+        text = str(error) if java is None else f"{error}\n{java}"
+    except Exception:  # noqa: BLE001 (the words are in the JVM, and that may be gone)
+        return f"{type(error).__name__}: Spark's JVM is gone."
     lines = (line.removeprefix("Caused by: ") for line in text.splitlines())
     return "\n".join(line for line in lines if not line.startswith(("\tat ", "\t... ")))
 

@@ -274,3 +274,19 @@ def test_offsets_are_numbers_of_64_bits(store: DirectoryObjects) -> None:
     chunk, _ = read_extents(store, wanted(made.ranges), ALL)
     assert chunk.offsets.dtype == np.int64
     assert chunk.next_offsets.tolist() == [start + 3, start + 4]
+
+
+@given(st.permutations(range(4)), st.integers(0, 3), st.integers(0, 3), st.booleans())
+def test_large_parts_in_any_order(store: DirectoryObjects, order, first, last, is_json) -> None:
+    """Whether they follow one another in the pack, so that nothing is copied, or not."""
+    streams = [(is_json, n, [bytes([n]) * 100_000, b"x" * n + b"y"]) for n in range(4)]
+    made = make_pack(store, streams)
+    chosen = [made.ranges[at] for at in order[min(first, last) : max(first, last) + 1]]
+    expected = [s for each in chosen for s in made.said if s.stream_id == each.stream_id]
+    assert rows(store, wanted(chosen)) == shown(expected)
+    in_order = sorted(chosen, key=lambda each: each.data_at)
+    expected.sort(key=lambda s: s.position)
+    assert rows(store, wanted(in_order)) == shown(expected)
+    assert rows(store, wanted(in_order), Cut(1, 6)) == shown(
+        [s for s in expected if 1 < s.position <= 6]
+    )

@@ -67,16 +67,13 @@ def conduct(name: str, job: Any, spark: _Spark, flags: Any) -> int:
             spark.master or MASTER, f"holdfast {name}", spark.settings(), spark.remote
         )
 
-    with ending_well(output, with_traceback=spark.with_traceback) as ending:
-        conductor = Conductor(open_, quiet=flags.quiet)
+    conductor = Conductor(open_, quiet=flags.quiet)
+    with ending_well(conductor, output, with_traceback=spark.with_traceback) as ending:
         started_s = clock.monotonic_s()
-        try:
-            summary = conductor.do(job)
-            seconds = clock.monotonic_s() - started_s
-            output.show(as_document(name, summary, seconds), as_text(name, summary, seconds))
-            ending.code = 0 if is_well(summary) else EXIT_FAILED
-        finally:
-            conductor.close()
+        summary = conductor.do(job)
+        seconds = clock.monotonic_s() - started_s
+        output.show(as_document(name, summary, seconds), as_text(name, summary, seconds))
+        ending.code = 0 if is_well(summary) else EXIT_FAILED
     return ending.code
 
 
@@ -85,8 +82,11 @@ class _Ending:
 
 
 @contextmanager
-def ending_well(output: Output, *, with_traceback: bool) -> Iterator[_Ending]:
-    """Turn whatever ends the work inside into an exit code and one sentence."""
+def ending_well(conductor: Conductor, output: Output, *, with_traceback: bool) -> Iterator[_Ending]:
+    """Turn whatever ends the work inside into an exit code and one sentence.
+
+    The session is closed last: Spark's errors ask the JVM what they have to say.
+    """
     ending = _Ending()
     before = signal.signal(signal.SIGTERM, _terminate)
     try:
@@ -104,6 +104,7 @@ def ending_well(output: Output, *, with_traceback: bool) -> Iterator[_Ending]:
         output.failure(failure)
         ending.code = exit_code(failure)
     finally:
+        conductor.close()
         signal.signal(signal.SIGTERM, before)
 
 

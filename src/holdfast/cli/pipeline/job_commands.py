@@ -82,7 +82,9 @@ def _parameters(options: list[Option]) -> Iterator[inspect.Parameter]:
 def _parameter(option: Option) -> inspect.Parameter:
     # On a command line `key=value` is easier to write than cyclopts' own form for tables.
     kind = list[str] if option.kind is dict else option.type
-    said = Parameter(name=f"--{option.flag}", help=option.help, negative="")
+    # What is on by default needs a flag to turn it off.
+    negative = f"--no-{option.flag}" if option.kind is bool and option.default is True else ""
+    said = Parameter(name=f"--{option.flag}", help=option.help, negative=negative)
     default = inspect.Parameter.empty if option.required else option.default
     return _keyword(option.name, Annotated[kind, said], default)
 

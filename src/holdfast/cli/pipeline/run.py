@@ -53,14 +53,11 @@ def run(
     found = load_run_file(file, os.environ, the_server())
     out = Output(as_json=output.json, quiet=output.quiet)
     clock = SystemClock()
-    with ending_well(out, with_traceback=spark.with_traceback) as ending:
-        conductor = Conductor(lambda: _open(found, spark, file), quiet=output.quiet)
-        runner = FileRunner(conductor, out, clock, with_traceback=spark.with_traceback)
-        try:
-            well = run_all(found, runner, clock, _wait, once=once or not found.has_schedule)
-            ending.code = 0 if well else EXIT_FAILED
-        finally:
-            conductor.close()
+    conductor = Conductor(lambda: _open(found, spark, file), quiet=output.quiet)
+    runner = FileRunner(conductor, out, clock, with_traceback=spark.with_traceback)
+    with ending_well(conductor, out, with_traceback=spark.with_traceback) as ending:
+        well = run_all(found, runner, clock, _wait, once=once or not found.has_schedule)
+        ending.code = 0 if well else EXIT_FAILED
     return ending.code
 
 

@@ -118,7 +118,8 @@ class _Run:
         self._place = place
         self._table = table
         self._state = state
-        self._columns: dict[str, str] | None = dict(state.columns) if state.until else None
+        # Empty until they are given, or until there are messages that tell.
+        self._columns = dict(state.columns)
         self._totals = _Totals()
         self._file_bytes = parse_size(job.file_size, "'file_size'")
         self._max_bytes = parse_size(job.max_bytes, "'max_bytes'")
@@ -127,7 +128,7 @@ class _Run:
         """Take the columns that the user gives, if the table has the same or may get them."""
         if not given:
             return
-        if self._columns is None:
+        if not self._columns:
             self._columns = dict(given)
             return
         for field, kind in given.items():
@@ -184,7 +185,7 @@ class _Run:
         failpoint("archive.planned")
         if not plan.slices:
             return
-        if self._job.json == "columns" and self._columns is None:
+        if self._job.json == "columns" and not self._columns:
             self._progress.start("looking at messages", None, "")
             self._columns = inferred_columns(sample(plan))
         batch = new_batch(self._state, until)
@@ -204,7 +205,7 @@ class _Run:
         self._progress.start("committing", None, "")
         self._table.commit(batch, files, self._layout())
         failpoint("archive.committed")
-        self._state = State(until, batch.number, dict(self._columns or {}))
+        self._state = State(until, batch.number, dict(self._columns))
         self._count(written)
 
     def _write(
@@ -225,9 +226,8 @@ class _Run:
         found: dict[str, str] = {}
         for each in written:
             add_kinds(found, each.unknown)
-        columns = self._columns or {}
-        added = new_columns(columns, found)
-        self._columns = {**columns, **added}
+        added = new_columns(self._columns, found)
+        self._columns |= added
         return bool(added)
 
     def _count(self, written: list[Written]) -> None:
@@ -253,7 +253,7 @@ class _Run:
         )
 
     def _layout(self) -> Layout:
-        return Layout(self._job.json, dict(self._columns or {}))
+        return Layout(self._job.json, dict(self._columns))
 
     def _output(self) -> Output:
         job = self._job

@@ -2,7 +2,8 @@
 
 Packs go out of use and streams change while all of this is read, so:
 
-- A pack that is gone before it was read is looked for again, among those that are in use then.
+- A pack that is gone before it was read is looked for again, among those that are in use then,
+  and its bytes are followed from pack to pack until they are found.
 - What seems wrong with the extents of a stream counts if a second pass over the catalog finds the
   same: damage stays, and a stream that was trimmed or deleted meanwhile does not look so again.
 - What two lists of packs must agree on is compared as a range: dead bytes only ever grow.
@@ -29,10 +30,11 @@ if TYPE_CHECKING:
 
 __all__ = ["Audit", "Seen", "tiling_faults"]
 
-_ROUNDS_MAX: Final = 5
 _TASK_BYTES_MIN: Final = 128 * 1024 * 1024
 _TASKS_MAX: Final = 10_000
 _TASK_PACKS_MAX: Final = 1000
+# What depends on every delta there is.
+_UNCERTAIN: Final = frozenset({"rowless", "absent"})
 
 
 @dataclass
@@ -83,52 +85,39 @@ class Audit:
             Finding("damage", CATALOG, what)
             for what in tiling_faults(packs, before, self._flushed())
         ]
-        infos = {pack.name: pack for pack in packs}
         first = self._pass(packs, deep=True)
         self._take(first)
-        self._look_for_the_gone(packs, infos)
+        self._look_for_the_gone(packs)
         self._confirm(first)
-        self._compare_dead(infos)
-        self._check_companions(infos)
+        self._compare_dead()
+        self._check_companions()
         looked_at = [report for report in self._reports.values() if not report.gone]
         seen.packs = len(looked_at)
-        seen.bytes = sum(infos[report.name].size_bytes for report in looked_at)
+        seen.bytes = sum(report.info.size_bytes for report in looked_at)
         seen.extents = sum(report.extents for report in looked_at)
-        seen.dead_bytes = sum(report.data_bytes - report.used_bytes for report in looked_at)
+        seen.dead_bytes = sum(report.dead_bytes for report in looked_at)
         seen.streams = first.streams
         self._progress.done()
         return seen
 
-    def _look_for_the_gone(self, packs: Sequence[PackInfo], infos: dict[str, PackInfo]) -> None:
+    def _look_for_the_gone(self, packs: Sequence[PackInfo]) -> None:
         """Look at the packs that took the place of others before these were read."""
-        through = max((pack.through for pack in packs), default=0)
-        gone = {name for name, report in self._reports.items() if report.gone}
-        self._seen.gone = len(gone)
-        for _ in range(_ROUNDS_MAX):
-            if not gone:
-                return
+        if any(report.gone for report in self._reports.values()):
+            through = packs[-1].through
             fresh = [
                 pack
                 for pack in self._packs()
                 if pack.after < through and pack.name not in self._reports
             ]
-            infos |= {pack.name: pack for pack in fresh}
-            done = self._pass(fresh, deep=True)
-            self._take(done)
-            gone = {report.name for report in done.packs if report.gone}
-            self._seen.gone += len(gone)
-        if gone:
-            self._seen.findings.append(
-                Finding(
-                    "note",
-                    CATALOG,
-                    f"{len(gone)} packs were merged before they could be read, {_ROUNDS_MAX} times "
-                    "in a row; what they became was not looked at",
-                )
-            )
+            self._take(self._pass(fresh, deep=True, follows=True))
+        self._seen.gone = sum(report.gone for report in self._reports.values())
 
     def _take(self, done: Pass) -> None:
         for report in done.packs:
+            known = self._reports.get(report.name)
+            if known is not None and not known.gone:
+                # Two of those that are gone have become one, and both were followed.
+                continue
             self._reports[report.name] = report
             self._seen.findings += report.findings
             self._seen.left_out += report.left_out
@@ -138,59 +127,48 @@ class Audit:
         if not first.findings:
             return
         again = self._pass(self._packs(), deep=False)
-        # Where a delta cannot be read, rows are missed for that reason.
+        # A delta that cannot be read may have a row that is missed, or say that a stream ended.
         is_whole = all(report.is_whole for report in again.packs if not report.gone)
         known = {found.key for found in first.findings}
         self._seen.findings += [
             found.finding()
             for found in sorted(again.findings, key=lambda found: found.key)
-            if found.key in known and (is_whole or found.code != "rowless")
+            if found.key in known and (is_whole or found.code not in _UNCERTAIN)
         ]
         if first.left_out and again.left_out:
             self._seen.left_out += min(first.left_out, again.left_out)
 
-    def _compare_dead(self, infos: dict[str, PackInfo]) -> None:
+    def _compare_dead(self) -> None:
         """What the catalog says of dead bytes, before and after, has what was found between."""
         for pack in self._packs():
-            report, before = self._reports.get(pack.name), infos.get(pack.name)
-            if report is None or before is None or report.gone:
+            report = self._reports.get(pack.name)
+            if report is None or report.gone:
                 continue
-            dead = report.data_bytes - report.used_bytes
-            if not before.dead_bytes <= dead <= pack.dead_bytes:
-                self._seen.findings.append(
-                    Finding(
-                        "damage",
-                        CATALOG,
-                        f"it says that {before.dead_bytes} bytes of {pack.name} are dead, and "
-                        f"{dead} are",
-                    )
-                )
+            before, dead = report.info.dead_bytes, report.dead_bytes
+            if not before <= dead <= pack.dead_bytes:
+                what = f"it says that {before} bytes of {pack.name} are dead, and {dead} are"
+                self._seen.findings.append(Finding("damage", CATALOG, what))
 
-    def _check_companions(self, infos: dict[str, PackInfo]) -> None:
+    def _check_companions(self) -> None:
         """Packs without a delta are named by one that has, or take the place of one that is."""
         reports = self._reports.values()
         if any(report.gone or not report.is_whole for report in reports):
-            # One that is named may be named by what was not read.
+            # One may be named by what was not read.
             return
         named = {name for report in reports for name in report.companions}
-        for report in reports:
-            if (
-                not infos[report.name].has_delta
-                and report.name not in named
-                and not report.supersedes & named
-            ):
-                self._seen.findings.append(
-                    Finding(
-                        "damage",
-                        report.name,
-                        "it is in use, and no other pack names it: a rebuild would not find it",
-                    )
-                )
+        what = "it is in use, and no other pack names it: a rebuild would not find it"
+        self._seen.findings += [
+            Finding("damage", report.name, what)
+            for report in reports
+            if not report.info.has_delta
+            and report.name not in named
+            and not report.supersedes & named
+        ]
 
-    def _pass(self, packs: Sequence[PackInfo], *, deep: bool) -> Pass:
+    def _pass(self, packs: Sequence[PackInfo], *, deep: bool, follows: bool = False) -> Pass:
         what = "reading packs" if deep else "looking at the streams again"
         looks = [
-            Look(batch, self._connection, self._place, self._store_id, self._via, deep)
+            Look(batch, self._connection, self._place, self._store_id, self._via, deep, follows)
             for batch in _batches(list(enumerate(packs)))
         ]
         return run_pass(self._spark, looks, what, self._progress)

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Final, Literal
 
+from holdfast.client.types import PackInfo
+
 __all__ = ["FINDINGS_MAX", "Finding", "PackReport", "StreamFinding", "StreamsReport"]
 
 # Of one pack, or of one part of the streams; the rest is counted.
@@ -34,16 +36,25 @@ class PackReport:
     `gone` says that it went out of use before it could be read; `is_whole` that its delta is known.
     """
 
-    name: str
+    info: PackInfo
     gone: bool = False
     is_whole: bool = False
     extents: int = 0
-    data_bytes: int = 0
     used_bytes: int = 0
     companions: frozenset[str] = frozenset()
     supersedes: frozenset[str] = frozenset()
     findings: list[Finding] = field(default_factory=list)
     left_out: int = 0
+
+    @property
+    def name(self) -> str:
+        """The pack's name."""
+        return self.info.name
+
+    @property
+    def dead_bytes(self) -> int:
+        """What of its messages was not in use when it was read."""
+        return self.info.data_bytes - self.used_bytes
 
     def damage(self, what: str, where: str = "") -> None:
         """Something is wrong with it, or with what the catalog says of it."""
@@ -68,7 +79,7 @@ class StreamFinding:
     """
 
     stream: int
-    code: Literal["misses", "doubled", "ended", "beyond", "behind", "rowless"]
+    code: Literal["misses", "absent", "doubled", "ended", "beyond", "behind", "rowless"]
     # The offset where it begins, which stays as it is while the stream grows.
     at: int
     name: str

@@ -2,19 +2,21 @@
 
 A pack that went out of use meanwhile is no fault: its bytes are in others now. What those say of
 their streams is taken in its place, so that no stream seems to miss something; the packs as such
-are left to the driver, which has them looked at once.
+are left to the driver, which has them looked at once. If they, too, are gone by then, whoever
+finds out follows the bytes at once to where they are.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import cast
+from typing import Final, cast
 
 import msgspec
 
 from holdfast.client.types import PackExtent, PackInfo
 from holdfast.errors import (
+    HoldfastError,
     NotFoundError,
     ObjectMissingError,
     PackCorruptError,
@@ -30,14 +32,19 @@ from holdfast.spark.auditing.one_pack import PackAudit, open_pack, what_is_wrong
 from holdfast.spark.auditing.streams import ENDED, EXTENT, STATE, Place
 from holdfast.spark.connection import Connection, Waiting
 from holdfast.spark.packing.rewriting import extents_of
-from holdfast.spark.reading.store import ServerPacks, reachable_store
+from holdfast.spark.reading.store import reachable_store
 
 __all__ = ["Look", "Looking"]
+
+_PART_BYTES: Final = 8 * 1024 * 1024
 
 
 @dataclass(frozen=True)
 class Look:
-    """Packs to look at, each with its number in the list; not `deep`: not at their bytes."""
+    """Packs to look at, each with its number in the list.
+
+    `deep` is at their bytes, too. `follows`: and at those that have taken their place.
+    """
 
     packs: tuple[tuple[int, PackInfo], ...]
     connection: Connection
@@ -45,6 +52,7 @@ class Look:
     store_id: str
     via: str
     deep: bool
+    follows: bool = False
 
 
 class Looking:
@@ -60,16 +68,16 @@ class Looking:
             yield from self._pack(at, info)
 
     def _pack(self, at: int, info: PackInfo) -> Iterator[list[Place] | PackReport]:
-        report = PackReport(info.name)
+        report = PackReport(info)
         try:
             known = self._extents(info)
             yield _extent_places(at, known)
-            report.data_bytes = info.data_bytes
             report.used_bytes = sum(each.length for each in known)
             yield from self._contents(info, known, report)
         except NotFoundError:
-            report = PackReport(info.name, gone=True)
-            yield from self._successors(info)
+            report = PackReport(info, gone=True)
+            for other in self._successors(info):
+                yield from self._pack(-1, other) if self._look.follows else self._places(other)
         yield report
 
     def _extents(self, info: PackInfo) -> list[PackExtent]:
@@ -111,19 +119,22 @@ class Looking:
         except msgspec.DecodeError as error:
             report.damage(f"a row in its delta cannot be decoded: {error}")
 
-    def _successors(self, gone: PackInfo) -> Iterator[list[Place]]:
-        """What the packs say of their streams that have the bytes of one that is gone."""
-        for info in self._server.collect(lambda client: client.storage.packs()):
-            if info.after >= gone.through or info.through <= gone.after:
-                continue
-            try:
-                yield _extent_places(-1, extents_of(self._server, info.name))
-                yield _delta_places(info, open_pack(self._objects, info).delta())
-            except NotFoundError:
-                yield from self._successors(info)
-            except (ObjectMissingError, PackCorruptError, UnknownFormatError):
-                # It is looked at by itself, and said there.
-                continue
+    def _successors(self, gone: PackInfo) -> list[PackInfo]:
+        """The packs that have the bytes of one that is gone, among others."""
+        packs = self._server.collect(lambda client: client.storage.packs())
+        return [each for each in packs if each.after < gone.through and each.through > gone.after]
+
+    def _places(self, info: PackInfo) -> Iterator[list[Place]]:
+        """What a pack says of streams, and nothing of itself."""
+        try:
+            yield _extent_places(-1, self._extents(info))
+            yield _delta_places(info, open_pack(self._objects, info).delta())
+        except NotFoundError:
+            for other in self._successors(info):
+                yield from self._places(other)
+        except (ObjectMissingError, PackCorruptError, UnknownFormatError):
+            # Others look at the pack as such, and say so.
+            return
 
 
 def _objects(look: Look, server: Waiting) -> ObjectStore:
@@ -143,16 +154,28 @@ class _ServerObjects:
     """The objects of a store as the server hands them out."""
 
     def __init__(self, server: Waiting, reason: str) -> None:
-        self._packs = ServerPacks(server, reason)
+        self._server = server
         self._reason = reason
 
     def read(self, name: str, at: int, size: int) -> bytes:
         """At most `size` bytes from byte `at` on; fewer if the object ends first."""
+        parts = []
+        for done in range(0, size, _PART_BYTES):
+            wanted = min(_PART_BYTES, size - done)
+            parts.append(self._part(name, at + done, wanted))
+            if len(parts[-1]) < wanted:
+                break
+        return b"".join(parts)
+
+    def _part(self, name: str, at: int, size: int) -> bytes:
         try:
-            (found,) = self._packs.read_ranges(name, [(at, size)])
+            return self._server.ask(lambda client: client.storage.pack_data(name, at, size))
         except NotFoundError as error:
             raise ObjectMissingError(error.message) from None
-        return bytes(found)
+        except HoldfastError as error:
+            if self._reason:
+                error.message = f"{self._reason} The server was asked instead: {error.message}"
+            raise
 
 
 def _extent_places(at: int, extents: Sequence[PackExtent]) -> list[Place]:

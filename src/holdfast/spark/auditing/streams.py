@@ -79,14 +79,16 @@ class StreamsCheck:
         self.report.streams += 1
         if told is None:
             self._found(extents[0], "rowless", 0, "no pack has the row that belongs to its bytes")
-        else:
+        elif extents:
             self._compare(told, extents)
-        self._walk(told, extents)
+        elif told.end > told.start:
+            what = f"it misses bytes {told.start} to {told.end}, all that it has"
+            self._found(told, "absent", 0, what)
+        if extents:
+            self._walk(told, extents)
 
     def _compare(self, told: Place, extents: Sequence[Place]) -> None:
         """The catalog knows at least what the packs say; it may know more by now."""
-        if not extents:
-            return
         tail, start = max(each.tail for each in extents), max(each.start for each in extents)
         if tail < told.end:
             what = f"it ends at {told.end}, and the catalog says at {tail}"
@@ -112,7 +114,7 @@ class StreamsCheck:
                 at, last = each.end, each
         if told is not None and at < told.end:
             self._found(who, "misses", at, f"it misses bytes {at} to {told.end}, its end")
-        known = max((each.tail for each in extents), default=at)
+        known = max(each.tail for each in extents)
         if at > known:
             self._found(who, "beyond", known, f"it ends at {known}, and has bytes up to {at}")
 

@@ -31,15 +31,15 @@ def parse_pointer(text: object) -> list[str]:
 def parse_path(text: str, option: str) -> tuple[str, ...]:
     """What an option means by `/a/b` (a JSON pointer) or `a.b`."""
     try:
-        steps = parse_pointer(text) if text.startswith("/") else text.split(".")
+        if text.startswith("/"):
+            return tuple(parse_pointer(text))
+        if all(steps := text.split(".")):
+            return tuple(steps)
     except MisfitError:
-        steps = [""]
-    if not text.startswith("/") and "" in steps:
-        raise SettingsError(
-            f"{option!r} is a path such as user.id, or a JSON pointer such as /user/id, "
-            f"not {text!r}."
-        )
-    return tuple(steps)
+        pass
+    raise SettingsError(
+        f"{option!r} is a path such as user.id, or a JSON pointer such as /user/id, not {text!r}."
+    )
 
 
 def index_of(step: str, length: int) -> int:

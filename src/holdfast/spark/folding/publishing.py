@@ -109,9 +109,7 @@ class Publisher:
         self._bucket = bucket
         self._report = report
         self._concurrency = concurrency
-        self._clients = [
-            connection.client() for _ in range(-(-concurrency // _CALLS_PER_CLIENT))
-        ]
+        self._clients = [connection.client() for _ in range(-(-concurrency // _CALLS_PER_CLIENT))]
         self._turn = 0
         self._loop = uvloop.new_event_loop()
         self._thread = threading.Thread(target=self._run, name="holdfast-publisher", daemon=True)

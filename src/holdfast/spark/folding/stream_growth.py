@@ -70,7 +70,7 @@ def growths(runs: Iterator[Run]) -> Iterator[Growth]:
             held.append(run)
             size += int(run.next_offsets[-1]) - int(run.offsets[0])
             if size >= HELD_BYTES_MAX:
-                rest = of_stream
+                rest = of_stream  # noqa: B031 (gone on with, not begun again)
                 break
         yield Growth(held[0].stream, held, rest)
 

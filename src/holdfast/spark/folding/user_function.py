@@ -102,7 +102,7 @@ def _load(name: str) -> Function:
             f"There is no module {error.name!r} for the fold {name!r}: start from its directory, "
             "or name it with 'py_files'."
         ) from None
-    except Exception as error:
+    except Exception as error:  # noqa: BLE001 (whatever a module does when it is imported)
         raise SettingsError(
             f"The module {module!r} of the fold cannot be imported: {type(error).__name__}: {error}"
         ) from None

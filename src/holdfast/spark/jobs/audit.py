@@ -72,6 +72,10 @@ def run(spark: SparkSession, job: Audit, progress: Progress) -> Audited:
     from holdfast.spark.auditing import audit  # noqa: PLC0415 (only where jobs run)
     from holdfast.spark.connection import Waiting  # noqa: PLC0415
 
+    report = Path(job.report) if job.report else None
+    if report is not None:
+        # Before all the work, not after it.
+        _put(_unfinished(report), b"")
     with Waiting(job.server) as server:
         store = server.ask(lambda client: client.storage.store())
         place = job.place(store.store)
@@ -81,8 +85,9 @@ def run(spark: SparkSession, job: Audit, progress: Progress) -> Audited:
     # Damage first: what is only noted must not push it out of sight.
     findings = sorted(seen.findings, key=lambda found: found.kind)
     damage = seen.left_out + sum(found.kind == "damage" for found in findings)
-    if job.report:
-        _write(Path(job.report), findings, seen.left_out)
+    if report is not None:
+        _put(_unfinished(report), _lines(findings, seen.left_out))
+        _unfinished(report).replace(report)
     return Audited(
         ok=not damage,
         packs=seen.packs,
@@ -97,14 +102,20 @@ def run(spark: SparkSession, job: Audit, progress: Progress) -> Audited:
     )
 
 
-def _write(path: Path, findings: Sequence[Finding], left_out: int) -> None:
+def _lines(findings: Sequence[Finding], left_out: int) -> bytes:
     lines = [msgspec.json.encode(found) for found in findings]
     if left_out:
         lines.append(msgspec.json.encode({"kind": "damage", "left_out": left_out}))
-    unfinished = path.with_name(f"{path.name}.unfinished")
+    return b"".join(line + b"\n" for line in lines)
+
+
+def _unfinished(path: Path) -> Path:
+    return path.with_name(f"{path.name}.unfinished")
+
+
+def _put(path: Path, data: bytes) -> None:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        unfinished.write_bytes(b"".join(line + b"\n" for line in lines))
-        unfinished.replace(path)
+        path.write_bytes(data)
     except OSError as error:
         raise SettingsError(f"The report {path} cannot be written: {error.strerror}.") from None

@@ -7,7 +7,8 @@
         format: Literal["parquet", "delta"] = option("Of the table.", "parquet")
         server: Connection = server_option()
 
-Types are str, int, float, bool, Literal, list[str], dict[str, str], those or None, and Connection.
+Types are str, int, float, bool, Literal, list[str], dict[str, str], those or None, and Connection; Any
+is a text that from Python may be something else, such as a function.
 What they cannot say (a range, two options that exclude one another) a `__post_init__` checks; it
 raises a SettingsError, whoever made the job.
 """
@@ -87,10 +88,15 @@ class Option:
         inner = self._inner
         return get_origin(inner) or inner
 
+    @property
+    def choices(self) -> tuple[Any, ...]:
+        """The words that a Literal allows."""
+        return get_args(self._inner) if self.kind is Literal else ()
+
     def convert(self, value: object) -> Any:
         """The value as the option's type."""
         try:
-            return msgspec.convert(value, self.type)
+            return msgspec.convert(value, str if self.type is Any else self.type)
         except msgspec.ValidationError:
             raise SettingsError(f"{self.name!r} is {self._wanted}, not {value!r}.") from None
 
@@ -103,8 +109,8 @@ class Option:
     @property
     def _wanted(self) -> str:
         if self.kind is Literal:
-            return "one of " + ", ".join(repr(each) for each in get_args(self._inner))
-        return _WORDS.get(self.kind, str(self.kind))
+            return "one of " + ", ".join(repr(each) for each in self.choices)
+        return _WORDS.get(self.kind, "text")
 
 
 def options_of(job_class: type[Any]) -> list[Option]:

@@ -17,6 +17,8 @@ from holdfast.failpoints import failpoint
 from holdfast.spark.connection import Connection
 from holdfast.spark.jobs.options import option, server_option
 from holdfast.spark.jobs.progress import UNSEEN, Progress
+from holdfast.spark.jobs.selecting import selected
+from holdfast.spark.jobs.store_options import StoreOptions
 from holdfast.spark.options import parse_size
 
 if TYPE_CHECKING:
@@ -37,7 +39,7 @@ _LEFT_MAX: Final = 100
 
 
 @dataclass(frozen=True, kw_only=True)
-class Snapshot:
+class Snapshot(StoreOptions):
     """Fold new messages into snapshots.
 
     Each stream's messages since its snapshot are folded into it, and the result is published as
@@ -83,8 +85,6 @@ class Snapshot:
 
     def selection(self) -> Selection:
         """Which streams are meant."""
-        from holdfast.spark.jobs.selecting import selected  # noqa: PLC0415
-
         return selected(self.streams, self.stream_pattern)
 
     def min_size_bytes(self) -> int:
@@ -125,7 +125,11 @@ def run(spark: SparkSession, job: Snapshot, progress: Progress = UNSEEN) -> Snap
     fold = _shipped(spark, job)
     progress.start("planning")
     source = Source(
-        job.server, job.bucket, selection=job.selection(), fail_on_data_loss=False
+        job.server,
+        job.bucket,
+        selection=job.selection(),
+        fail_on_data_loss=False,
+        place=job.place(""),
     )
     with Waiting(job.server) as server:
         knows_snapshots = _flushed(server)

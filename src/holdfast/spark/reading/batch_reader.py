@@ -32,11 +32,11 @@ class BatchReader(DataSourceReader):
             plan = plan_batch(server, self._source, self._extent)
         return [Sourced(plan.source, each) for each in plan.slices]
 
-    def read(self, partition: InputPartition | None) -> Iterator[Any]:
-        """The rows of one slice; where there are none at all Spark asks for those of None."""
-        if partition is None:
+    def read(self, partition: InputPartition) -> Iterator[Any]:
+        """The rows of one slice."""
+        if not isinstance(partition, Sourced):
+            # A plan without slices is one with an empty slice of Spark's own.
             return iter(())
-        assert isinstance(partition, Sourced)
         return read_rows(partition.source, partition.part)
 
 

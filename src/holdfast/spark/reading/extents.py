@@ -7,7 +7,7 @@ extents and their part of the message index. Parts that lie near one another are
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import groupby
+from itertools import groupby, pairwise
 from typing import Any, Final, NamedTuple, Protocol
 
 import numpy as np
@@ -28,6 +28,8 @@ from holdfast.spark.reading.chunks import (
 
 # Reading what nobody asked for is cheaper than asking twice, up to here.
 _GAP_BYTES: Final = 128 * 1024
+# Below that one read of everything costs less than a copy.
+_RUN_BYTES_MIN: Final = 256 * 1024
 # A chunk has an end even if every extent is tiny.
 _CHUNK_RANGES_MAX: Final = 20_000
 
@@ -92,7 +94,10 @@ class _Places:
         self.data_ends = np.cumsum(sizes)
         self.row_ends = np.cumsum(self.counts)
         rows = int(self.row_ends[-1])
-        self.data = np.empty(int(self.data_ends[-1]), dtype=np.uint8)
+        # Bytes that lie in a pack as they are asked for stay in the buffer that they came in.
+        self.is_run = _is_run(ranges)
+        size = 0 if self.is_run else int(self.data_ends[-1])
+        self.data: npt.NDArray[np.uint8] = np.empty(size, dtype=np.uint8)
         self.lengths = np.empty(rows, dtype=np.uint32)
         self.timestamps = np.empty(rows, dtype=np.int64)
         self.positions = np.empty(rows, dtype=np.int64)
@@ -100,6 +105,15 @@ class _Places:
     def part(self, array: npt.NDArray[Any], ends: Numbers, at: int) -> npt.NDArray[Any]:
         """The part of an array that one range fills."""
         return array[int(ends[at - 1]) if at else 0 : int(ends[at])]
+
+
+def _is_run(ranges: Sequence[Wanted]) -> bool:
+    """Whether the bytes of each range follow those of the one before in a pack, and are many."""
+    return sum(each.range.length for each in ranges) >= _RUN_BYTES_MIN and all(
+        one.range.pack == other.range.pack
+        and one.range.data_at + one.range.length == other.range.data_at
+        for one, other in pairwise(ranges)
+    )
 
 
 def _read_pack(
@@ -112,14 +126,19 @@ def _read_pack(
     positions_at = timestamps_at + 8 * first.pack_messages
     spans = []
     for at, each in ranges:
-        targets = (
-            (each.data_at, places.part(places.data, places.data_ends, at)),
+        targets = [
             (lengths_at + 4 * each.message_at, _rows(places, places.lengths, at)),
             (timestamps_at + 8 * each.message_at, _rows(places, places.timestamps, at)),
             (positions_at + 8 * each.message_at, _rows(places, places.positions, at)),
-        )
+        ]
+        if not places.is_run:
+            targets.append((each.data_at, places.part(places.data, places.data_ends, at)))
         spans += [_Span(start, target.view(np.uint8)) for start, target in targets]
-    _fill(store, pack, spans)
+    if places.is_run:
+        whole = first.data_at, int(places.data_ends[-1])
+        places.data = _fill(store, pack, spans, [whole])[0]
+    else:
+        _fill(store, pack, spans, [])
     salt = int(first.salt, 16)
     for at, each in ranges:
         _verify(pack, salt, each, targets_of(places, at))
@@ -145,8 +164,10 @@ class _Span(NamedTuple):
         return self.at + len(self.target)
 
 
-def _fill(store: Ranged, pack: str, spans: list[_Span]) -> None:
-    """Read the spans, near ones together."""
+def _fill(
+    store: Ranged, pack: str, spans: list[_Span], as_they_are: list[tuple[int, int]]
+) -> list[npt.NDArray[np.uint8]]:
+    """Read the spans, near ones together; and parts that are handed out as they come."""
     runs: list[list[_Span]] = []
     end = 0
     for span in sorted(spans, key=lambda span: span.at):
@@ -157,11 +178,13 @@ def _fill(store: Ranged, pack: str, spans: list[_Span]) -> None:
             runs.append([span])
             end = span.end
     wanted = [(run[0].at, max(span.end for span in run) - run[0].at) for run in runs]
-    for run, data in zip(runs, store.read_ranges(pack, wanted), strict=True):
-        found = np.frombuffer(data, dtype=np.uint8)
+    parts = store.read_ranges(pack, [*as_they_are, *wanted])
+    found = [np.frombuffer(part, dtype=np.uint8) for part in parts]
+    for run, data in zip(runs, found[len(as_they_are) :], strict=True):
         for span in run:
             inside = span.at - run[0].at
-            span.target[:] = found[inside : inside + len(span.target)]
+            span.target[:] = data[inside : inside + len(span.target)]
+    return found[: len(as_they_are)]
 
 
 def _verify(

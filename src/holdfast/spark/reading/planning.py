@@ -104,7 +104,8 @@ def plan_between(
     ]
     if scanned.hot is not None:
         start = int(scanned.hot.after)
-        slices.append(Slice("", "", start, start, int(scanned.hot.until)))
+        end, origin = int(scanned.hot.until), int(scanned.after)
+        slices.append(Slice("", "", start, start, end, origin=origin))
     return Plan(source, slices, scanned.until)
 
 
@@ -176,6 +177,7 @@ def _cut(server: Waiting, source: Source, whole: Slice, size: int) -> list[Slice
 
 def _by_positions(whole: Slice, ranges: Sequence[ScanRange], size: int) -> list[Slice]:
     """A slice of one large stream as several, one behind the other."""
+    whole = replace(whole, origin=whole.after)
     slices, after, held = [], whole.after, 0
     for each in ranges:
         if held and held + each.length > size and after < each.first_position - 1:

@@ -81,7 +81,7 @@ class SliceReader:
             start, end = selection.window(each.stream_id, each.earliest)
             asked = selection.starts.get(each.stream_id, start)
             # Later parts of a stream read begin behind it, whatever has become of it since.
-            if asked < start and not part.after and self._source.fail_on_data_loss:
+            if asked < start and part.is_of_all and self._source.fail_on_data_loss:
                 raise lost(self._source.bucket, [each.stream_id])
             if place is not None and each.stream_id == place[0]:
                 start = max(start, place[1])
@@ -101,12 +101,13 @@ class SliceReader:
 
     def _check(self, part: Slice, ranges: list[Wanted], gone: list[int]) -> None:
         """Raise if a part of these extents went before it was read, and that is not fine."""
-        if part.after and gone and self._source.fail_on_data_loss:
+        if gone and not part.is_of_all and self._source.fail_on_data_loss:
             raise lost(self._source.bucket, [ranges[at].range.stream_id for at in gone])
 
     def unpacked(self, part: Slice) -> Iterator[Chunk]:
         """What is not in packs yet, by stream and offset."""
-        part = replace(part, after=max(part.after, part.flushed))
+        origin = part.after if part.origin is None else part.origin
+        part = replace(part, after=max(part.after, part.flushed), origin=origin)
         try:
             records = self._server.collect(lambda client: self._records(client, part))
         except CursorGoneError:

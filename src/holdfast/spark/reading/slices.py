@@ -24,6 +24,13 @@ class Slice(InputPartition):
     size_bytes: int = 0
     # This one is not included, although `first` may say so.
     behind: str = ""
+    # After which position the whole read is, if that is not where this slice of it starts.
+    origin: int | None = None
+
+    @property
+    def is_of_all(self) -> bool:
+        """Whether the read begins with the log: then nothing that is gone is missing."""
+        return not (self.after if self.origin is None else self.origin)
 
 
 @dataclass(frozen=True)

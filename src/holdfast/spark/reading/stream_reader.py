@@ -113,10 +113,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             raise _unknown(server, error) from None
         return plan.source, plan.slices
 
-    def read(self, partition: InputPartition | None) -> Iterator[Any]:
-        """The rows of one slice; where there are none at all Spark may ask for those of None."""
-        if partition is None:
-            return iter(())
+    def read(self, partition: InputPartition) -> Iterator[Any]:
+        """The rows of one slice."""
         assert isinstance(partition, Sourced)
         return read_rows(partition.source, partition.part)
 

@@ -33,20 +33,24 @@ def write_to_streams(
     df: DataFrame,
     *,
     producer_id: str,
+    batch_id: int,
     order_by: str | Sequence[str],
-    batch_id: int | None = None,
     partitions: int | None = None,
     **options: object,
 ) -> WriteReport:
     """Append the rows to their streams, each of them exactly once, and tell what was written.
 
-    `order_by` names the columns that say in which order the rows of a stream are appended; those
-    are not written. Rows that are equal in them are in the order of what is appended, and with `()`
-    all of them are. `producer_id` names this write: two writes of one batch need two. `batch_id` is
-    what foreachBatch gives, and what it has if it is left out; in a batch job it is a number that
-    is higher for every batch of new rows, 0 unless given. `options` are those of the data source:
+    `producer_id` names this write: two writes of one batch need two. `batch_id` is what
+    foreachBatch gives; in a batch job it is a number that is higher for every batch of new rows,
+    and the same for one that is run again. `order_by` names the columns that say in which order the
+    rows of a stream are appended; those are not written. Rows that are equal in them are in the
+    order of what is appended, and with `()` all of them are. `options` are the data source's:
 
-        write_to_streams(df, producer_id="load", order_by="time", url=url, bucket="demo")
+        frame.writeStream.foreachBatch(
+            lambda batch, batch_id: write_to_streams(
+                batch, producer_id="clicks", batch_id=batch_id, order_by="time", bucket="demo"
+            )
+        )
     """
     by = [order_by] if isinstance(order_by, str) else list(order_by)
     task = _task(df, by, producer_id, batch_id, options)
@@ -63,7 +67,7 @@ def _task(
     df: DataFrame,
     order_by: list[str],
     producer_id: str,
-    batch_id: int | None,
+    batch_id: int,
     options: dict[str, object],
 ) -> Task:
     missing = [name for name in order_by if name not in df.columns]
@@ -72,9 +76,7 @@ def _task(
             f"There is no column {missing[0]!r} to order by; there are {', '.join(df.columns)}."
         )
     given = {name: _text(value) for name, value in options.items() if value is not None}
-    given["producerId"] = producer_id
-    if batch_id is not None:
-        given["producerEpoch"] = str(batch_id)
+    given |= {"producerId": producer_id, "producerEpoch": str(batch_id)}
     columns = Columns.of(df.schema, dropped=order_by)
     task = Task(WriteOptions.of(given, columns), columns)
     if not task.options.producer_id:

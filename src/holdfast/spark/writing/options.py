@@ -43,7 +43,7 @@ class WriteOptions:
     stream: str = ""
     content_type: str = JSON
     producer_id: str = ""
-    # None: the number of the batch, or 0 outside of a streaming query.
+    # None: the number of the batch where Spark tells it, else 0.
     producer_epoch: int | None = None
     create_streams: bool = True
     close_streams: bool = False

@@ -62,11 +62,19 @@ class Task:
         return BatchProducer(self.options.producer_id or query_id, int(batch_id))
 
     def producer_of_batch(self) -> BatchProducer:
-        """The producer of a batch write; inside of foreachBatch the batch is the epoch."""
+        """The producer of a batch write; inside of foreachBatch its epoch is at least the batch.
+
+        Spark Connect does not tell which batch it is.
+        """
         epoch = self.options.producer_epoch
-        if epoch is None:
-            epoch = int(_property(BATCH_PROPERTY) or 0)
-        return BatchProducer(self.options.producer_id, epoch)
+        batch_id = int(_property(BATCH_PROPERTY) or 0)
+        if epoch is not None and epoch < batch_id:
+            raise SettingsError(
+                f"The batch_id or producerEpoch is {epoch}, but this is the batch {batch_id} of a "
+                "streaming query: pass on what foreachBatch gives, or rows are taken for those of "
+                "an earlier batch."
+            )
+        return BatchProducer(self.options.producer_id, batch_id if epoch is None else epoch)
 
 
 def partition_id() -> int:

@@ -8,6 +8,12 @@ from holdfast.http.access.opening import warn_if_open
 from holdfast.settings import load_settings
 
 
+@pytest.fixture(autouse=True)
+def _warnings_are_heard(caplog):
+    # Whatever level another test has set for the whole process.
+    caplog.set_level(logging.WARNING)
+
+
 def settings(listen, **flags):
     return load_settings(file=None, env={}, flags={"listen": listen, **flags})
 

@@ -1,0 +1,1 @@
+"""The data pipeline on Spark, beside what Spark does by itself."""

@@ -1,0 +1,58 @@
+"""The job `snapshot`: updates of many streams folded and published."""
+
+from __future__ import annotations
+
+from bench.scenario import Plan
+from bench.spark.child import Found, in_child, session, timed
+from bench.spark.filling import BUCKET, fill_with_updates
+from bench.storage.figures import Figure, Measured, Sizes, Step
+from bench.storage.node import node
+
+UPDATES_PER_S = 150_000
+WARMING = "warming"
+
+
+def _run(plan: Plan, sizes: Sizes) -> Measured:
+    streams, updates = sizes.spark_snapshots, sizes.spark_updates
+    with node("spark-snapshot") as made:
+        made.start()
+        fill_with_updates(made.port, 200, 20, WARMING)
+        fill_with_updates(made.port, streams, updates)
+        made.flush()
+        found = in_child(__name__, url=made.running.url)
+    plan.console.print(f"    {found}", highlight=False)
+    what = f"snapshot of {streams:,} streams with {updates} updates each"
+    rate = streams * updates / found["seconds"]
+    return Measured(
+        [
+            Figure(f"{what}: updates/s", rate, at_least=UPDATES_PER_S),
+            Figure(f"{what}: seconds", found["seconds"], "{:.1f} s"),
+            Figure(f"{what}: snapshots published", found["published"], at_least=streams),
+        ]
+    )
+
+
+def measure(url: str) -> Found:
+    """Seconds of the job, in a session that has done it before."""
+    from holdfast.client import SyncClient  # noqa: PLC0415 (only in the child)
+    from holdfast.spark.connection import Connection  # noqa: PLC0415 (the same)
+    from holdfast.spark.jobs import run_job  # noqa: PLC0415 (the same)
+    from holdfast.spark.jobs.snapshot import Snapshot  # noqa: PLC0415 (the same)
+
+    spark = session()
+    server = Connection(url=url)
+    run_job(spark, Snapshot(bucket=WARMING, fold="merge-patch", server=server))
+    seconds = timed(lambda: run_job(spark, Snapshot(bucket=BUCKET, fold="merge-patch", server=server)))
+    spark.stop()
+    with SyncClient(url) as client:
+        streams = client.bucket(BUCKET).streams()
+        heads = [client.stream(f"{BUCKET}/{each.stream_id}").head() for each in streams]
+    return {"seconds": seconds, "published": sum(1 for head in heads if head.snapshot_offset)}
+
+
+STEP = Step(
+    "snapshot",
+    "JSON streams of small updates, all in packs, folded by JSON merge patch; the time from the "
+    "start of the job to its end, publishing included, in a session that has done it before.",
+    _run,
+)

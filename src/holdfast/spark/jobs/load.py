@@ -1,0 +1,115 @@
+"""The job `load`: append a table's rows to streams.
+
+The rows go through `write_to_streams` under a producer whose id says which load this is. So a load
+that was killed and is run again ends with the same streams, and one that was done stores nothing.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from holdfast.errors import SettingsError
+from holdfast.spark.connection import Connection
+from holdfast.spark.jobs.options import option, server_option
+from holdfast.spark.jobs.progress import UNSEEN, Progress, watching
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+_CONCURRENCY: Final = 32
+
+
+@dataclass(frozen=True, kw_only=True)
+class Load:
+    """Append a table's rows to streams, each of them once.
+
+    A row becomes a message: as a JSON object, or what one of its columns holds. The same load can
+    be run again: what is stored already is not stored twice. A table whose files have changed is
+    another load.
+    """
+
+    bucket: str = option("The bucket to write to.")
+    stream_id: str = option("Column with the stream's id, or a template such as 'user-{user_id}'.")
+    order_by: list[str] = option(
+        "Columns that say in which order the rows of a stream are appended.", flag="order-by"
+    )
+    source: str = option("Where the table's files are.", "", path=True)
+    table: str = option("Name of a table that Spark knows, instead.", "")
+    format: str = option(
+        "Of the files: parquet, delta, iceberg, csv, json, orc, … (default parquet)", "parquet"
+    )
+    source_options: dict[str, str] = option("Options of Spark's reader.", {}, flag="source-option")
+    where: str = option("Only rows for which this holds, as SQL has it.", "")
+    columns: list[str] = option("Columns that go into the JSON object. (default all)", [])
+    value: str = option("Column with the message's text, instead of a JSON object.", "")
+    payload: str = option("Column with the message's bytes, instead.", "")
+    content_type: str = option(
+        "Of the streams. (default application/json, with 'payload' application/octet-stream)", ""
+    )
+    create_streams: bool = option("Create streams that are missing. (default true)", True)
+    close_streams: bool = option("Close the streams behind their last rows.", False)
+    ttl: int | None = option("Seconds that streams live which are created here.", None)
+    producer_id: str = option("Name of this load. (default made from the options and files)", "")
+    concurrency: int = option("Requests at once of each task. (default 32)", _CONCURRENCY)
+    server: Connection = server_option()
+
+    def __post_init__(self) -> None:
+        """Refuse what makes no sense."""
+        if bool(self.source) == bool(self.table):
+            raise SettingsError("Give either 'source' or 'table'.")
+        if sum(map(bool, (self.columns, self.value, self.payload))) > 1:
+            raise SettingsError("Give at most one of 'columns', 'value' and 'payload'.")
+        if not self.order_by or not all(self.order_by):
+            raise SettingsError(
+                "'order_by' is needed: a table has no order, and the messages of a stream have."
+            )
+        if not self.stream_id.strip():
+            raise SettingsError("'stream_id' is needed: a column, or a template.")
+        if self.concurrency < 1:
+            raise SettingsError(f"'concurrency' is at least 1, not {self.concurrency}.")
+        if self.ttl is not None and self.ttl < 1:
+            raise SettingsError(f"'ttl' is at least 1, not {self.ttl}.")
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """What was written."""
+
+    rows: int
+    streams: int
+    bytes: int
+    requests: int
+    # Of the requests, those that were stored by an earlier run.
+    stored_before: int
+    producer_id: str
+
+
+def run(spark: SparkSession, job: Load, progress: Progress = UNSEEN) -> Loaded:
+    """Write the rows."""
+    from holdfast.spark.jobs.load_rows import load_name, rows_of  # noqa: PLC0415
+    from holdfast.spark.jobs.load_tables import open_table  # noqa: PLC0415
+    from holdfast.spark.writing.distribution import write_to_streams  # noqa: PLC0415
+
+    progress.start("opening the table")
+    table = open_table(spark, job)
+    rows, order_by = rows_of(table, job)
+    producer_id = job.producer_id or load_name(table, job)
+    options: dict[str, Any] = job.server.options() | {
+        "bucket": job.bucket,
+        "contentType": job.content_type or None,
+        "createStreams": job.create_streams,
+        "closeStreams": job.close_streams,
+        "ttl": job.ttl,
+        "concurrency": job.concurrency,
+    }
+    with watching(spark, progress, "loading rows"):
+        report = write_to_streams(rows, producer_id=producer_id, order_by=order_by, **options)
+    return Loaded(
+        rows=report.rows,
+        streams=report.streams,
+        bytes=report.bytes,
+        requests=report.requests,
+        stored_before=report.duplicates,
+        producer_id=producer_id,
+    )

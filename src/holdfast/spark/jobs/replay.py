@@ -1,0 +1,245 @@
+"""The job `replay`: copy streams from server to server.
+
+It keeps no state: how far a stream is copied is asked of the target. `holdfast.spark.replaying`
+says how that works.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import TYPE_CHECKING, Final
+
+from holdfast.errors import HoldfastError, SettingsError
+from holdfast.failpoints import failpoint
+from holdfast.spark.connection import Connection
+from holdfast.spark.jobs.options import option, server_option
+from holdfast.spark.jobs.progress import UNSEEN, Progress
+from holdfast.spark.jobs.selecting import selected
+from holdfast.spark.jobs.store_options import StoreOptions
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from pyspark.sql import SparkSession
+
+    from holdfast.spark.connection import Waiting
+    from holdfast.spark.reading.planning import Plan
+    from holdfast.spark.replaying.comparing import ReplayReport, ReplayWork, Todo
+    from holdfast.spark.replaying.slice_copy import CopyTask
+
+_CONCURRENCY: Final = 32
+_CONCURRENCY_MAX: Final = 512
+_SLICES_PER_CORE: Final = 3
+_COMPARED_TOGETHER: Final = 1000
+_LEFT_MAX: Final = 100
+
+
+@dataclass(frozen=True, kw_only=True)
+class Replay(StoreOptions):
+    """Copy streams from server to server.
+
+    Streams get the same ids, content types, messages and order, each message once; closed ones are
+    closed. What was copied before is not copied again. Both servers must be Holdfast.
+    """
+
+    bucket: str = option("The bucket to copy.")
+    target_bucket: str = option("The bucket to copy to. (default the same)", "")
+    streams: list[str] = option("Only these streams.", [], flag="stream")
+    stream_pattern: str = option("Only streams whose ids match as a whole.", "")
+    snapshots: bool = option("Copy snapshots, too. (default true)", True)
+    fail_on_data_loss: bool = option(
+        "Leave streams alone of which messages are gone before they were copied. (default true)",
+        True,
+    )
+    identity: str = option("What the source is called on the target. (default its store's id)", "")
+    concurrency: int = option("Streams at once in each task. (default 32)", _CONCURRENCY)
+    server: Connection = server_option()
+    target: Connection = server_option("The server to copy to.")
+
+    def __post_init__(self) -> None:
+        """Refuse what makes no sense."""
+        if not 1 <= self.concurrency <= _CONCURRENCY_MAX:
+            raise SettingsError(
+                f"'concurrency' is from 1 to {_CONCURRENCY_MAX}, not {self.concurrency}."
+            )
+        selected(self.streams, self.stream_pattern)
+        same = self.server.url.rstrip("/") == self.target.url.rstrip("/")
+        if same and self.bucket == (self.target_bucket or self.bucket):
+            raise SettingsError(
+                "The target is the source itself: give 'target', or another 'target_bucket'."
+            )
+
+
+@dataclass(frozen=True)
+class Replayed:
+    """What was copied."""
+
+    # Whether nothing was left alone.
+    ok: bool
+    # Streams that were looked at; others are the same by what the listings say.
+    streams: int
+    unchanged: int
+    created: int
+    # Streams that got messages, and these.
+    copied: int
+    messages: int
+    bytes: int
+    closed: int
+    snapshots: int
+    # Copies that begin, or go on, behind messages that the source has forgotten.
+    trimmed: int
+    left_alone: int
+    # The first of those that were left alone, and why.
+    left: list[dict[str, str]]
+
+
+def run(spark: SparkSession, job: Replay, progress: Progress = UNSEEN) -> Replayed:
+    """Copy what is missing."""
+    from holdfast.spark.connection import Waiting  # noqa: PLC0415 (only where jobs run)
+    from holdfast.spark.jobs.cores import core_count  # noqa: PLC0415
+    from holdfast.spark.jobs.tasks import run_tasks  # noqa: PLC0415
+    from holdfast.spark.replaying.comparing import compare_streams  # noqa: PLC0415
+    from holdfast.spark.replaying.slice_copy import copy_slice  # noqa: PLC0415
+
+    progress.start("listing streams")
+    with Waiting(job.server) as server, Waiting(job.target) as target:
+        work = _work(job, server)
+        different, unchanged = _different(job, server, target)
+        _prepare(target, work.target_bucket)
+    cores = core_count(spark)
+    compared: list[ReplayReport] = run_tasks(
+        spark,
+        _together(different, cores),
+        partial(compare_streams, work),
+        what="comparing streams",
+        progress=progress,
+    )
+    todo = sorted((each for x in compared for each in x.todo), key=lambda each: each.stream_id)
+    failpoint("replay.planned")
+    copied: list[ReplayReport] = []
+    if todo:
+        progress.start("planning")
+        with Waiting(job.server) as server:
+            plan = _plan(job, server, todo, _SLICES_PER_CORE * cores)
+        copied = run_tasks(
+            spark,
+            _tasks(plan, todo),
+            partial(copy_slice, work),
+            what="copying streams",
+            progress=progress,
+        )
+    return _summary([*compared, *copied], unchanged)
+
+
+def _work(job: Replay, server: Waiting) -> ReplayWork:
+    from holdfast.spark.replaying.comparing import ReplayWork  # noqa: PLC0415
+
+    identity = job.identity
+    if not identity:
+        plan = server.ask(lambda client: client.bucket(job.bucket).scan(until=f"{0:020d}"))
+        identity = f"{plan.store_id or server.url} {job.bucket}"
+    return ReplayWork(
+        source=job.server,
+        bucket=job.bucket,
+        target=job.target,
+        target_bucket=job.target_bucket or job.bucket,
+        identity=identity,
+        snapshots=job.snapshots,
+        fail_on_data_loss=job.fail_on_data_loss,
+        concurrency=job.concurrency,
+    )
+
+
+def _different(job: Replay, server: Waiting, target: Waiting) -> tuple[list[str], int]:
+    """The streams that have to be looked at, and how many need not."""
+    from holdfast.spark.replaying.comparing import list_streams  # noqa: PLC0415
+
+    selection = selected(job.streams, job.stream_pattern)
+    theirs = server.ask(lambda client: list_streams(client, job.bucket, selection.prefix))
+    bucket = job.target_bucket or job.bucket
+    ours = target.ask(lambda client: list_streams(client, bucket, selection.prefix))
+    wanted = [each for each in theirs if selection.wants(each)]
+    if job.snapshots:
+        # Listings do not tell of snapshots.
+        return wanted, 0
+    found = []
+    for stream_id in wanted:
+        tail, status, created_ms = theirs[stream_id]
+        own_tail, own_status, own_created_ms = ours.get(stream_id, (-1, "", 0))
+        # One that was made after its copy is another stream of the same name.
+        if (tail, status) != (own_tail, own_status) or created_ms > own_created_ms:
+            found.append(stream_id)
+    return found, len(wanted) - len(found)
+
+
+def _prepare(target: Waiting, bucket: str) -> None:
+    """Create the bucket, where it is one that can be."""
+    try:
+        target.ask(lambda client: client.bucket(bucket).create(exist_ok=True))
+    except HoldfastError as error:
+        if error.code not in {"invalid_bucket_id", "invalid_request"}:
+            raise
+
+
+def _together(stream_ids: Sequence[str], cores: int) -> list[Sequence[str]]:
+    size = max(1, min(_COMPARED_TOGETHER, -(-len(stream_ids) // cores)))
+    return [stream_ids[at : at + size] for at in range(0, len(stream_ids), size)]
+
+
+def _plan(job: Replay, server: Waiting, todo: Sequence[Todo], min_partitions: int) -> Plan:
+    from holdfast.spark.reading.planning import plan_between  # noqa: PLC0415
+    from holdfast.spark.reading.selection import Selection  # noqa: PLC0415
+    from holdfast.spark.reading.source import Source  # noqa: PLC0415
+
+    source = Source(
+        job.server,
+        job.bucket,
+        selection=Selection(frozenset(each.stream_id for each in todo)),
+        fail_on_data_loss=False,
+        place=job.place(""),
+    )
+    return plan_between(server, source, "", "", min_partitions=min_partitions, whole_streams=True)
+
+
+def _tasks(plan: Plan, todo: Sequence[Todo]) -> list[CopyTask]:
+    """The slices, each with the streams that it has."""
+    from holdfast.spark.reading.selection import Selection  # noqa: PLC0415
+    from holdfast.spark.reading.slices import Slice  # noqa: PLC0415
+    from holdfast.spark.replaying.slice_copy import CopyTask  # noqa: PLC0415
+
+    # Each is told of its own streams only.
+    source = replace(plan.source, selection=Selection())
+    if not plan.slices:
+        return [CopyTask(source, None, todo)]
+    tasks = []
+    rest = iter(todo)
+    following = next(rest, None)
+    for part in plan.slices:
+        assert isinstance(part, Slice)
+        own = []
+        while following is not None and (not part.last or following.stream_id <= part.last):
+            own.append(following)
+            following = next(rest, None)
+        if own:
+            tasks.append(CopyTask(source, part, own))
+    return tasks
+
+
+def _summary(reports: Sequence[ReplayReport], unchanged: int) -> Replayed:
+    left = [each for report in reports for each in report.left][:_LEFT_MAX]
+    left_alone = sum(each.left_alone for each in reports)
+    return Replayed(
+        ok=not left_alone,
+        streams=sum(each.streams for each in reports),
+        unchanged=unchanged,
+        created=sum(each.created for each in reports),
+        copied=sum(each.copied for each in reports),
+        messages=sum(each.messages for each in reports),
+        bytes=sum(each.bytes for each in reports),
+        closed=sum(each.closed for each in reports),
+        snapshots=sum(each.snapshots for each in reports),
+        trimmed=sum(each.trimmed for each in reports),
+        left_alone=left_alone,
+        left=[{"stream_id": each.stream_id, "why": each.why} for each in left],
+    )
