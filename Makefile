@@ -7,13 +7,14 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help serve test test-unit test-crash sim lint format bench example-pipeline docs lock clean
+.PHONY: help serve test test-unit test-crash test-spark sim lint format bench example-pipeline docs lock clean
 
 help:
 	@echo 'make serve        start the server on 127.0.0.1:4437 with its data in ./data (ARGS="--durability memory ...")'
 	@echo 'make test         everything: ruff, mypy, unit, log, http, crash, docs and conformance tests (ARGS="-k name")'
 	@echo 'make test-unit    the tests without sockets or processes'
 	@echo 'make test-crash   the tests that kill real servers'
+	@echo 'make test-spark   Spark in every mode, drivers, executors, servers and jobs killed: 30 minutes and more (ARGS="-k jobs")'
 	@echo 'make sim          the simulation of the storage engine: SEEDS=5000 runs so many, SEED=17 shows one'
 	@echo 'make lint         ruff and mypy'
 	@echo 'make format       let ruff rewrite the code'
@@ -47,6 +48,9 @@ test-unit: $(STAMP)
 
 test-crash: $(STAMP)
 	@$(BIN)/python -m pytest tests/crash $(ARGS)
+
+test-spark: $(STAMP)
+	@SPARK_MATRIX=1 $(BIN)/python -m pytest -n 0 tests/spark_matrix $(ARGS)
 
 sim: $(STAMP)
 	@$(BIN)/python -m tests.simulation $(if $(SEED),--seed $(SEED)) $(if $(SEEDS),--seeds $(SEEDS)) $(ARGS)

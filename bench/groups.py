@@ -14,7 +14,7 @@ from bench.client import UnexpectedAnswerError
 from bench.clients import appending, importing, producing, reading, tailing
 from bench.process import ServerFailedError, machine_busy_s
 from bench.scenario import Plan, wait_for_quiet
-from bench.spark import archiving, folding, planning, scanning
+from bench.spark import folding, planning, tables
 from bench.storage import catch_up, flushing, ingest, recovery, streams
 from bench.storage.figures import FULL, Sizes, Step
 from bench.surface import access, bootstrap, changes, fork
@@ -63,9 +63,9 @@ SPARK = Group(
     "spark",
     "The pipeline on Spark",
     "The data source and the jobs on PySpark, in `local` mode with all cores, beside what Spark "
-    "does by itself with Parquet. The server has a core of its own as far as it needs one. Packs are in "
-    "a local directory, everything is in the page cache.",
-    {module.STEP.key: module.STEP for module in (scanning, archiving, folding, planning)},
+    "does by itself with Parquet. Packs are in a local directory, and everything is in the page "
+    "cache.",
+    {module.STEP.key: module.STEP for module in (tables, folding, planning)},
 )
 GROUPS = (STORAGE, SURFACE, CLIENT, SPARK)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import random
 
-from bench.surface.filling import AT_ONCE, request, send_in_order
+from bench.surface.filling import request, send_in_order
 
 JSON = "application/json"
 BUCKET = "spark"
@@ -22,11 +22,9 @@ def fill_with_bytes(port: int, streams: int, messages: int) -> None:
     chance = random.Random(_SEED)
     for number in range(streams):
         stream = path(f"s{number:05d}")
-        send_in_order(port, [request("PUT", stream, b"")])
-        for first in range(0, messages, AT_ONCE):
-            count = min(AT_ONCE, messages - first)
-            bodies = (chance.randbytes(MESSAGE_BYTES) for _ in range(count))
-            send_in_order(port, [request("POST", stream, body) for body in bodies])
+        bodies = (chance.randbytes(MESSAGE_BYTES) for _ in range(messages))
+        appends = [request("POST", stream, body) for body in bodies]
+        send_in_order(port, [request("PUT", stream, b""), *appends])
 
 
 def fill_with_updates(port: int, streams: int, updates: int, bucket: str = BUCKET) -> None:

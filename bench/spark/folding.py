@@ -42,7 +42,8 @@ def measure(url: str) -> Found:
     spark = session()
     server = Connection(url=url)
     run_job(spark, Snapshot(bucket=WARMING, fold="merge-patch", server=server))
-    seconds = timed(lambda: run_job(spark, Snapshot(bucket=BUCKET, fold="merge-patch", server=server)))
+    job = Snapshot(bucket=BUCKET, fold="merge-patch", server=server)
+    seconds = timed(lambda: run_job(spark, job))
     spark.stop()
     with SyncClient(url) as client:
         streams = client.bucket(BUCKET).streams()

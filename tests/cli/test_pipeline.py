@@ -121,6 +121,14 @@ def test_missing_java_is_one_sentence(alone, lake):
     )
 
 
+def test_a_spark_that_cannot_be_reached_is_one_sentence(alone, lake):
+    done = alone.run("pipeline", "report", "--table", "lake", "--remote", "sc://127.0.0.1:1")
+    assert done.returncode == 6
+    assert done.stderr == (
+        "holdfast: Spark Connect at sc://127.0.0.1:1 cannot be reached: Connection refused.\n"
+    )
+
+
 FILE = """
 [spark]
 master = "local[1]"

@@ -1,7 +1,6 @@
 """The job `load`: rows of tables as messages, each of them once."""
 
 import json
-from contextlib import contextmanager
 from datetime import UTC, datetime
 
 import pyarrow as pa
@@ -9,7 +8,6 @@ import pyarrow.parquet as pq
 import pytest
 from deltalake import write_deltalake
 
-from holdfast import failpoints
 from holdfast.client import SyncClient
 from holdfast.errors import HoldfastError, SettingsError
 from holdfast.spark.connection import Connection
@@ -18,6 +16,7 @@ from holdfast.spark.jobs.load import Load
 from holdfast.spark.jobs.options import make
 from tests.server_process import ServerProcess
 from tests.spark.reading_back import messages, new_bucket
+from tests.tcp_proxy import TcpProxy
 
 ROWS = [
     {
@@ -90,9 +89,7 @@ def test_rows_become_messages_in_order_and_once(server, bucket, load):
 
 
 def test_the_whole_row_is_the_message_unless_said_otherwise(server, bucket, load):
-    load(where="user = 3 and seq = 0", streams=None) if False else load(
-        where="user = 3 and seq = 0"
-    )
+    load(where="user = 3 and seq = 0")
     ((row,),) = messages(server.url, bucket).values()
     assert json.loads(row) == {
         "user": 3,
@@ -156,15 +153,28 @@ def test_an_iceberg_table(spark, server, bucket, load, tmp_path):
     assert messages(server.url, bucket) == expected(lambda row: row["text"])
 
 
-@pytest.fixture
-def armed(spark, monkeypatch):
-    @contextmanager
-    def arm(text):
-        with monkeypatch.context() as patch:
-            patch.setitem(spark.sparkContext.environment, failpoints.VARIABLE, text)
-            yield
+def test_a_load_that_is_cut_off_and_run_again(server, bucket, load):
+    sent = []
 
-    return arm
+    def cut(piece):
+        sent.append(piece)
+        if sum(each.startswith(b"POST") for each in sent) > 12:
+            raise OSError
+
+    options = {"value": "text", "content_type": "text/plain", "close_streams": True}
+    with TcpProxy(server.port, cut) as proxy:
+        there = Connection(f"http://127.0.0.1:{proxy.port}", retries=0)
+        with pytest.raises(HoldfastError):
+            load(server=there, concurrency=2, **options)
+    wanted = expected(lambda row: row["text"])
+    cut_off = messages(server.url, bucket)
+    assert 0 < sum(map(len, cut_off.values())) < 40
+    done = load(**options)
+    assert done.stored_before > 0
+    assert messages(server.url, bucket) == wanted
+    again = load(**options)
+    assert again.stored_before == again.requests
+    assert messages(server.url, bucket) == wanted
 
 
 @pytest.mark.parametrize(

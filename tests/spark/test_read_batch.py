@@ -60,7 +60,7 @@ def rows(frame: DataFrame) -> list[Row]:
 
 def said(action: Callable[[], Any]) -> HoldfastError:
     """The error that it ends with, which is one of ours and one sentence or two."""
-    with pytest.raises(Exception) as caught:  # noqa: PT011 (Spark has many)
+    with pytest.raises(Exception) as caught:
         action()
     found = as_holdfast_error(caught.value)
     assert "\n" not in found.message

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from itertools import pairwise
 from pathlib import Path
 from threading import Thread
 from uuid import uuid4
@@ -200,7 +201,7 @@ def test_a_large_stream_is_cut_by_positions(large: Filled) -> None:
     # One that is smaller comes before it, and in the server's plan they are together.
     of_large = [each.part for each in parts if each.part.first == each.part.last == "large"]
     assert len(of_large) >= 5
-    for one, next_one in zip(of_large, of_large[1:], strict=False):
+    for one, next_one in pairwise(of_large):
         assert one.until == next_one.after
     assert all(rows_of([each]) for each in parts)
     assert rows_of(parts) == large.everything()
@@ -308,7 +309,7 @@ def test_what_a_snapshot_took_the_place_of(bucket: Filled) -> None:
     ]
     snapshot(bucket, "a", 5)
     bucket.flush()
-    with pytest.raises(DataLossError, match="Messages of 'a' in the bucket .* 'failOnDataLoss'"):
+    with pytest.raises(DataLossError, match=r"Messages of 'a' in the bucket .* 'failOnDataLoss'"):
         read(bucket.options(startingOffsets=begun))
     with pytest.raises(DataLossError, match="'a'"):
         read(bucket.options(startingOffsets=starting))

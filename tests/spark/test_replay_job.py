@@ -1,6 +1,5 @@
 """The job `replay`: copies that are the same, and stay so, whatever happens in between."""
 
-import json
 from contextlib import contextmanager
 
 import pytest
@@ -14,6 +13,7 @@ from holdfast.spark.jobs import run_job
 from holdfast.spark.jobs.options import make
 from holdfast.spark.jobs.replay import Replay
 from tests.server_process import ServerProcess
+from tests.spark.in_process import killed_at
 from tests.spark.reading_back import new_bucket
 
 JSON = "application/json"
@@ -185,6 +185,7 @@ def test_a_snapshot_of_what_was_copied_is_published_where_it_was(source, target,
     done = replay()
     assert (done.snapshots, done.messages, done.trimmed) == (1, 1, 0)
     assert target.stream(f"{bucket}/s").snapshots.get().offset == end
+    assert replay().snapshots == 0
 
 
 def test_messages_that_are_gone_too_early_are_told_of(source, target, bucket, replay):
@@ -225,15 +226,26 @@ def test_other_streams_of_the_same_name_are_left_alone(source, target, bucket, r
     assert [each.json for each in target.stream(f"{bucket}/again").read()] == [{"n": 1}]
 
 
-@pytest.mark.parametrize("name", ["replay.created", "replay.appended"])
-def test_executors_that_fail_half_way(source, target, bucket, replay, armed, name):
-    for number in range(6):
+@pytest.mark.parametrize(
+    ("name", "visit"),
+    [
+        ("replay.planned", 1),
+        ("replay.created", 3),
+        ("replay.appending", 4),
+        ("replay.appended", 4),
+        ("replay.closed", 2),
+    ],
+)
+def test_killed_half_way_and_run_again_it_ends_the_same(
+    source, target, bucket, replay, name, visit
+):
+    for number in range(3):
         fill(source, bucket, f"b-{number}", *(b"%d;" % n for n in range(5)), content_type=BYTES)
         fill(source, bucket, f"j-{number}", *({"n": n} for n in range(5))).close()
     source.storage.flush()
-    for number in range(6):
+    for number in range(3):
         fill(source, bucket, f"b-{number}", b"rest", content_type=BYTES)
-    with armed(f"{name}=error@2"), pytest.raises(Exception, match="failpoint"):
+    with killed_at(name, visit):
         replay(concurrency=1)
     assert contents(target, bucket) != contents(source, bucket)
     assert replay().ok
@@ -245,7 +257,7 @@ def test_an_executor_that_is_killed_half_way(source, target, bucket, replay, arm
     for number in range(8):
         fill(source, bucket, f"b-{number}", *(b"%d;" % n for n in range(5)), content_type=BYTES)
     with armed("replay.appended=kill@7"), pytest.raises(Py4JJavaError):
-        replay()
+        replay(concurrency=1)
     assert contents(target, bucket) != contents(source, bucket)
     assert replay().ok
     assert contents(target, bucket) == contents(source, bucket)
@@ -280,4 +292,3 @@ def test_what_is_not_there_is_said(replay, servers):
     away = Connection("http://127.0.0.1:1", retries=0)
     with pytest.raises(OutboundError, match=r"127\.0\.0\.1:1"):
         replay(target=away)
-    assert json.dumps(away.options())

@@ -15,6 +15,7 @@ from holdfast.spark.jobs import run_job
 from holdfast.spark.jobs.options import make
 from holdfast.spark.jobs.snapshot import Snapshot
 from tests.server_process import ServerProcess
+from tests.spark.in_process import killed_at
 from tests.spark.reading_back import new_bucket
 
 JSON = "application/json"
@@ -204,6 +205,28 @@ def test_functions_by_name_and_from_python(client, bucket, fold, tmp_path):
     assert [each["why"] for each in done.left] == ["The function raised KeyError: 'n'"]
 
 
+def test_streams_and_states_that_are_large(client, bucket, fold):
+    piece = b"0123456789abcdef" * 125_000
+    fill(client, bucket, {"a": [piece] * 4, "c": [b"small"]}, "text/plain")
+    fill(client, bucket, {"b": ["x" * 3_000_000, {"late": 1}, "y" * 3_000_000]})
+    client.storage.flush()
+    fill(client, bucket, {"a": [piece, b"end"]}, "text/plain")
+    assert fold("concat").published == 3
+    assert snapshot_of(client, bucket, "a").payload == piece * 5 + b"end"
+    assert snapshot_of(client, bucket, "c").payload == b"small"
+    found = json.loads(snapshot_of(client, bucket, "b").payload)
+    assert found == ["x" * 3_000_000, {"late": 1}, "y" * 3_000_000]
+    fill(client, bucket, {"a": [b"more"], "c": [b"er"]}, "text/plain")
+    assert fold("concat").published == 2
+    assert snapshot_of(client, bucket, "a").payload == piece * 5 + b"endmore"
+
+
+def test_ids_that_cannot_have_snapshots_are_named(client, bucket, fold):
+    fill(client, bucket, {"a/b": [{"x": 1}], "c": [{"x": 1}]})
+    done = fold()
+    assert (done.published, [each["stream_id"] for each in done.left]) == (1, ["a/b"])
+
+
 def test_forks_are_folded_from_their_beginning(client, bucket, fold):
     fill(client, bucket, {"source": [{"a": 1}, {"b": 2}]})
     fork = client.stream(f"{bucket}/fork")
@@ -242,7 +265,9 @@ def test_a_token_that_may_not_flush_is_enough(tmp_path, spark):
         assert json.loads(snapshot_of(client, bucket, "a").payload) == {"a": 2}
 
 
-def test_executors_that_are_killed_half_way(client, bucket, fold, armed):
+@pytest.fixture
+def twice(client, bucket, fold):
+    """The bucket and another one that is folded without a disturbance."""
     undisturbed = new_bucket()
     client.bucket(undisturbed).create()
     for where in (bucket, undisturbed):
@@ -251,25 +276,30 @@ def test_executors_that_are_killed_half_way(client, bucket, fold, armed):
     for where in (bucket, undisturbed):
         fill(client, where, patches(2))
     fold(bucket=undisturbed)
-    with armed("snapshot_job.published=kill@4"), pytest.raises(Py4JJavaError):
-        # Each attempt gets a few streams further.
+    return undisturbed
+
+
+@pytest.mark.parametrize(
+    ("name", "visit"),
+    [("snapshot_job.planned", 1), ("snapshot_job.folded", 3), ("snapshot_job.published", 3)],
+)
+def test_killed_half_way_and_run_again_it_ends_the_same(client, bucket, fold, twice, name, visit):
+    with killed_at(name, visit):
         fold(concurrency=1)
-    assert snapshots(client, bucket) != snapshots(client, undisturbed)
+    assert snapshots(client, bucket) != snapshots(client, twice)
     fold()
-    assert snapshots(client, bucket) == snapshots(client, undisturbed)
+    assert snapshots(client, bucket) == snapshots(client, twice)
     assert fold().streams == 0
 
 
-def test_an_attempt_that_fails_is_made_again(client, bucket, fold, armed):
-    fill(client, bucket, patches(3, streams=6))
-    with armed("snapshot_job.published=error@5"):
-        # The second attempt has two streams left.
-        done = fold(concurrency=1)
-    assert done.published + done.skipped == 6
-    assert {each[0] for each in snapshots(client, bucket).values()} == {
-        json.dumps({"f0": 0, "number": n, "f1": 1, "f2": 2}, separators=(",", ":")).encode()
-        for n in range(6)
-    }
+def test_executors_that_are_killed_half_way(client, bucket, fold, twice, armed):
+    with armed("snapshot_job.published=kill@4"), pytest.raises(Py4JJavaError):
+        # Each attempt gets a few streams further.
+        fold(concurrency=1)
+    found = snapshots(client, bucket)
+    assert 4 < len(found) < 20
+    fold()
+    assert snapshots(client, bucket) == snapshots(client, twice)
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import shutil
+import socket
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -13,8 +14,9 @@ from importlib.util import find_spec
 from pathlib import Path
 from tempfile import TemporaryFile
 from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import urlsplit
 
-from holdfast.errors import SettingsError
+from holdfast.errors import OutboundError, SettingsError
 from holdfast.spark.failures import root_cause
 from holdfast.spark.jobs.progress import is_connect
 
@@ -31,6 +33,7 @@ _INSTALL: Final = (
 )
 _ASKING_TIMEOUT_S: Final = 30
 _ENDING_TIMEOUT_S: Final = 10
+_CONNECT_PORT: Final = 15_002
 _JAVA_OPTIONS: Final = "spark.driver.extraJavaOptions"
 _LOG_SETTINGS: Final = Path(__file__).with_name("log4j2.properties")
 
@@ -140,8 +143,7 @@ def _start(master: str, app: str, conf: Mapping[str, str]) -> SparkSession:
 
     check_java()
     if master.startswith("local"):
-        # Spark would look for `python3`, which may be another one than ours.
-        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+        _use_our_python()
     settings = SparkConf().setMaster(master).setAppName(app)
     settings.setAll(list(_settings(master, conf).items()))
     if SparkContext._gateway is None and not _wants_noise():
@@ -210,11 +212,33 @@ def _wants_noise() -> bool:
     return os.environ.get("HOLDFAST_DEBUG", "") not in {"", "0"}
 
 
+def _use_our_python() -> None:
+    """Workers on this machine are as we are: Spark would look for `python3`, maybe another one."""
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+
+
+def _check_reachable(remote: str) -> None:
+    """Spark's own client would try for ten minutes, without a word."""
+    place = urlsplit(remote)
+    try:
+        address = (place.hostname or "", place.port or _CONNECT_PORT)
+        socket.create_connection(address, _ASKING_TIMEOUT_S).close()
+    except ValueError:
+        raise SettingsError(f"{remote!r} is no address such as sc://HOST:15002.") from None
+    except OSError as error:
+        said = error.strerror or str(error)
+        raise OutboundError(f"Spark Connect at {remote} cannot be reached: {said}.") from None
+
+
 def _connect(remote: str, conf: Mapping[str, str]) -> SparkSession:
     from pyspark.sql import SparkSession  # noqa: PLC0415 (only where jobs run)
 
     if find_spec("grpc") is None:
         raise SettingsError('Spark Connect needs more of PySpark: pip install "pyspark[connect]".')
+    if remote.startswith("local"):
+        _use_our_python()
+    else:
+        _check_reachable(remote)
     builder = SparkSession.builder.remote(remote).config("spark.sql.session.timeZone", "UTC")
     for name, value in conf.items():
         builder = builder.config(name, value)

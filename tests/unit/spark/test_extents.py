@@ -75,7 +75,8 @@ def make_pack(
         parts.append(data)
         if gap:
             # Somebody else's bytes in between.
-            builder.add(2 * number + 1, 0, bytes(gap), Messages(*(array(c, [v]) for c, v in (("I", gap), ("q", 1), ("Q", 1)))))  # fmt: skip
+            between = Messages(array("I", [gap]), array("q", [1]), array("Q", [1]))
+            builder.add(2 * number + 1, 0, bytes(gap), between)
             parts.append(bytes(gap))
     parts += builder.finish(PackMeta(1, True), [])
     name = pack_name(0, 1 << 40, salt)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from holdfast.client import ScanEnd
@@ -17,7 +17,6 @@ from holdfast.errors import (
 )
 from holdfast.spark.archiving.files import Task
 from holdfast.spark.archiving.layout import json_rows
-from holdfast.spark.archiving.state import BEGINNING
 from holdfast.spark.connection import Waiting
 from holdfast.spark.reading.losses import DataLossError
 from holdfast.spark.reading.planning import Plan, plan_between
@@ -37,9 +36,9 @@ class Feed:
     server: Waiting
     source: Source
 
-    def latest(self) -> ScanEnd:
-        """Where the bucket ends now."""
-        return self._until("now", None)
+    def latest(self) -> str:
+        """The cursor at which the bucket ends now."""
+        return self._until("now", None).latest
 
     def store_id(self) -> str:
         """What tells the server from others."""
@@ -65,10 +64,11 @@ class Feed:
                 f"({error.message}): was its data removed? Archive to another place."
             ) from None
 
-    def plan(self, after: str, until: str, slice_bytes: int) -> Plan:
-        """The slices of a batch."""
+    def plan(self, after: str, until: str, slice_bytes: int, *, missing_ok: bool) -> Plan:
+        """The slices of a batch; `missing_ok` if messages that are gone were never promised."""
+        source = replace(self.source, fail_on_data_loss=False) if missing_ok else self.source
         try:
-            return plan_between(self.server, self.source, after, until, slice_bytes=slice_bytes)
+            return plan_between(self.server, source, after, until, slice_bytes=slice_bytes)
         except DataLossError as error:
             raise explained_loss(error) from None
 
@@ -99,13 +99,13 @@ def task_bytes(total_bytes: int, file_bytes: int, cores: int) -> int:
 def grouped(plan: Plan, size_bytes: int, total_bytes: int) -> list[Task]:
     """The tasks of a plan: small slices together, up to this size."""
     groups: list[list[Slice | StreamSlice]] = []
-    held = size_bytes
+    held = 0
     # What is not in packs yet has no size of its own: it is what the others leave of the whole.
     known = sum(_size(each) for each in plan.slices)
     for each in plan.slices:
         size = _size(each) or max(0, total_bytes - known)
         # A slice may be somewhat larger than was asked for.
-        if held + size > size_bytes * 5 // 4:
+        if not groups or held + size > size_bytes * 5 // 4:
             groups.append([])
             held = 0
         groups[-1].append(each)
@@ -133,8 +133,3 @@ def _spread(slices: Sequence[Slice | StreamSlice], count: int) -> Sequence[Slice
     if len(slices) <= count:
         return slices
     return [slices[at * len(slices) // count] for at in range(count)]
-
-
-def is_behind(after: str, until: str) -> bool:
-    """Whether a cursor comes before another."""
-    return until > (after or "0" * 20) if after == BEGINNING else until > after

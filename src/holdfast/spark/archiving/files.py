@@ -14,6 +14,7 @@ from typing import Any, Final, Self
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from holdfast.clock import SystemClock
@@ -22,7 +23,7 @@ from holdfast.spark.archiving.layout import Layout, Rows
 from holdfast.spark.archiving.names import DATE, MESSAGE_COLUMNS
 from holdfast.spark.archiving.places import Place
 from holdfast.spark.archiving.state import DataFile
-from holdfast.spark.reading.chunks import Chunk
+from holdfast.spark.reading.chunks import Chunk, pieces
 from holdfast.spark.reading.extents import filtered
 from holdfast.spark.reading.rows import read_chunks
 from holdfast.spark.reading.slices import Slice, StreamSlice
@@ -32,6 +33,8 @@ ROW_GROUP_BYTES: Final = 64 * 1024 * 1024
 # Of all open files together, and how many may be open.
 _HELD_BYTES_MAX: Final = 4 * ROW_GROUP_BYTES
 _OPEN_MAX: Final = 64
+# Files that are to be smaller than a chunk are filled in so many steps at least.
+_PIECES: Final = 4
 _DAY_MS: Final = 86_400_000
 _EPOCH: Final = date(1970, 1, 1)
 # Higher levels take twice the time for a few percent.
@@ -82,8 +85,9 @@ def write_task(output: Output, task: Task) -> Written:
         for part in task.parts:
             for chunk in read_chunks(task.source, part):
                 for day, of_day in by_day(chunk) if output.by_date else [("", chunk)]:
-                    size += of_day.payloads.nbytes
-                    files.write(day, rows.batch(of_day))
+                    size += pc.sum(pc.binary_length(of_day.payloads)).as_py() or 0
+                    for piece in pieces(of_day, output.file_bytes // _PIECES):
+                        files.write(day, rows.batch(piece))
                 failpoint("archive.writing")
     parsed = rows.parsed
     return Written(files.written, size, parsed.raw_rows, parsed.rest_rows, parsed.unknown)

@@ -81,8 +81,8 @@ class Place:
 
     @property
     def url(self) -> str:
-        """As a URL, whatever it is."""
-        return self.store.url if self.directory is None else self.directory.as_uri()
+        """As a URL, with no character changed: PyIceberg takes it by the letter."""
+        return self.store.url if self.directory is None else f"file://{self.directory}"
 
     @cached_property
     def objects(self) -> ObjectStore:

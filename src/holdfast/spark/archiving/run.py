@@ -48,10 +48,12 @@ def archive(executors: Executors, job: Archive, progress: Progress) -> Archived:
             job.stream_pattern,
             job.json,
             job.partition_by,
+            feed.latest(),
         )
-        claim(place, wanted)
+        begun_at = claim(place, wanted).begun_at
         table = open_table(job, place)
-        run = _Run(executors, job, progress, feed, place, table, table.open(alone=alone))
+        state = table.open(alone=alone)
+        run = _Run(executors, job, progress, feed, place, table, state, begun_at)
         run.settle(given)
         return run.all_of_it()
 
@@ -110,6 +112,7 @@ class _Run:
         place: Place,
         table: Table,
         state: State,
+        begun_at: str,
     ) -> None:
         self._executors = executors
         self._job = job
@@ -118,6 +121,7 @@ class _Run:
         self._place = place
         self._table = table
         self._state = state
+        self._begun_at = begun_at
         # Empty until they are given, or until there are messages that tell.
         self._columns = dict(state.columns)
         self._totals = _Totals()
@@ -150,14 +154,11 @@ class _Run:
         """Batch after batch, up to where the bucket ends as the run begins."""
         begun = after = self._state.until
         self._progress.start("planning", None, "")
-        latest = self._feed.latest().latest
-        up_to_date = True
-        while after < latest:
+        latest = self._feed.latest()
+        up_to_date = after >= latest or self._is_enough(after, latest)
+        while up_to_date and after < latest:
             end = self._feed.until(after, self._max_bytes)
-            if self._is_too_little(end.bytes, end.until, latest):
-                up_to_date = False
-                break
-            until = min(end.until, latest)
+            until = min(end.until, latest, self._begun_at if after < self._begun_at else latest)
             self._batch(after, until, end.bytes)
             after = until
         merged = self._merge_small_files()
@@ -174,14 +175,18 @@ class _Run:
             **vars(self._totals),
         )
 
-    def _is_too_little(self, size_bytes: int, until: str, latest: str) -> bool:
-        least = parse_size(self._job.min_bytes, "'min_bytes'") if self._job.min_bytes else 0
-        return until >= latest and size_bytes < least
+    def _is_enough(self, after: str, latest: str) -> bool:
+        """Whether so much is new that it is worth new files."""
+        if not self._job.min_bytes:
+            return True
+        least = parse_size(self._job.min_bytes, "'min_bytes'")
+        found = self._feed.until(after, least)
+        return found.until < latest or found.bytes >= least
 
     def _batch(self, after: str, until: str, size_bytes: int) -> None:
         """Archive one stretch of the bucket."""
         each_bytes = task_bytes(size_bytes, self._file_bytes, self._executors.cores)
-        plan = self._feed.plan(after, until, each_bytes)
+        plan = self._feed.plan(after, until, each_bytes, missing_ok=until <= self._begun_at)
         failpoint("archive.planned")
         if not plan.slices:
             return

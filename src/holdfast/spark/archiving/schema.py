@@ -127,9 +127,9 @@ def new_columns(columns: Mapping[str, str], found: Mapping[str, str]) -> dict[st
     """The columns that fields which were found add to those that there are."""
     added: dict[str, str] = {}
     for field, kind in found.items():
+        if len(columns) + len(added) >= COLUMNS_MAX:
+            break
         if field not in columns and is_usable(field, [*columns, *added]):
             # What was always null may become anything.
             added[field] = kind or JSON_KIND
-        if len(columns) + len(added) >= COLUMNS_MAX:
-            break
     return added

@@ -24,6 +24,8 @@ class Identity(msgspec.Struct, frozen=True):
     stream_pattern: str
     json: str
     partition_by: str
+    # Where the bucket ended when the table was begun: what was gone by then is not missed.
+    begun_at: str = ""
 
     def check(self, wanted: Identity, place: str) -> None:
         """Raise unless a job that wants this may go on with the table."""

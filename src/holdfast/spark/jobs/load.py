@@ -87,6 +87,8 @@ class Loaded:
 
 def run(spark: SparkSession, job: Load, progress: Progress = UNSEEN) -> Loaded:
     """Write the rows."""
+    from holdfast.spark.connection import Waiting  # noqa: PLC0415 (only where jobs run)
+    from holdfast.spark.jobs.buckets import ensure_bucket  # noqa: PLC0415
     from holdfast.spark.jobs.load_rows import load_name, rows_of  # noqa: PLC0415
     from holdfast.spark.jobs.load_tables import open_table  # noqa: PLC0415
     from holdfast.spark.writing.distribution import write_to_streams  # noqa: PLC0415
@@ -95,6 +97,8 @@ def run(spark: SparkSession, job: Load, progress: Progress = UNSEEN) -> Loaded:
     table = open_table(spark, job)
     rows, order_by = rows_of(table, job)
     producer_id = job.producer_id or load_name(table, job)
+    with Waiting(job.server) as server:
+        ensure_bucket(server, job.bucket)
     options: dict[str, Any] = job.server.options() | {
         "bucket": job.bucket,
         "contentType": job.content_type or None,
@@ -104,7 +108,9 @@ def run(spark: SparkSession, job: Load, progress: Progress = UNSEEN) -> Loaded:
         "concurrency": job.concurrency,
     }
     with watching(spark, progress, "loading rows"):
-        report = write_to_streams(rows, producer_id=producer_id, order_by=order_by, **options)
+        report = write_to_streams(
+            rows, producer_id=producer_id, batch_id=0, order_by=order_by, **options
+        )
     return Loaded(
         rows=report.rows,
         streams=report.streams,

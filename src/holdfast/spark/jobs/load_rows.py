@@ -41,7 +41,8 @@ def rows_of(table: DataFrame, job: Load) -> tuple[DataFrame, list[str]]:
 def load_name(table: DataFrame, job: Load) -> str:
     """The producer of this load: another one if an option or a file is another."""
     options = {name: value for name, value in asdict(job).items() if name not in _NOT_OF_THE_LOAD}
-    told = [options, job.server.url, sorted(_state_of(file) for file in table.inputFiles())]
+    # Which server it goes to does not matter: each knows only what was written to it.
+    told = [options, sorted(_state_of(file) for file in table.inputFiles())]
     digest = hashlib.sha256(json.dumps(told, sort_keys=True).encode()).hexdigest()
     return f"holdfast-load-{digest[:32]}"
 

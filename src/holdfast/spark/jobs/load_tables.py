@@ -5,10 +5,9 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Final
 
-from pyspark.errors import AnalysisException
 from pyspark.sql.types import StructType
 
-from holdfast.errors import SettingsError
+from holdfast.errors import HoldfastError, SettingsError
 from holdfast.spark.failures import root_cause
 from holdfast.spark.jobs.report_tables import _iceberg_metadata, live_files
 
@@ -26,7 +25,9 @@ def open_table(spark: SparkSession, job: Load) -> DataFrame:
     try:
         table = _open(spark, job)
         return table.where(job.where) if job.where else table
-    except AnalysisException as error:
+    except HoldfastError:
+        raise
+    except Exception as error:  # noqa: BLE001 (whatever a reader makes of what it is given)
         raise SettingsError(f"The table cannot be read: {root_cause(error)}") from None
 
 

@@ -7,10 +7,10 @@
         format: Literal["parquet", "delta"] = option("Of the table.", "parquet")
         server: Connection = server_option()
 
-Types are str, int, float, bool, Literal, list[str], dict[str, str], those or None, and Connection; Any
-is a text that from Python may be something else, such as a function.
-What they cannot say (a range, two options that exclude one another) a `__post_init__` checks; it
-raises a SettingsError, whoever made the job.
+Types are str, int, float, bool, Literal, list[str], dict[str, str], those or None, and Connection;
+Any is a text that from Python may be something else, such as a function. What they cannot say (a
+range, two options that exclude one another) a `__post_init__` checks; it raises a SettingsError,
+whoever made the job.
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from holdfast.errors import HoldfastError, SettingsError
+from holdfast.errors import SettingsError
 from holdfast.failpoints import failpoint
 from holdfast.spark.connection import Connection
 from holdfast.spark.jobs.options import option, server_option
@@ -97,6 +97,7 @@ class Replayed:
 def run(spark: SparkSession, job: Replay, progress: Progress = UNSEEN) -> Replayed:
     """Copy what is missing."""
     from holdfast.spark.connection import Waiting  # noqa: PLC0415 (only where jobs run)
+    from holdfast.spark.jobs.buckets import ensure_bucket  # noqa: PLC0415
     from holdfast.spark.jobs.cores import core_count  # noqa: PLC0415
     from holdfast.spark.jobs.tasks import run_tasks  # noqa: PLC0415
     from holdfast.spark.replaying.comparing import compare_streams  # noqa: PLC0415
@@ -106,7 +107,7 @@ def run(spark: SparkSession, job: Replay, progress: Progress = UNSEEN) -> Replay
     with Waiting(job.server) as server, Waiting(job.target) as target:
         work = _work(job, server)
         different, unchanged = _different(job, server, target)
-        _prepare(target, work.target_bucket)
+        ensure_bucket(target, work.target_bucket)
     cores = core_count(spark)
     compared: list[ReplayReport] = run_tasks(
         spark,
@@ -171,15 +172,6 @@ def _different(job: Replay, server: Waiting, target: Waiting) -> tuple[list[str]
         if (tail, status) != (own_tail, own_status) or created_ms > own_created_ms:
             found.append(stream_id)
     return found, len(wanted) - len(found)
-
-
-def _prepare(target: Waiting, bucket: str) -> None:
-    """Create the bucket, where it is one that can be."""
-    try:
-        target.ask(lambda client: client.bucket(bucket).create(exist_ok=True))
-    except HoldfastError as error:
-        if error.code not in {"invalid_bucket_id", "invalid_request"}:
-            raise
 
 
 def _together(stream_ids: Sequence[str], cores: int) -> list[Sequence[str]]:

@@ -1,8 +1,8 @@
 """Plans: which slices a read of a bucket is made of.
 
 The server's scan cuts what is in packs by streams; a part with a large stream in it is cut again,
-and the stream itself by positions. What is not in packs yet is a slice of its own, or, where every stream is
-wanted in one piece, belongs to the slice of its stream.
+and the stream itself by positions. What is not in packs yet is a slice of its own, or, where every
+stream is wanted in one piece, belongs to the slice of its stream.
 """
 
 from __future__ import annotations

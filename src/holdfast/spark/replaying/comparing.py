@@ -24,7 +24,13 @@ from holdfast.errors import (
 )
 from holdfast.failpoints import failpoint
 from holdfast.spark.connection import Connection
-from holdfast.spark.replaying.endings import Copy, LeftError, look_at, producer_name
+from holdfast.spark.replaying.endings import (
+    Copy,
+    LeftError,
+    look_at,
+    producer_name,
+    snapshot_offset,
+)
 from holdfast.spark.replaying.groups import together
 
 LEFT_MAX: Final = 100
@@ -172,6 +178,8 @@ class Comparison:
                 copy = await self._create(head, producer_id)
         except StreamDeletedError:
             raise LeftError("On the target it was deleted, and lives on in its forks.") from None
+        if self._work.snapshots and head.snapshot_offset is not None and copy.snapshot_at is None:
+            copy = replace(copy, snapshot_at=await snapshot_offset(self._target))
         todo = self._todo(head, copy, producer_id)
         if todo is None:
             return

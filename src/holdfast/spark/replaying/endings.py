@@ -69,6 +69,11 @@ async def look_at(stream: Stream, content_type: str, producer_id: str) -> Copy |
     return Copy(_number(answer.next_offset), answer.etag or "", answer.closed, 0)
 
 
+async def snapshot_offset(stream: Stream) -> int | None:
+    """Where the snapshot of a stream is; None if it has none."""
+    return _copy_of(await stream.head(), None).snapshot_at
+
+
 async def _base_of(stream: Stream, content_type: str, probe: ProducerStamp) -> int | None:
     try:
         await stream.post(b"0", content_type, if_match=_NO_STATE, producer=probe)

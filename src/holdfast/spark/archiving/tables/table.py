@@ -62,7 +62,7 @@ def new_batch(state: State, until: str) -> Batch:
     return Batch(state.number + 1, state.until, until, attempt)
 
 
-def claim(place: Place, wanted: Identity) -> None:
+def claim(place: Place, wanted: Identity) -> Identity:
     """See to it that the table at a place is this one; a new one is marked."""
     found = read_identity(place)
     if found is None:
@@ -72,11 +72,12 @@ def claim(place: Place, wanted: Identity) -> None:
                 f"'to': {place.name} is no table of this job, and not empty (it has {other!r})."
             )
         if place.objects.create(_IDENTITY, msgspec.json.format(msgspec.json.encode(wanted))):
-            return
+            return wanted
         found = read_identity(place)
         if found is None:
             raise busy(place.name)
     found.check(wanted, place.name)
+    return found
 
 
 def read_identity(place: Place) -> Identity | None:

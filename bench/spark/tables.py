@@ -1,0 +1,91 @@
+"""A batch read from packs and the job `archive`, beside what Spark does with Parquet files."""
+
+from __future__ import annotations
+
+import shutil
+import statistics
+from pathlib import Path
+
+from bench.scenario import Plan
+from bench.spark.child import Found, alternating, in_child, session, timed, to_nowhere
+from bench.spark.filling import BUCKET, MESSAGE_BYTES, fill_with_bytes
+from bench.storage.figures import MB, Figure, Measured, Sizes, Step
+from bench.storage.node import node
+
+STREAMS = 64
+OF_PARQUET, OF_HTTP, OF_COPY = 0.7, 4, 0.6
+
+
+def _run(plan: Plan, sizes: Sizes) -> Measured:
+    messages = max(1, int(sizes.spark_mb * MB) // MESSAGE_BYTES // STREAMS)
+    with node("spark-tables") as made:
+        made.start()
+        fill_with_bytes(made.port, STREAMS, messages)
+        made.flush()
+        directory = str(made.data_dir.parent)
+        found = in_child(__name__, url=made.running.url, directory=directory, rounds=plan.rounds)
+    plan.console.print(f"    {found}", highlight=False)
+    megabytes = STREAMS * messages * MESSAGE_BYTES / MB
+    read, scan, archive, copy = (
+        statistics.median(found[name]) for name in ("read", "scan", "archive", "copy")
+    )
+    over_http = found["http"]
+    what = f"{megabytes:,.0f} MB in 1 KiB messages"
+    batch, table = f"batch read of {what} from packs", f"archive of {what} as Parquet"
+    return Measured(
+        [
+            Figure(f"{batch} / Spark's Parquet scan", scan / read, "{:.2f}", None, OF_PARQUET),
+            Figure(f"{batch} / HTTP, 1 connection", over_http / read, "{:.1f}", None, OF_HTTP),
+            Figure(f"{batch}: MB/s", megabytes / read),
+            Figure("Spark's scan of the same rows in Parquet: MB/s", megabytes / scan),
+            Figure("the same over HTTP through one connection: MB/s", megabytes / over_http),
+            Figure(f"{table} / Spark's Parquet copy", copy / archive, "{:.2f}", None, OF_COPY),
+            Figure(f"{table}: MB/s", megabytes / archive),
+            Figure("Spark's copy of the same rows: MB/s", megabytes / copy),
+        ]
+    )
+
+
+def measure(url: str, directory: str, rounds: int) -> Found:
+    """Seconds of each, in every round."""
+    from holdfast.spark.connection import Connection  # noqa: PLC0415 (only in the child)
+    from holdfast.spark.jobs import run_job  # noqa: PLC0415 (the same)
+    from holdfast.spark.jobs.archive import Archive  # noqa: PLC0415 (the same)
+
+    spark = session()
+    source, copied, table = (str(Path(directory) / name) for name in ("source", "copy", "table"))
+    reading = spark.read.format("holdfast").options(url=url, bucket=BUCKET)
+    reading.load().write.option("compression", "snappy").parquet(source)
+
+    def archive() -> None:
+        shutil.rmtree(table, ignore_errors=True)
+        server = Connection(url=url)
+        run_job(spark, Archive(bucket=BUCKET, to=table, compression="snappy", server=server))
+
+    def copy() -> None:
+        rows = spark.read.parquet(source)
+        rows.write.mode("overwrite").option("compression", "snappy").parquet(copied)
+
+    reads = {
+        "read": lambda: to_nowhere(reading.load()),
+        "scan": lambda: to_nowhere(spark.read.parquet(source)),
+    }
+    found: Found = dict(alternating(reads, 2 * rounds))
+    found |= alternating({"archive": archive, "copy": copy}, rounds, warm=1)
+    over_http = spark.read.format("holdfast").options(url=url, bucket=BUCKET, via="http")
+    found["http"] = timed(lambda: to_nowhere(over_http.load().coalesce(1)))
+    counts = [spark.read.parquet(each).count() for each in (source, copied, table)]
+    assert len(set(counts)) == 1, counts
+    spark.stop()
+    return found
+
+
+STEP = Step(
+    "tables",
+    f"{STREAMS} byte streams of random messages, all in packs in a local directory. Read: every "
+    "column, to noop; the Parquet files are Spark's own copy of the same rows. After two rounds to "
+    "warm up, by turns; medians. Over HTTP: the same streams with `via=http` in one task, one "
+    "after the other, once. Archive: to a new table each time, and Spark's copy from Parquet to "
+    "Parquet, both with Snappy, after a round to warm up, by turns; medians.",
+    _run,
+)
