@@ -13,15 +13,11 @@ MESSAGE_BYTES = 1024
 _SEED = 1
 
 
-def path(stream_id: str) -> str:
-    return f"/v1/stream/{BUCKET}/{stream_id}"
-
-
-def fill_with_bytes(port: int, streams: int, messages: int) -> None:
+def fill_with_bytes(port: int, streams: int, messages: int, bucket: str = BUCKET) -> None:
     """Streams of messages that nothing can compress, as many in each."""
     chance = random.Random(_SEED)
     for number in range(streams):
-        stream = path(f"s{number:05d}")
+        stream = f"/v1/stream/{bucket}/s{number:05d}"
         bodies = (chance.randbytes(MESSAGE_BYTES) for _ in range(messages))
         appends = [request("POST", stream, body) for body in bodies]
         send_in_order(port, [request("PUT", stream, b""), *appends])

@@ -10,10 +10,14 @@ import asyncio
 import random
 import secrets
 import time
-from typing import TYPE_CHECKING, Any, Protocol
+from struct import Struct
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+
+_DRAW: Final = Struct("<64Q")
 
 
 class Timer(Protocol):
@@ -53,6 +57,8 @@ class SystemClock:
 
     def __init__(self) -> None:
         self._random = random.Random()  # noqa: S311 (jitter, not secrets)
+        # Drawn many at a time: a system call lets go of the interpreter, which takes long to get.
+        self._drawn: list[int] = []
 
     def now_ms(self) -> int:
         """Milliseconds since the Unix epoch."""
@@ -75,7 +81,12 @@ class SystemClock:
 
     def random_u64(self) -> int:
         """64 bits from the operating system."""
-        return secrets.randbits(64)
+        try:
+            return self._drawn.pop()
+        except IndexError:
+            value, *rest = _DRAW.unpack(secrets.token_bytes(_DRAW.size))
+            self._drawn.extend(rest)
+            return int(value)
 
     def random_bytes(self, count: int) -> bytes:
         """So many bytes from the operating system."""

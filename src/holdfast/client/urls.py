@@ -40,8 +40,10 @@ def parse_base(url: str) -> Address:
 
 
 def _no_server(url: str) -> InvalidRequestError:
+    # Without who calls: a password may be there.
+    shown = url.rpartition("@")[2][:80]
     return InvalidRequestError(
-        f"{url[:80]!r} is no server's URL: expected http://HOST:PORT or https://HOST."
+        f"{shown!r} is no server's URL: expected http://HOST:PORT or https://HOST."
     )
 
 

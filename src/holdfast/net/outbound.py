@@ -31,10 +31,10 @@ from holdfast import __version__
 from holdfast.errors import OutboundError
 from holdfast.net.failures import FAILURES, failure_of
 from holdfast.net.pinned import PinnedBackend, Resolver, system_resolver
+from holdfast.net.pools import Pools
 from holdfast.net.targets import Policy, Target
 
 CONNECTIONS_MAX: Final = 256
-CONNECTIONS_IDLE_MAX: Final = 64
 KEEP_ALIVE_S: Final = 20.0
 CONNECT_TIMEOUT_S: Final = 10.0
 # Calls under way or waiting for a connection; more are refused at once.
@@ -105,15 +105,7 @@ class Outbound:
         self._policy = policy
         self._tls = tls or tls_context()
         self._backend = PinnedBackend(policy, resolve)
-        self._pool = httpcore.AsyncConnectionPool(
-            ssl_context=self._tls,
-            max_connections=connections_max,
-            max_keepalive_connections=CONNECTIONS_IDLE_MAX,
-            keepalive_expiry=KEEP_ALIVE_S,
-            http2=True,
-            retries=0,
-            network_backend=self._backend,
-        )
+        self._pools = Pools(connections_max, self._pool)
         self._lone: set[httpcore.AsyncHTTPConnection] = set()
         self._calls_max = calls_max
         self._calls = 0
@@ -167,33 +159,47 @@ class Outbound:
                 f"{self._calls_max} calls to other servers are under way already.", sent=False
             )
         self._calls += 1
-        connection = self._lone_connection(target) if alone else None
+        way = self._alone(target) if alone else self._pools.one()
         try:
             make = partial(_request, target, method, url, headers, body, silence_s)
-            response = await _send(connection or self._pool, make, target)
-            try:
-                yield OutboundStream(response, target)
-            finally:
-                await response.aclose()
+            async with way as connections:
+                response = await _send(connections, make, target)
+                try:
+                    yield OutboundStream(response, target)
+                finally:
+                    await response.aclose()
         finally:
             self._calls -= 1
-            if connection is not None:
-                self._lone.discard(connection)
-                await connection.aclose()
 
-    def _lone_connection(self, target: Target) -> httpcore.AsyncHTTPConnection:
+    def _pool(self, connections_max: int) -> httpcore.AsyncConnectionPool:
+        return httpcore.AsyncConnectionPool(
+            ssl_context=self._tls,
+            max_connections=connections_max,
+            max_keepalive_connections=connections_max,
+            keepalive_expiry=KEEP_ALIVE_S,
+            http2=True,
+            retries=0,
+            network_backend=self._backend,
+        )
+
+    @asynccontextmanager
+    async def _alone(self, target: Target) -> AsyncIterator[httpcore.AsyncHTTPConnection]:
         origin = _url(target, "").origin
         connection = httpcore.AsyncHTTPConnection(
             origin, ssl_context=self._tls, network_backend=self._backend
         )
         self._lone.add(connection)
-        return connection
+        try:
+            yield connection
+        finally:
+            self._lone.discard(connection)
+            await connection.aclose()
 
     async def aclose(self) -> None:
         """Close every connection; calls under way fail."""
         for connection in list(self._lone):
             await connection.aclose()
-        await self._pool.aclose()
+        await self._pools.aclose()
 
 
 async def _send(

@@ -13,8 +13,11 @@ from holdfast.client import Basic, Bearer, Client, Retry
 from holdfast.client.auth import Auth
 from holdfast.client.client import DEFAULT_URL, STREAMS_PATH
 from holdfast.client.loop_thread import Items, LoopThread
+from holdfast.client.retry import may_repeat, pause
 from holdfast.client.tls import shared
-from holdfast.errors import SettingsError
+from holdfast.client.urls import parse_base
+from holdfast.clock import SystemClock
+from holdfast.errors import HoldfastError, SettingsError
 from holdfast.spark.options import Options
 
 CONNECTION_OPTIONS: Final = (
@@ -42,6 +45,15 @@ class Connection:
     streams_path: str = STREAMS_PATH
     retries: int = _RETRIES
 
+    def __post_init__(self) -> None:
+        """Who asks may be in the URL: that is shown, and a password is not."""
+        if "@" in self.url:
+            address = parse_base(self.url)
+            object.__setattr__(self, "url", address.base)
+            if not (self.token or self.username):
+                object.__setattr__(self, "username", address.username)
+                object.__setattr__(self, "password", address.password)
+
     @classmethod
     def of(cls, options: Options) -> Connection:
         """The connection that the options of a source or sink describe."""
@@ -63,10 +75,14 @@ class Connection:
         return Client(
             self.url,
             auth=self._auth(),
-            retry=Retry(attempts=self.retries + 1),
+            retry=self.retry(),
             tls=shared(self.ca_file),
             streams_path=self.streams_path,
         )
+
+    def retry(self) -> Retry:
+        """How often a request is repeated, and when."""
+        return Retry(attempts=self.retries + 1)
 
     def options(self) -> dict[str, str]:
         """The same as options of the data source."""
@@ -97,6 +113,7 @@ class Waiting:
         client = connection.client()
         self.url = client.url
         self._client = client
+        self._retry = connection.retry()
         self._thread = LoopThread()
 
     def __enter__(self) -> Self:
@@ -116,10 +133,19 @@ class Waiting:
         return Items(self._thread, work(self._client))
 
     def collect(self, work: Callable[[Client], AsyncIterator[T]]) -> list[T]:
-        """All items at once."""
+        """All items at once; from the first one again if the server goes away in between."""
 
         async def all_of_them(client: Client) -> list[T]:
-            return [each async for each in work(client)]
+            clock, failures = SystemClock(), 0
+            while True:
+                try:
+                    return [each async for each in work(client)]
+                except HoldfastError as error:
+                    failures += 1
+                    delay_s = self._retry.delay_s(failures, error, clock)
+                    if delay_s is None or not may_repeat(error, repeatable=True):
+                        raise
+                await pause(clock, delay_s)
 
         return self.ask(all_of_them)
 

@@ -68,6 +68,7 @@ def test_names_in_any_case() -> None:
         ({"startingOffsets": '{"a": 5}'}, "'startingOffsets' is 'earliest', 'latest', a cursor"),
         ({"startingOffsets": '["a"]'}, "'startingOffsets' is 'earliest', 'latest', a cursor"),
         ({"startingOffsets": '{"a": "12x"}'}, "'startingOffsets' is 'earliest', 'latest', a"),
+        ({"startingOffsets": '{"a": "9999999999999999999"}'}, "'startingOffsets' is 'earliest'"),
         ({"token": "t", "username": "me"}, "Give either 'token' or 'username' and 'password'"),
         ({"maxRowsPerTrigger": "5"}, "The option 'maxRowsPerTrigger' is for readStream."),
     ],
@@ -179,13 +180,14 @@ def test_the_prefix_of_a_pattern_leaves_nothing_out(pattern: str, ids: list[str]
     [
         ("", ""),
         ("users/42", "users/42"),
-        ("users/.*", "users"),
+        ("users/.*", "users/"),
         ("users/(a|b)", ""),
         ("ab?", "a"),
         ("ab*c", "a"),
         ("a{2}", ""),
-        ("s00.*", "s0"),
-        (r"a\.b", ""),
+        ("s00.*", "s00"),
+        ("ab+", "ab"),
+        (r"a\.b", "a"),
         ("^abc", ""),
         ("(?i)abc", ""),
     ],
@@ -206,7 +208,7 @@ def test_windows() -> None:
 def test_what_is_selected_travels() -> None:
     selection = Selection(pattern="ab.*", starts={"abc": 5})
     assert selection.wants("abc")
-    assert selection.prefix == "a"
+    assert selection.prefix == "ab"
     again = pickle.loads(pickle.dumps(selection))
     assert again == selection
     assert again.wants("abc")

@@ -17,10 +17,12 @@ from holdfast.errors import (
     BadAnswerError,
     BucketNotFoundError,
     CursorGoneError,
+    GoneError,
     HoldfastError,
     MethodNotAllowedError,
     NotFoundError,
     SettingsError,
+    StreamNotFoundError,
 )
 from holdfast.spark.connection import Waiting
 from holdfast.spark.reading.losses import lost
@@ -217,7 +219,8 @@ def _is_forgetful(server: Waiting, plan: Plan) -> bool:
 
     async def first(client: Client) -> None:
         bucket = client.bucket(plan.source.bucket)
-        async for _ in bucket.records(after=f"{hot.after:020d}", until=f"{hot.after:020d}"):
+        place, prefix = f"{hot.after:020d}", plan.source.selection.prefix
+        async for _ in bucket.records(after=place, until=place, prefix=prefix):
             break
 
     try:
@@ -253,11 +256,19 @@ async def _stream_slices(client: Client, source: Source) -> list[StreamSlice]:
             raise SettingsError(
                 f"{client.url} does not list its streams; name them with the option 'streams'."
             ) from None
-    return [await _stream_slice(client, source, stream_id) for stream_id in ids]
+    found = [await _stream_slice(client, source, stream_id) for stream_id in ids]
+    return [each for each in found if each is not None]
 
 
-async def _stream_slice(client: Client, source: Source, stream_id: str) -> StreamSlice:
-    head = await client.stream(f"{source.bucket}/{stream_id}").head()
+async def _stream_slice(client: Client, source: Source, stream_id: str) -> StreamSlice | None:
+    """A stream as it is now; None if it is not there, and that is fine."""
+    try:
+        head = await client.stream(f"{source.bucket}/{stream_id}").head()
+    except (StreamNotFoundError, GoneError):
+        # One that is not named was listed a moment ago, and deleted since.
+        if source.selection.streams is not None and source.fail_on_data_loss:
+            raise
+        return None
     # Others than our server begin with -1, whatever they still have.
     earliest = head.earliest_offset or "-1"
     start = source.selection.starts.get(stream_id)

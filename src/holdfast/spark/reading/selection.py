@@ -61,8 +61,8 @@ def _literal_prefix(pattern: str) -> str:
         return ""
     plain = re.match(r"[A-Za-z0-9_/:-]*", pattern)
     found = plain[0] if plain else ""
-    # The last one may be optional or repeated.
-    return found if found == pattern else found[:-1]
+    # The last one may not have to be there.
+    return found[:-1] if pattern[len(found) :].startswith(("?", "*", "{")) else found
 
 
 @dataclass(frozen=True)
@@ -107,5 +107,7 @@ def _offset(value: object) -> int:
     if value == "-1" or value == EARLIEST:  # noqa: PLR1714 (each is a word of its own)
         return 0
     if not isinstance(value, str) or not (value.isascii() and value.isdigit()):
+        raise ValueError(value)
+    if int(value) > OFFSET_MAX:
         raise ValueError(value)
     return int(value)

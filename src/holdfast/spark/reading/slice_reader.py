@@ -14,7 +14,7 @@ from typing import Final
 import numpy as np
 import pyarrow as pa
 
-from holdfast.client import Client, Record, ScanRange
+from holdfast.client import Client, Record, ScanPlan, ScanRange
 from holdfast.errors import CursorGoneError, ObjectMissingError
 from holdfast.spark.connection import Waiting
 from holdfast.spark.reading.chunks import BATCH_BYTES, Chunk, StreamName
@@ -75,8 +75,11 @@ class SliceReader:
         """The ranges of the slice that are still to be read."""
         selection = self._source.selection
         ranges = self._server.collect(lambda client: self._ranges(client, part, cut, place))
+        if place is not None or sum(each.length for each in ranges) < part.size_bytes:
+            # There is less than there was: perhaps only bytes that were dead already.
+            self._check_still_there(part)
         for each in ranges:
-            if each.stream_id == part.behind or not selection.wants(each.stream_id):
+            if not (part.covers(each.stream_id) and selection.wants(each.stream_id)):
                 continue
             start, end = selection.window(each.stream_id, each.earliest)
             asked = selection.starts.get(each.stream_id, start)
@@ -104,6 +107,28 @@ class SliceReader:
         if gone and not part.is_of_all and self._source.fail_on_data_loss:
             raise lost(self._source.bucket, [ranges[at].range.stream_id for at in gone])
 
+    def _check_still_there(self, part: Slice) -> None:
+        """Raise if something in the slice is known to be gone, and that is not fine."""
+        source = self._source
+        if part.is_of_all or not source.fail_on_data_loss:
+            return
+        gone = [
+            each
+            for each in self._scan(part).lost
+            if source.selection.wants(each) and part.covers(each)
+        ]
+        if gone:
+            raise lost(source.bucket, gone)
+
+    def _scan(self, part: Slice) -> ScanPlan:
+        return self._server.ask(
+            lambda client: client.bucket(self._source.bucket).scan(
+                after=f"{part.after:020d}",
+                until=f"{part.until:020d}",
+                prefix=self._source.selection.prefix,
+            )
+        )
+
     def unpacked(self, part: Slice) -> Iterator[Chunk]:
         """What is not in packs yet, by stream and offset."""
         origin = part.after if part.origin is None else part.origin
@@ -112,17 +137,15 @@ class SliceReader:
             records = self._server.collect(lambda client: self._records(client, part))
         except CursorGoneError:
             # It is in packs by now, all of it or a part.
-            plan = self._server.ask(
-                lambda client: client.bucket(self._source.bucket).scan(
-                    after=f"{part.after:020d}", until=f"{part.until:020d}"
-                )
-            )
+            plan = self._scan(part)
             if int(plan.flushed) <= part.after:
                 raise
             source = self._source.at(plan.store, plan.store_id)
             again = SliceReader(source, self._server)
             yield from again.chunks(replace(part, flushed=int(plan.flushed)))
             return
+        # What went since the read was planned is not among them.
+        self._check_still_there(part)
         yield from record_chunks(records, self._window)
 
     def _records(self, client: Client, part: Slice) -> AsyncIterator[Record]:
@@ -140,7 +163,7 @@ class SliceReader:
     async def _selected(self, records: AsyncIterator[Record], part: Slice) -> AsyncIterator[Record]:
         wants = self._source.selection.wants
         async for each in records:
-            if each.stream_id != part.behind and wants(each.stream_id):
+            if part.covers(each.stream_id) and wants(each.stream_id):
                 yield each
 
     def _window(self, stream_id: str) -> tuple[int, int]:

@@ -27,6 +27,11 @@ class Slice(InputPartition):
     # After which position the whole read is, if that is not where this slice of it starts.
     origin: int | None = None
 
+    def covers(self, stream_id: str) -> bool:
+        """Whether a stream is one of these."""
+        is_behind = not self.behind or stream_id > self.behind
+        return is_behind and stream_id >= self.first and (not self.last or stream_id <= self.last)
+
     @property
     def is_of_all(self) -> bool:
         """Whether the read begins with the log: then nothing that is gone is missing."""

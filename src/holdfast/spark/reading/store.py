@@ -14,7 +14,7 @@ from typing import Final
 
 from holdfast.client import Client
 from holdfast.clock import Clock, SystemClock
-from holdfast.errors import HoldfastError, ObjectMissingError, StoreError
+from holdfast.errors import HoldfastError, NotFoundError, ObjectMissingError, StoreError
 from holdfast.objects.marker import read_marker
 from holdfast.objects.obstore_objects import PROBING, ObstoreObjects
 from holdfast.objects.opening import open_store
@@ -89,8 +89,9 @@ class ServerPacks:
         """The bytes of each (at, size)."""
         try:
             return self._server.ask(lambda client: _read(client, name, ranges))
-        except ObjectMissingError:
-            raise
+        except NotFoundError as error:
+            # Merged into another pack: who reads asks again where the rest is.
+            raise ObjectMissingError(error.message) from None
         except HoldfastError as error:
             if self._reason:
                 error.message = (

@@ -25,7 +25,7 @@ from holdfast.errors import HoldfastError, InvalidRequestError, SettingsError
 from holdfast.spark.connection import Waiting
 from holdfast.spark.options import Options
 from holdfast.spark.reading.columns import columns_of
-from holdfast.spark.reading.losses import DataLossError
+from holdfast.spark.reading.losses import DataLossError, lost
 from holdfast.spark.reading.planning import is_of_another_make, plan_between, plan_streams
 from holdfast.spark.reading.rows import read_rows
 from holdfast.spark.reading.selection import EARLIEST, LATEST, Bound, parse_bound
@@ -86,7 +86,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """The slices between two places, with the source that they are of."""
         with Waiting(self._source.connection) as server:
             if _STREAMS in end:
-                slices = _between(start[_STREAMS], end[_STREAMS])
+                slices = _between(self._source, start[_STREAMS], end[_STREAMS])
                 return [Sourced(self._source, each) for each in slices]
             source, planned = self._planned(server, start[_CURSOR], end[_CURSOR])
             return [Sourced(source, each) for each in planned]
@@ -191,12 +191,20 @@ def _unknown(server: Waiting, error: InvalidRequestError) -> DataLossError:
     )
 
 
-def _between(start: Mapping[str, str], end: Mapping[str, str]) -> list[StreamSlice]:
-    """What the streams of a server without cursors have gained; new ones from their beginning."""
+def _between(source: Source, start: Mapping[str, str], end: Mapping[str, str]) -> list[StreamSlice]:
+    """What the streams of a server without cursors have gained; new ones from their beginning.
+
+    One that ends before where it was read to is new as well: the one that was read is gone.
+    """
+    begins = {stream: start.get(stream, "-1") for stream in end}
+    anew = sorted(stream for stream, tail in end.items() if begins[stream] > tail)
+    if anew and source.fail_on_data_loss:
+        raise lost(source.bucket, anew)
+    begins |= dict.fromkeys(anew, "-1")
     return [
-        StreamSlice(stream, start.get(stream, "-1"), tail)
+        StreamSlice(stream, begins[stream], tail)
         for stream, tail in sorted(end.items())
-        if start.get(stream) != tail
+        if begins[stream] != tail
     ]
 
 

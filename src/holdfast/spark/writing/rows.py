@@ -48,6 +48,8 @@ class Columns:
                     f"{', '.join(COLUMNS)}."
                 )
         names = set(schema.fieldNames())
+        if len(names) < len(schema.fields):
+            raise SettingsError("There are two columns of the same name: drop one of them.")
         if (PAYLOAD in names) == (VALUE in names):
             raise SettingsError(
                 f"What is written is either a column {PAYLOAD!r} (binary) or a column {VALUE!r} "
