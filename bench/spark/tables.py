@@ -88,8 +88,8 @@ STEP = Step(
     "tables",
     f"{STREAMS} byte streams of random messages, all in packs in a local directory. Read: every "
     "column, to noop; the Parquet files are Spark's own copy of the same rows. After two rounds to "
-    "warm up, by turns; medians. Over HTTP: a stream as large as "
-    f"{TIMES} of them with `via=http`, which is one task and one connection; by MB/s. Archive: to a new table each time, and Spark's copy from Parquet to "
-    "Parquet, both with Snappy, after a round to warm up, by turns; medians.",
+    f"warm up, by turns; medians. Over HTTP: a stream as large as {TIMES} of them with `via=http`, "
+    "which is one task and one connection; by MB/s. Archive: to a new table each time, and Spark's "
+    "copy from Parquet to Parquet, both with Snappy, after a round to warm up, by turns; medians.",
     _run,
 )

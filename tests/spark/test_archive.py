@@ -246,7 +246,7 @@ def test_the_table_of_another_server_or_bucket_is_refused(filled, tmp_path):
         ({"file_size": "large"}, "'file_size' is a number of bytes such as 64m, not 'large'."),
         ({"streams": ["a"], "stream_pattern": "b"}, "Give either 'streams' or 'stream_pattern'"),
         ({"stream_pattern": "("}, "'stream_pattern' is no regular expression"),
-        ({"schema": {"a": "long"}}, "'schema' and 'evolve' are for json = \"columns\"."),
+        ({"schema": {"a": "long"}}, "'schema' and 'evolve' are for json_as = \"columns\"."),
         ({"compact_files": 1}, "'compact_files' is 0 or a number from 2 on."),
         ({"catalog": "c"}, "'catalog' and its options are for format = \"iceberg\"."),
         ({"format": "orc"}, "'format' is one of 'parquet', 'delta', 'iceberg', not 'orc'."),

@@ -30,7 +30,7 @@ def form(request):
 
 def test_spark_reads_the_directory(spark, filled, tmp_path):
     fill(filled)
-    options = {"json": "columns", "evolve": True}
+    options = {"json_as": "columns", "evolve": True}
     run_job(spark, job(filled, tmp_path, **options))
     filled.append("json-0", {"later": True}, content_type=JSON)
     run_job(spark, job(filled, tmp_path, **options))
@@ -49,7 +49,7 @@ def test_spark_reads_the_directory(spark, filled, tmp_path):
 
 def test_json_as_text(filled, form, tmp_path):
     fill(filled)
-    run(filled, tmp_path, format=form, json="text")
+    run(filled, tmp_path, format=form, json_as="text")
     for each in table_at(form, tmp_path).to_pylist():
         is_json = each["content_type"] == JSON
         assert (each["payload"] is None) == is_json

@@ -179,3 +179,25 @@ def test_a_token_for_a_prefix_is_enough_for_a_pattern(bucket: Filled) -> None:
     for optional in ("kept?", "kept*", "kept{0,2}"):
         assert prefix(optional) == "kep"
     assert prefix("kept|.*") == ""
+
+
+@pytest.mark.parametrize("via", ["auto", "http"])
+@pytest.mark.parametrize("where", ["hot", "packed"])
+def test_a_start_that_a_snapshot_has_taken_the_place_of(
+    bucket: Filled, where: str, via: str
+) -> None:
+    bucket.append("a", b"1", b"2", b"3")
+    trim(bucket, "a", 2)
+    if where == "packed":
+        bucket.flush()
+
+    def payloads(start: str, **more: str) -> list[bytes]:
+        options = bucket.options(streams="a", startingOffsets=f'{{"a": "{start}"}}', via=via)
+        return [each.payload for each in read(options | more)]
+
+    with pytest.raises(DataLossError, match="Messages of 'a' in the bucket"):
+        payloads(f"{1:020d}")
+    assert payloads(f"{1:020d}", failOnDataLoss="false") == [b"3"]
+    assert payloads(f"{2:020d}") == [b"3"]
+    # From wherever it begins: nothing of that is missing.
+    assert payloads("earliest") == payloads("-1") == [b"3"]

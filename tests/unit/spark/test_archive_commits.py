@@ -263,7 +263,10 @@ IDENTITY = Identity("parquet", "events", "abc", [], "", "binary", "date")
         ({"format": "delta"}, "'format': the table at {} is one of parquet, not delta."),
         ({"bucket": "b"}, "'to': the table at {} is the archive of the bucket 'events', not"),
         ({"store_id": "x"}, "'to': the table at {} is the archive of another server's bucket"),
-        ({"json": "text"}, "'json': the table at {} was made with 'binary', which cannot become"),
+        (
+            {"json_as": "text"},
+            "'json_as': the table at {} was made with 'binary', which cannot become",
+        ),
         ({"streams": ["a"]}, "'streams': the table at {} was made with [], which cannot become"),
         ({"partition_by": "none"}, "'partition_by': the table at {} was made with 'date'"),
     ],

@@ -9,7 +9,7 @@ import pytest
 
 from holdfast.errors import SettingsError
 from holdfast.spark.connection import Connection
-from holdfast.spark.jobs import JOBS, is_written, job_class
+from holdfast.spark.jobs import JOBS, job_class
 from holdfast.spark.jobs.options import make, option, options_of, server_option
 
 
@@ -92,7 +92,7 @@ def test_a_job_that_does_not_exist():
         job_class("arkive")
 
 
-@pytest.mark.parametrize("name", [name for name in JOBS if is_written(name)])
+@pytest.mark.parametrize("name", sorted(JOBS))
 def test_every_job_declares_its_options_with_help(name):
     for each in options_of(job_class(name)):
         assert each.help.endswith((".", ")")), each.name
@@ -101,7 +101,7 @@ def test_every_job_declares_its_options_with_help(name):
     assert (job_class(name).__doc__ or "").strip()
 
 
-@pytest.mark.parametrize("name", [name for name in JOBS if is_written(name)])
+@pytest.mark.parametrize("name", sorted(JOBS))
 def test_a_job_is_declared_without_loading_spark(name):
     heavy = {"pyspark", "pyarrow", "numpy", "pandas", "deltalake", "pyiceberg"}
     script = f"import sys, holdfast.spark.jobs.{name}; print(*{heavy} & sys.modules.keys())"
@@ -109,3 +109,14 @@ def test_a_job_is_declared_without_loading_spark(name):
         [sys.executable, "-c", script], capture_output=True, text=True, check=True
     )
     assert done.stdout.strip() == ""
+
+
+# What every job takes besides its options.
+COMMON = {"master", "remote", "conf", "traceback", "json", "quiet"}
+COMMON |= {"url", "context", "token", "ca-file", "retries"}
+
+
+@pytest.mark.parametrize("name", sorted(JOBS))
+def test_no_option_is_hidden_by_a_flag_that_every_job_has(name):
+    flags = {(each.flag or each.name).replace("_", "-") for each in options_of(job_class(name))}
+    assert flags & COMMON == set()

@@ -5,7 +5,7 @@ They are named by import path, so that the help of all of them loads none.
 
 from cyclopts import App, Parameter
 
-from holdfast.spark.jobs import JOBS, is_written
+from holdfast.spark.jobs import JOBS
 
 __all__ = ["commands"]
 
@@ -16,6 +16,5 @@ commands = App(
     default_parameter=Parameter(show_default=False),
 )
 for _name, _help in JOBS.items():
-    if is_written(_name):
-        commands.command(f"holdfast.cli.pipeline.job_commands:{_name}", name=_name, help=_help)
+    commands.command(f"holdfast.cli.pipeline.job_commands:{_name}", name=_name, help=_help)
 commands.command("holdfast.cli.pipeline.run:run", name="run", help="Run the jobs of a file.")

@@ -8,7 +8,7 @@ from dataclasses import MISSING, fields
 from pathlib import Path
 from typing import Any, Literal
 
-from holdfast.spark.jobs import JOBS, is_written, job_class
+from holdfast.spark.jobs import JOBS, job_class
 from holdfast.spark.jobs.options import Option, options_of
 
 __all__ = ["jobs_page"]
@@ -46,7 +46,7 @@ _VALUES = {
 
 def jobs_page() -> str:
     """Return the whole page."""
-    return "\n".join([INTRODUCTION, *(_section(name) for name in JOBS if is_written(name))])
+    return "\n".join([INTRODUCTION, *(_section(name) for name in JOBS)])
 
 
 def _section(name: str) -> str:

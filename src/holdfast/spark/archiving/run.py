@@ -46,7 +46,7 @@ def archive(executors: Executors, job: Archive, progress: Progress) -> Archived:
             feed.store_id(),
             sorted(job.streams),
             job.stream_pattern,
-            job.json,
+            job.json_as,
             job.partition_by,
             feed.latest(),
         )
@@ -190,7 +190,7 @@ class _Run:
         failpoint("archive.planned")
         if not plan.slices:
             return
-        if self._job.json == "columns" and not self._columns:
+        if self._job.json_as == "columns" and not self._columns:
             self._progress.start("looking at messages", None, "")
             self._columns = inferred_columns(sample(plan))
         batch = new_batch(self._state, until)
@@ -226,7 +226,7 @@ class _Run:
 
     def _evolved(self, written: list[Written]) -> bool:
         """Whether there are fields that get columns now."""
-        if self._job.json != "columns" or not self._job.evolve:
+        if self._job.json_as != "columns" or not self._job.evolve:
             return False
         found: dict[str, str] = {}
         for each in written:
@@ -258,7 +258,7 @@ class _Run:
         )
 
     def _layout(self) -> Layout:
-        return Layout(self._job.json, dict(self._columns))
+        return Layout(self._job.json_as, dict(self._columns))
 
     def _output(self) -> Output:
         job = self._job

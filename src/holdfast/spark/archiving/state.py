@@ -22,7 +22,7 @@ class Identity(msgspec.Struct, frozen=True):
     # Which streams: a list, a pattern, or neither.
     streams: list[str]
     stream_pattern: str
-    json: str
+    json_as: str
     partition_by: str
     # Where the bucket ended when the table was begun: what was gone by then is not missed.
     begun_at: str = ""
@@ -44,7 +44,7 @@ class Identity(msgspec.Struct, frozen=True):
                 f"{self.bucket!r} (its store has the id {self.store_id!r}, not "
                 f"{wanted.store_id!r})."
             )
-        for name in ("streams", "stream_pattern", "json", "partition_by"):
+        for name in ("streams", "stream_pattern", "json_as", "partition_by"):
             mine, theirs = getattr(self, name), getattr(wanted, name)
             if mine != theirs:
                 raise SettingsError(

@@ -12,7 +12,6 @@ needs Spark or Arrow it imports when it runs.
 from __future__ import annotations
 
 import importlib
-from importlib.util import find_spec
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Final
 
@@ -47,11 +46,6 @@ def job_class(name: str) -> type[Any]:
 def run_job(spark: SparkSession, job: Any, progress: Progress = UNSEEN) -> Any:
     """Do a job, and return its summary: a frozen dataclass of plain values."""
     return importlib.import_module(type(job).__module__).run(spark, job, progress)
-
-
-def is_written(name: str) -> bool:
-    """Whether the job's module is there."""
-    return find_spec(f"{__name__}.{name}") is not None
 
 
 def _module(name: str) -> ModuleType:

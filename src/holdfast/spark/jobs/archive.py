@@ -33,13 +33,13 @@ class Archive:
     )
     streams: list[str] = option("Only these streams.", [], flag="stream")
     stream_pattern: str = option("Only streams whose ids match this expression as a whole.", "")
-    json: Literal["binary", "text", "columns"] = option(
+    json_as: Literal["binary", "text", "columns"] = option(
         "Messages of JSON streams: in 'payload', as text in 'value', or their fields as columns. "
         "(default binary)",
         "binary",
     )
     schema: dict[str, str] = option(
-        "Types by field, for json=columns: string, int, long, double, boolean, timestamp, date or "
+        "Types by field, for json_as=columns: string, int, long, double, boolean, timestamp, date or "
         "json. Without it, the first messages tell.",
         {},
     )
@@ -85,8 +85,8 @@ class Archive:
             re.compile(self.stream_pattern)
         except re.error as error:
             raise SettingsError(f"'stream_pattern' is no regular expression: {error}.") from None
-        if self.json != "columns" and (self.schema or self.evolve):
-            raise SettingsError("'schema' and 'evolve' are for json = \"columns\".")
+        if self.json_as != "columns" and (self.schema or self.evolve):
+            raise SettingsError("'schema' and 'evolve' are for json_as = \"columns\".")
         if self.compact_files < 0 or self.compact_files == 1:
             raise SettingsError("'compact_files' is 0 or a number from 2 on.")
         if self.format != "iceberg" and (

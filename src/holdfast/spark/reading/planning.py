@@ -7,7 +7,8 @@ stream is wanted in one piece, belongs to the slice of its stream.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import asyncio
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import Final
@@ -33,6 +34,8 @@ from holdfast.spark.reading.source import Extent, Source
 SLICE_BYTES: Final = 64 * 1024 * 1024
 _SLICE_BYTES_MIN: Final = 1024 * 1024
 _SLICE_BYTES_MAX: Final = 1024 * 1024 * 1024
+# Streams that the server is asked about at one time.
+_HEADS_MAX: Final = 32
 
 
 @dataclass(frozen=True)
@@ -96,6 +99,8 @@ def plan_between(
             size = smaller
             scanned = _scan(server, source, after, scanned.until, size)
     _check_losses(source, scanned, after)
+    if not after:
+        _check_starts(server, source)
     source = source.at(scanned.store, scanned.store_id)
     if whole_streams:
         return Plan(source, _by_streams(scanned), scanned.until)
@@ -198,6 +203,35 @@ def _check_losses(source: Source, scanned: ScanPlan, after: str) -> None:
     raise lost(source.bucket, gone)
 
 
+def _check_starts(server: Waiting, source: Source) -> None:
+    """Raise if streams do not reach back to where they are to be read from, and that is not fine.
+
+    Those in packs tell by themselves when they are read, others do not.
+    """
+    wants, starts = source.selection.wants, source.selection.starts
+    asked = {each: start for each, start in starts.items() if start and wants(each)}
+    if not (asked and source.fail_on_data_loss):
+        return
+    gone = server.ask(lambda client: _trimmed(client, source.bucket, asked))
+    if gone:
+        raise lost(source.bucket, gone)
+
+
+async def _trimmed(client: Client, bucket: str, starts: Mapping[str, int]) -> list[str]:
+    slots = asyncio.Semaphore(_HEADS_MAX)
+
+    async def is_trimmed(stream_id: str, start: int) -> bool:
+        try:
+            async with slots:
+                head = await client.stream(f"{bucket}/{stream_id}").head()
+        except (StreamNotFoundError, GoneError):
+            return False
+        return start < int(head.earliest_offset or 0)
+
+    found = await asyncio.gather(*(is_trimmed(*each) for each in starts.items()))
+    return [each for each, is_one in zip(starts, found, strict=True) if is_one]
+
+
 def _with_offsets(source: Source, extent: Extent) -> Source:
     selection = replace(
         source.selection, starts=extent.starting.offsets, ends=extent.ending.offsets
@@ -273,7 +307,8 @@ async def _stream_slice(client: Client, source: Source, stream_id: str) -> Strea
     earliest = head.earliest_offset or "-1"
     start = source.selection.starts.get(stream_id)
     end = source.selection.ends.get(stream_id)
-    begin = earliest if start is None else f"{start:020d}"
+    # Who asks for the beginning takes what there is.
+    begin = f"{start:020d}" if start else earliest
     if begin < earliest:
         if source.fail_on_data_loss:
             raise lost(source.bucket, [stream_id])

@@ -82,7 +82,8 @@ class SliceReader:
             if not (part.covers(each.stream_id) and selection.wants(each.stream_id)):
                 continue
             start, end = selection.window(each.stream_id, each.earliest)
-            asked = selection.starts.get(each.stream_id, start)
+            # Who asks for the beginning takes what there is.
+            asked = selection.starts.get(each.stream_id) or start
             # Later parts of a stream read begin behind it, whatever has become of it since.
             if asked < start and part.is_of_all and self._source.fail_on_data_loss:
                 raise lost(self._source.bucket, [each.stream_id])
