@@ -78,8 +78,15 @@ def measure(url: str, directory: str, rounds: int) -> Found:
     found |= alternating({"archive": archive, "copy": copy}, rounds, warm=1)
     over_http = spark.read.format("holdfast").options(url=url, bucket=SINGLE, via="http")
     found |= alternating({"http": lambda: to_nowhere(over_http.load())}, rounds)
-    counts = [spark.read.parquet(each).count() for each in (source, copied, table)]
-    assert len(set(counts)) == 1, counts
+    # Every byte of every row, not what the files say of themselves.
+    seen = "count(*)", "sum(length(payload))", "sum(crc32(payload))", "count(distinct stream_id)"
+    sums = [spark.read.parquet(each).selectExpr(*seen).first() for each in (source, copied, table)]
+    assert sums[0] == sums[1] == sums[2], sums
+    for name, place in (("source", source), ("copy", copied), ("table", table)):
+        files = [each for each in Path(place).rglob("*.parquet") if each.is_file()]
+        found[f"{name}_files"] = len(files)
+        found[f"{name}_mb"] = round(sum(each.stat().st_size for each in files) / MB)
+        found[f"{name}_columns"] = spark.read.parquet(place).columns
     spark.stop()
     return found
 

@@ -265,7 +265,7 @@ IDENTITY = Identity("parquet", "events", "abc", [], "", "binary", "date")
         ({"store_id": "x"}, "'to': the table at {} is the archive of another server's bucket"),
         (
             {"json_as": "text"},
-            "'json_as': the table at {} was made with 'binary', which cannot become",
+            "'json_as': the table at {} was made with 'binary', which cannot",
         ),
         ({"streams": ["a"]}, "'streams': the table at {} was made with [], which cannot become"),
         ({"partition_by": "none"}, "'partition_by': the table at {} was made with 'date'"),

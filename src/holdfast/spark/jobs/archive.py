@@ -39,8 +39,8 @@ class Archive:
         "binary",
     )
     schema: dict[str, str] = option(
-        "Types by field, for json_as=columns: string, int, long, double, boolean, timestamp, date or "
-        "json. Without it, the first messages tell.",
+        "Types by field, for json_as=columns: string, int, long, double, boolean, timestamp, date "
+        "or json. Without it, the first messages tell.",
         {},
     )
     evolve: bool = option("Give fields that are new columns of their own.", False)

@@ -93,7 +93,10 @@ def _laid_out(df: DataFrame, task: Task, order_by: list[str], partitions: int) -
     own = (sql.crc32(name.cast("binary")) % partitions).cast("int")
     return (
         df.repartitionById(partitions, own)
-        .sortWithinPartitions(name, *order_by, task.columns.content)
+        # By their bytes: a collation may take different names, or rows, for the same.
+        .sortWithinPartitions(
+            name.cast("binary"), *order_by, sql.col(task.columns.content).cast("binary")
+        )
         .select(*task.columns.names)
     )
 
