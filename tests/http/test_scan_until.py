@@ -37,6 +37,7 @@ def test_whole_answer(client) -> None:
         "latest": latest,
         "bytes": 8,
         "messages": 2,
+        "store_id": client.get(f"/{stream.bucket}/streams/scan").json()["store_id"],
     }
     flush(client)
     assert end(client, stream.bucket, bytes=8, messages=2)["until"] == latest

@@ -155,7 +155,7 @@ def test_limits_in_spark(query: Query, bucket: Filled) -> None:
     assert query.run(maxRowsPerTrigger=10) == bucket.everything()
     assert [len(rows) for _, rows in query.batches] == [10, 10, 10]
     offsets = (query.checkpoint / "offsets" / "2").read_text().splitlines()
-    assert list(json.loads(offsets[-1])) == ["cursor"]
+    assert list(json.loads(offsets[-1])) == ["cursor", "store"]
 
 
 @pytest.mark.parametrize("flushed", [True, False])
@@ -235,15 +235,16 @@ def test_what_is_gone(by_hand: ByHand, bucket: Filled) -> None:
 
 
 @pytest.mark.parametrize("limits", [{}, {"maxRowsPerTrigger": 5}])
+@pytest.mark.parametrize("appends", [1, 90])
 def test_a_checkpoint_of_another_server(
-    by_hand: ByHand, bucket: Filled, tmp_path: Path, limits: dict[str, int]
+    by_hand: ByHand, bucket: Filled, tmp_path: Path, limits: dict[str, int], appends: int
 ) -> None:
     query = by_hand
     bucket.append("a", *(bytes([n]) for n in range(50)))
     query.run()
     with ServerProcess(tmp_path / "other") as other:
         there = Filled(other.url, bucket.bucket)
-        there.append("a", b"0")
+        there.append("a", *(bytes([n]) for n in range(appends)))
         found = query.fails(url=other.url, **limits)
     assert "does not know the cursor in the checkpoint" in found.message
     assert "is it another server" in found.message

@@ -166,6 +166,8 @@ class ScanEnd(msgspec.Struct, frozen=True):
     latest: str
     bytes: int
     messages: int
+    # Whose log the cursors are of.
+    store_id: str = ""
 
 
 class Record(msgspec.Struct, frozen=True):

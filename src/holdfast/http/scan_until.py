@@ -21,6 +21,7 @@ from holdfast.http.change_pages import name_of, parse_cursor
 from holdfast.http.health import JSON_FIELDS
 from holdfast.http.query import parse_query
 from holdfast.http.scan_request import TURN_ENTRIES, ScanRequest, cursor_text, whole_number
+from holdfast.http.store_url import store_id
 from holdfast.protocol.content import JSON
 from holdfast.protocol.json_mode import SEPARATOR_BYTE
 from holdfast.storage.catalog_scan import Scanned
@@ -89,6 +90,7 @@ async def _answer(app: App, slot: Slot, asked: ScanRequest, limits: Limits) -> N
         "latest": cursor_text(asked.until),
         "bytes": round(reached.size_bytes),
         "messages": round(reached.messages),
+        "store_id": store_id(app),
     }
     slot.on_gone = None
     slot.answer(200, JSON_FIELDS, _encode(found))

@@ -83,6 +83,7 @@ SCHEMAS: Final[dict[str, Json]] = derived(ChangeEntry, Partition) | {
         latest=OFFSET | {"description": "The end of the log."},
         bytes=NUMBER,
         messages=NUMBER,
+        store_id=TEXT | {"description": "The id in the store's marker: whose cursors they are."},
     ),
     "ScanRange": record(
         "Bytes of one stream in one pack.",

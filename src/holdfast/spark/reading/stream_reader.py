@@ -35,6 +35,8 @@ from holdfast.spark.reading.sourced import Sourced
 
 _CURSOR = "cursor"
 _STREAMS = "streams"
+# Cursors count in one log: the store tells which.
+_STORE = "store"
 _BEGINNING = f"{0:020d}"
 
 
@@ -89,6 +91,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 slices = _between(self._source, start[_STREAMS], end[_STREAMS])
                 return [Sourced(self._source, each) for each in slices]
             source, planned = self._planned(server, start[_CURSOR], end[_CURSOR])
+            if planned and source.store_id != end.get(_STORE, ""):
+                raise _unknown(server, "its store is another one")
             return [Sourced(source, each) for each in planned]
 
     def _planned(
@@ -110,7 +114,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 slice_bytes=self._partition_bytes,
             )
         except InvalidRequestError as error:
-            raise _unknown(server, error) from None
+            raise _unknown(server, error.message) from None
         return plan.source, plan.slices
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
@@ -141,18 +145,21 @@ class _Feed:
                 )
             known = {stream: f"{offset:020d}" for stream, offset in starting.offsets.items()}
             return {_STREAMS: known}
-        return {_CURSOR: _BEGINNING if starting.cursor in {EARLIEST, ""} else starting.cursor}
+        return latest | {
+            _CURSOR: _BEGINNING if starting.cursor in {EARLIEST, ""} else starting.cursor
+        }
 
     def latest(self) -> dict[str, Any]:
         if self._source.via == "http":
             return self._ends()
         try:
             # Nothing came after the end: all this asks for is where that is.
-            return {_CURSOR: self._until(None, None, after="now").latest}
+            found = self._until(None, None, after="now")
         except HoldfastError as error:
             if self._source.via != "auto" or not is_of_another_make(error):
                 raise
             return self._ends()
+        return {_CURSOR: found.latest, _STORE: found.store_id}
 
     def _ends(self) -> dict[str, Any]:
         slices = plan_streams(self._server, self._source)
@@ -163,17 +170,24 @@ class _Feed:
     ) -> dict[str, Any]:
         if _STREAMS in start:
             return dict(last) if last is not None else self._ends()
+        found = self._reached(start, limit, last)
+        if found[_STORE] != start.get(_STORE, ""):
+            raise _unknown(self._server, "its store is another one")
+        return found
+
+    def _reached(
+        self, start: dict[str, Any], limit: ReadLimit, last: Mapping[str, Any] | None
+    ) -> dict[str, Any]:
         max_bytes = limit.max_bytes if isinstance(limit, ReadMaxBytes) else None
         max_rows = limit.max_rows if isinstance(limit, ReadMaxRows) else None
         if max_bytes is None and max_rows is None:
             return dict(last) if last is not None else self.latest()
         try:
-            found = self._until(max_bytes, max_rows, after=start[_CURSOR]).until
+            found = self._until(max_bytes, max_rows, after=start[_CURSOR])
         except InvalidRequestError as error:
-            raise _unknown(self._server, error) from None
-        if last is not None:
-            found = min(found, last[_CURSOR])
-        return {_CURSOR: found}
+            raise _unknown(self._server, error.message) from None
+        until = found.until if last is None else min(found.until, last[_CURSOR])
+        return {_CURSOR: until, _STORE: found.store_id}
 
     def _until(self, max_bytes: int | None, max_rows: int | None, *, after: str) -> Any:
         source = self._source
@@ -184,9 +198,9 @@ class _Feed:
         )
 
 
-def _unknown(server: Waiting, error: InvalidRequestError) -> DataLossError:
+def _unknown(server: Waiting, reason: str) -> DataLossError:
     return DataLossError(
-        f"{server.url} does not know the cursor in the checkpoint ({error.message}): is it "
+        f"{server.url} does not know the cursor in the checkpoint ({reason.rstrip('.')}): is it "
         "another server, or was its data removed? Start again with a new checkpoint."
     )
 
