@@ -61,6 +61,19 @@ class TestDurability:
         store.put("packs/b", b"y")
         assert synced == [("file", ["packs/a"]), ("new/objects/packs", ["packs/a", "packs/b"])]
 
+    def test_many_are_all_synced_before_one_is_named_and_their_directories_after(
+        self, root, synced
+    ):
+        store = DirectoryObjects(root)
+        store.put_many([("one/x", b"x"), ("two/x", b"x")])
+        synced.clear()
+        store.put_many([("one/a", b"1"), ("two/b", b"22"), ("one/c", b"333")])
+        before, after = ["one/x", "two/x"], ["one/a", "one/c", "one/x", "two/b", "two/x"]
+        assert synced[:3] == [("file", before)] * 3
+        assert sorted(synced[3:]) == [("new/objects/one", after), ("new/objects/two", after)]
+        assert [store.read(name) for name in ("one/a", "two/b", "one/c")] == [b"1", b"22", b"333"]
+        assert not list((root / UNFINISHED).iterdir())
+
     def test_directories_that_another_process_made_are_synced_once_more(self, root, synced):
         (root / "packs").mkdir(parents=True)
         DirectoryObjects(root).put("packs/a", b"x")

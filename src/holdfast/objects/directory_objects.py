@@ -14,7 +14,7 @@ import fcntl
 import os
 import tempfile
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -83,6 +83,22 @@ class DirectoryObjects:
             with self._unfinished(parts) as path:
                 path.replace(final)
                 _sync_directory(final.parent)
+
+    def put_many(self, objects: Sequence[tuple[str, bytes]]) -> None:
+        """Several small objects at once; if it raises, each of them may be there or not.
+
+        All are written before the first is synced, and named before the first directory is: what
+        the file system does for one sync, it has done for most of the others then.
+        """
+        with self._explained(objects[0][0]), ExitStack() as leftovers:
+            finals = [self._place(name) for name, _ in objects]
+            files = [leftovers.enter_context(self._written([data])) for _, data in objects]
+            for descriptor, _ in files:
+                _sync(descriptor)
+            for (_, path), final in zip(files, finals, strict=True):
+                path.replace(final)
+            for directory in {final.parent for final in finals}:
+                _sync_directory(directory)
 
     def create(self, name: str, data: bytes) -> bool:
         """The same, with a link instead of a renaming: it fails if the name is taken."""
@@ -175,6 +191,15 @@ class DirectoryObjects:
     @contextmanager
     def _unfinished(self, parts: Iterable[bytes | bytearray | memoryview]) -> Iterator[Path]:
         """A synced file without its name, which is gone afterwards."""
+        with self._written(parts) as (descriptor, path):
+            _sync(descriptor)
+            yield path
+
+    @contextmanager
+    def _written(
+        self, parts: Iterable[bytes | bytearray | memoryview]
+    ) -> Iterator[tuple[int, Path]]:
+        """A file without its name, open and not synced yet, which is gone afterwards."""
         directory = self.root / UNFINISHED
         self._make_directory(directory)
         descriptor, name = tempfile.mkstemp(dir=directory)
@@ -185,8 +210,7 @@ class DirectoryObjects:
                     file.write(part)
                 file.flush()
                 os.fchmod(descriptor, 0o640)
-                _sync(descriptor)
-            yield path
+                yield descriptor, path
         finally:
             path.unlink(missing_ok=True)
 

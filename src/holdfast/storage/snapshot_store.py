@@ -18,6 +18,8 @@ from xxhash import xxh3_64
 
 from holdfast.errors import HoldfastError, OverloadedError, PackCorruptError
 from holdfast.failpoints import failpoint
+from holdfast.objects.directory_objects import DirectoryObjects
+from holdfast.storage.grouped_puts import GroupedPuts
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterator
@@ -62,6 +64,9 @@ class SnapshotStore:
         self._cache: OrderedDict[str, bytes] = OrderedDict()
         self._small = ThreadPoolExecutor(_SMALL_THREADS, "snapshot")
         self._large = ThreadPoolExecutor(LARGE_AT_ONCE_MAX, "snapshot-upload")
+        self._grouped = (
+            GroupedPuts(store, self._small) if isinstance(store, DirectoryObjects) else None
+        )
         self._gathering = self._uploading = 0
 
     async def put(self, stream: int, offset: int, body: AsyncIterator[bytes]) -> Uploaded:
@@ -88,7 +93,10 @@ class SnapshotStore:
         try:
             first = await _gathered(body, SMALL_BYTES_MAX + 1)
             if len(first) <= SMALL_BYTES_MAX:
-                await self._in_thread(self._small, self._store.put, name, first)
+                if self._grouped is not None:
+                    await self._grouped.put(name, first)
+                else:
+                    await self._in_thread(self._small, self._store.put, name, first)
                 self._keep(name, first)
             return first
         finally:
