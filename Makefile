@@ -1,5 +1,5 @@
 # Everything runs from .venv, which is made on first use and again whenever the pins change.
-# Needs git, make and Python 3.11 or later; npm as well for the conformance tests.
+# Needs git, make and Python 3.11 or later; npm as well for the conformance tests, Java 17 for Spark.
 
 PYTHON ?= python3
 VENV := .venv
