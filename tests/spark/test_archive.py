@@ -12,6 +12,7 @@ from holdfast import failpoints
 from holdfast.errors import (
     BucketNotFoundError,
     ConflictError,
+    DataLossError,
     OutboundError,
     SettingsError,
     StoreError,
@@ -20,7 +21,6 @@ from holdfast.spark.connection import Connection
 from holdfast.spark.jobs import run_job
 from holdfast.spark.jobs.archive import Archive
 from holdfast.spark.jobs.options import make
-from holdfast.spark.reading.losses import DataLossError
 from tests.server_process import ServerProcess
 from tests.spark.archiving import (
     FORMATS,

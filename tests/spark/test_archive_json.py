@@ -68,7 +68,7 @@ def test_json_as_given_columns(filled, form, tmp_path):
     filled.append("j", *messages, content_type=JSON)
     filled.append("b", b"bytes")
     schema = {"user": "string", "amount": "double", "at": "timestamp", "timestamp": "string"}
-    options = {"format": form, "json": "columns", "schema": schema}
+    options = {"format": form, "json_as": "columns", "schema": schema}
     found = run(filled, tmp_path, **options)
     assert (found.raw_rows, found.rest_rows) == (2, 1)
     at = dt.datetime(2031, 5, 17, 12, tzinfo=dt.UTC)
@@ -94,7 +94,7 @@ def test_json_as_given_columns(filled, form, tmp_path):
 
 
 def test_json_columns_are_found_and_stay(filled, form, tmp_path):
-    options = {"format": form, "json": "columns"}
+    options = {"format": form, "json_as": "columns"}
     filled.append("b", b"no JSON yet")
     assert run(filled, tmp_path, **options).columns == {}
     filled.append("j", {"n": 1, "deep": {"a": 1}}, content_type=JSON)
@@ -110,7 +110,7 @@ def test_json_columns_are_found_and_stay(filled, form, tmp_path):
 
 
 def test_new_fields_get_columns_if_wanted(filled, form, tmp_path):
-    options = {"format": form, "json": "columns", "evolve": True}
+    options = {"format": form, "json_as": "columns", "evolve": True}
     filled.append("j", {"n": 1}, content_type=JSON)
     run(filled, tmp_path, **options)
     filled.append("j", {"n": 2, "new": "x", "no good": 1}, content_type=JSON)

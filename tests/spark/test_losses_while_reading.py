@@ -11,10 +11,9 @@ from uuid import uuid4
 
 import pytest
 
-from holdfast.errors import ObjectMissingError
+from holdfast.errors import DataLossError, ObjectMissingError
 from holdfast.spark.connection import Connection, Waiting
 from holdfast.spark.reading.columns import DEFAULT, spark_schema
-from holdfast.spark.reading.losses import DataLossError
 from holdfast.spark.reading.store import ServerPacks
 from holdfast.spark.reading.stream_reader import stream_reader
 from tests.client.node_process import node_server

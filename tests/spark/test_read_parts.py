@@ -14,6 +14,7 @@ import pytest
 from holdfast.cli.main import main
 from holdfast.errors import (
     BucketNotFoundError,
+    DataLossError,
     HoldfastError,
     OutboundError,
     PackCorruptError,
@@ -21,7 +22,6 @@ from holdfast.errors import (
     StoreError,
     UnauthorizedError,
 )
-from holdfast.spark.reading.losses import DataLossError
 from holdfast.spark.reading.slices import Slice, StreamSlice
 from tests.client.node_process import node_server
 from tests.moto_server import KEY_ID, SECRET, MotoServer

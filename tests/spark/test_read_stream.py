@@ -12,10 +12,9 @@ import pytest
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 
-from holdfast.errors import HoldfastError
+from holdfast.errors import DataLossError, HoldfastError
 from holdfast.spark.failures import as_holdfast_error
 from holdfast.spark.reading.columns import DEFAULT, spark_schema
-from holdfast.spark.reading.losses import DataLossError
 from holdfast.spark.reading.stream_reader import StreamReader, stream_reader
 from tests.client.node_process import node_server
 from tests.server_process import ServerProcess

@@ -4,8 +4,8 @@ import pytest
 from pyspark import TaskContext
 from pyspark.errors import PythonException
 
-from holdfast.errors import BucketNotFoundError, StoreError
-from holdfast.spark.failures import SparkFailedError, as_holdfast_error
+from holdfast.errors import BucketNotFoundError, SparkFailedError, StoreError
+from holdfast.spark.failures import as_holdfast_error
 from holdfast.spark.jobs.tasks import run_tasks
 
 

@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from holdfast import errors
+
 SOURCE = Path(__file__).parents[2] / "src" / "holdfast"
 
 # Top first; what shares a line never imports one another.
@@ -181,3 +183,19 @@ def test_nobody_asks_datetime_uuid_or_os_for_time_or_chance():
 def test_the_scan_sees_what_it_should():
     path = SOURCE / "log" / "file.py"
     assert {"errors", "format", "log"} <= {part for _, part in imported_parts(path)}
+
+
+def test_errors_with_a_code_have_one_home():
+    """Otherwise which codes there are depends on what was imported."""
+    roots = {name for name in dir(errors) if name.endswith("Error")}
+
+    def strays(path):
+        if part_of(path) in {"errors", TESTING}:
+            return
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.ClassDef):
+                for base in node.bases:
+                    if getattr(base, "id", getattr(base, "attr", None)) in roots:
+                        yield node.lineno, f"and extends an error as {node.name}"
+
+    assert problems(strays) == []

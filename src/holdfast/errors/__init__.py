@@ -29,6 +29,7 @@ from holdfast.errors.outbound import (
     OutboundError,
     OutboundRefusedError,
 )
+from holdfast.errors.pipeline import DataLossError, SparkFailedError
 from holdfast.errors.requests import (
     ForbiddenError,
     HeadersTooLargeError,
@@ -97,6 +98,7 @@ __all__ = [
     "ContentTypeMismatchError",
     "CursorGoneError",
     "DataDirectoryLockedError",
+    "DataLossError",
     "ForbiddenError",
     "ForkSourceDeletedError",
     "GoneError",
@@ -127,6 +129,7 @@ __all__ = [
     "SettingsError",
     "SnapshotConflictError",
     "SnapshotNotFoundError",
+    "SparkFailedError",
     "StoreError",
     "StreamClosedError",
     "StreamDeletedError",

@@ -10,9 +10,9 @@ import importlib
 import re
 from typing import Final
 
-from holdfast.errors import HoldfastError
+from holdfast.errors import HoldfastError, SparkFailedError
 
-__all__ = ["SparkFailedError", "as_holdfast_error", "rebuilt", "root_cause"]
+__all__ = ["as_holdfast_error", "rebuilt", "root_cause"]
 
 # The last line of a traceback: a class by its module, and what it says.
 _RAISED: Final = re.compile(
@@ -22,12 +22,6 @@ _OURS: Final = re.compile(r"\b(?P<module>holdfast(?:\.\w+)+)\.(?P<name>\w+): (?P
 _CONDITION: Final = re.compile(r"^\[[\w.]+\] ")
 _STATE: Final = re.compile(r"\s*SQLSTATE: \w+.*", re.DOTALL)
 _LENGTH_MAX: Final = 500
-
-
-class SparkFailedError(HoldfastError):
-    """Spark could not do it; the message is the root of what it says."""
-
-    code = "spark_failed"
 
 
 def as_holdfast_error(error: BaseException) -> HoldfastError:

@@ -10,6 +10,7 @@ from holdfast.client import ScanEnd
 from holdfast.errors import (
     BadAnswerError,
     BucketNotFoundError,
+    DataLossError,
     InvalidRequestError,
     MethodNotAllowedError,
     NotFoundError,
@@ -18,7 +19,6 @@ from holdfast.errors import (
 from holdfast.spark.archiving.files import Task
 from holdfast.spark.archiving.layout import json_rows
 from holdfast.spark.connection import Waiting
-from holdfast.spark.reading.losses import DataLossError
 from holdfast.spark.reading.planning import Plan, plan_between
 from holdfast.spark.reading.rows import read_chunks
 from holdfast.spark.reading.slices import Slice, StreamSlice

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 
-from holdfast.errors import SettingsError
+from holdfast.errors import DataLossError, SettingsError
 from holdfast.failpoints import failpoint
 from holdfast.objects.place import StorePlace
 from holdfast.spark.archiving.batches import Feed, explained_loss, grouped, sample, task_bytes
@@ -28,7 +28,6 @@ from holdfast.spark.connection import Waiting
 from holdfast.spark.jobs.archive import Archive, Archived
 from holdfast.spark.jobs.progress import Progress
 from holdfast.spark.options import parse_size
-from holdfast.spark.reading.losses import DataLossError
 from holdfast.spark.reading.planning import Plan
 from holdfast.spark.reading.selection import Selection
 from holdfast.spark.reading.source import Source

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from holdfast.errors import HoldfastError
 
-
-class MisfitError(HoldfastError):
+class MisfitError(Exception):
     """A message, or a snapshot, that the fold cannot take.
 
     `index` says which of the messages that were given it is.
     """
 
-    code = "misfit"
-
     def __init__(self, message: str, index: int = 0) -> None:
         super().__init__(message)
+        self.message = message
         self.index = index

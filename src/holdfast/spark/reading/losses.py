@@ -5,16 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from holdfast.errors import HoldfastError
+from holdfast.errors import DataLossError
 
 _SHOWN: Final = 5
-
-
-class DataLossError(HoldfastError):
-    """Something that a read should have covered is gone."""
-
-    code = "data_loss"
-    status = 410
 
 
 def lost(bucket: str, stream_ids: Sequence[str]) -> DataLossError:

@@ -21,11 +21,11 @@ from pyspark.sql.streaming.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from holdfast.errors import HoldfastError, InvalidRequestError, SettingsError
+from holdfast.errors import DataLossError, HoldfastError, InvalidRequestError, SettingsError
 from holdfast.spark.connection import Waiting
 from holdfast.spark.options import Options
 from holdfast.spark.reading.columns import columns_of
-from holdfast.spark.reading.losses import DataLossError, lost
+from holdfast.spark.reading.losses import lost
 from holdfast.spark.reading.planning import is_of_another_make, plan_between, plan_streams
 from holdfast.spark.reading.rows import read_rows
 from holdfast.spark.reading.selection import EARLIEST, LATEST, Bound, parse_bound

@@ -11,7 +11,6 @@ from holdfast.client.types import ProducerStamp, StreamHead
 from holdfast.errors import (
     BadAnswerError,
     ContentTypeMismatchError,
-    HoldfastError,
     PreconditionFailedError,
     ProducerFencedError,
     StreamClosedError,
@@ -22,10 +21,12 @@ from holdfast.errors import (
 _NO_STATE: Final = '"0:0"'
 
 
-class LeftError(HoldfastError):
+class LeftError(Exception):
     """A stream that is not copied any further; the message says why."""
 
-    code = "left_alone"
+    def __init__(self, message: str) -> None:
+        super().__init__(message)
+        self.message = message
 
 
 @dataclass(frozen=True)
