@@ -31,7 +31,8 @@ from holdfast.spark.reading.selection import EARLIEST, LATEST, Bound
 from holdfast.spark.reading.slices import Slice, StreamSlice
 from holdfast.spark.reading.source import Extent, Source
 
-SLICE_BYTES: Final = 64 * 1024 * 1024
+# As much as Spark puts into a partition of files: each partition costs some 50 ms of its own.
+SLICE_BYTES: Final = 128 * 1024 * 1024
 _SLICE_BYTES_MIN: Final = 1024 * 1024
 _SLICE_BYTES_MAX: Final = 1024 * 1024 * 1024
 # Streams that the server is asked about at one time.
