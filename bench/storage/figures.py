@@ -31,7 +31,7 @@ class Sizes:
     client_mb: int = 500
     client_appends: int = 2000
     tails: int = 1000
-    spark_mb: int = 512
+    spark_mb: int = 1024
     spark_snapshots: int = 10_000
     spark_updates: int = 100
     """Of each of the streams that get a snapshot."""
