@@ -2,6 +2,7 @@
 
 import errno
 import os
+import random
 import shutil
 import subprocess
 import sys
@@ -11,6 +12,7 @@ import pytest
 
 from holdfast.clock import SystemClock
 from holdfast.errors import StoreError
+from holdfast.objects import directory_objects
 from holdfast.objects.directory_objects import UNFINISHED, DirectoryObjects
 from holdfast.settings import StorageSettings
 from holdfast.storage.open_objects import open_objects
@@ -208,3 +210,42 @@ class TestNames:
         store = DirectoryObjects(root)
         store.put("a", b"x")
         assert (root / "a").stat().st_mode & 0o777 == 0o640
+
+
+class TestLargeParts:
+    """Those are handed out without a copy."""
+
+    SIZE = 3 * 1024 * 1024
+
+    @pytest.fixture
+    def data(self):
+        return random.Random(1).randbytes(self.SIZE)
+
+    @pytest.mark.parametrize("at", [0, 1, 4095, 4096, 1_000_001])
+    def test_they_are_the_bytes_that_were_asked_for(self, root, data, at):
+        store = DirectoryObjects(root)
+        store.put("packs/a", data)
+        size = self.SIZE - 1_000_001 - 5
+        large, small = store.read_ranges("packs/a", [(at, size), (at + size, 5)])
+        assert (large, small) == (data[at : at + size], data[at + size : at + size + 5])
+
+    def test_they_outlive_the_object(self, root, data):
+        store = DirectoryObjects(root)
+        store.put("packs/a", data)
+        (found,) = store.read_ranges("packs/a", [(7, self.SIZE - 7)])
+        store.remove("packs/a")
+        assert found == data[7:]
+
+    @pytest.mark.parametrize("at", [1, 2 * 1024 * 1024, SIZE, SIZE + 100])
+    def test_an_object_that_ends_before(self, root, data, at):
+        store = DirectoryObjects(root)
+        store.put("packs/a", data)
+        with pytest.raises(StoreError, match="it ends too early"):
+            store.read_ranges("packs/a", [(at, self.SIZE)])
+
+    def test_a_system_that_cannot_do_that(self, root, data, monkeypatch):
+        monkeypatch.setattr(directory_objects, "_POPULATE_READ", 9999)
+        store = DirectoryObjects(root)
+        store.put("packs/a", data)
+        (found,) = store.read_ranges("packs/a", [(7, self.SIZE - 7)])
+        assert found == data[7:]
