@@ -235,6 +235,8 @@ def test_a_task_that_spark_does_not_tell_its_batch(bucket):
 
 
 def test_the_batch_of_a_query_is_the_epoch(monkeypatch, bucket):
+    # Making one is what sets it: by now there must be what it goes back to.
+    monkeypatch.setattr(TaskContext, "_taskContext", None)
     context = TaskContext()
     context._localProperties = {QUERY_PROPERTY: "query", BATCH_PROPERTY: "7"}
     monkeypatch.setattr(TaskContext, "_taskContext", context)

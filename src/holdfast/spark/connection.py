@@ -5,7 +5,7 @@ Everything here can be pickled, since executors connect by themselves.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from collections.abc import AsyncIterator, Callable, Coroutine
 from dataclasses import dataclass, field
 from typing import Any, Final, Self, TypeVar
 
@@ -128,7 +128,7 @@ class Waiting:
         """Wait for what is done with the client."""
         return self._thread.call(work(self._client))
 
-    def items(self, work: Callable[[Client], AsyncIterator[T]]) -> Iterator[T]:
+    def items(self, work: Callable[[Client], AsyncIterator[T]]) -> Items[T]:
         """Iterate over what is done with the client; threads take turns for each item."""
         return Items(self._thread, work(self._client))
 

@@ -94,7 +94,7 @@ class Looking:
         try:
             next(extents, None)
         finally:
-            extents.close()  # type: ignore[attr-defined]
+            extents.close()
 
     def _contents(
         self, info: PackInfo, known: Sequence[PackExtent], report: PackReport

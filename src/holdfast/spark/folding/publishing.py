@@ -6,8 +6,6 @@ Rules:
   snapshots, or too many bytes of them, are under way.
 - Snapshots are fetched in the order in which they are asked for. How many are held at once depends
   on the largest seen, so that large ones come one by one.
-- A connection pool looks through all of its connections for every request, so there are several
-  small ones.
 - A server takes few large bodies at once: one at a time from here.
 - The first failure that is no answer about one stream ends it all, and is raised to whoever waits.
 """
@@ -23,7 +21,6 @@ from typing import Any, Final, Self
 
 import uvloop
 
-from holdfast.client import Client
 from holdfast.client.snapshots import Snapshot
 from holdfast.errors import (
     HoldfastError,
@@ -44,7 +41,6 @@ CONCURRENCY: Final = 16
 PENDING_BYTES_MAX: Final = 64 * 1024 * 1024
 # What the server takes for a large body.
 _LARGE_BYTES: Final = 1024 * 1024
-_CALLS_PER_CLIENT: Final = 4
 # For each request under way, so many wait.
 _QUEUED: Final = 4
 # The stream is gone, or somebody has published a later snapshot: there is nothing to do any more.
@@ -109,8 +105,7 @@ class Publisher:
         self._bucket = bucket
         self._report = report
         self._concurrency = concurrency
-        self._clients = [connection.client() for _ in range(-(-concurrency // _CALLS_PER_CLIENT))]
-        self._turn = 0
+        self._client = connection.client()
         self._loop = uvloop.new_event_loop()
         self._thread = threading.Thread(target=self._run, name="holdfast-publisher", daemon=True)
         # Shared by the two threads.
@@ -141,8 +136,7 @@ class Publisher:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        for client in self._clients:
-            await client.aclose()
+        await self._client.aclose()
 
     def fetch(self, stream_id: str, offset: int | None) -> Future[Snapshot | None]:
         """The snapshot that the stream has; None if there is none. `offset`: where it should be.
@@ -191,10 +185,6 @@ class Publisher:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    def _client(self) -> Client:
-        self._turn += 1
-        return self._clients[self._turn % len(self._clients)]
-
     async def _publish(self, publication: Publication) -> None:
         size = len(publication.body.data)
         try:
@@ -218,7 +208,7 @@ class Publisher:
             self._changed.notify_all()
 
     async def _put(self, publication: Publication) -> Published:
-        stream = self._client().stream(f"{self._bucket}/{publication.stream_id}")
+        stream = self._client.stream(f"{self._bucket}/{publication.stream_id}")
         body = publication.body
         failpoint("snapshot_job.folded")
         try:
@@ -237,7 +227,7 @@ class Publisher:
         self, stream_id: str, offset: int | None, found: Future[Snapshot | None]
     ) -> None:
         await self._fetches.acquire()
-        snapshots = self._client().stream(f"{self._bucket}/{stream_id}").snapshots
+        snapshots = self._client.stream(f"{self._bucket}/{stream_id}").snapshots
         try:
             async with self._slots:
                 snapshot = await _get(snapshots.get, offset)

@@ -15,8 +15,8 @@ from holdfast.failpoints import failpoint
 from holdfast.spark.connection import Connection
 from holdfast.spark.jobs.options import option, server_option
 from holdfast.spark.jobs.progress import UNSEEN, Progress
-from holdfast.spark.jobs.selecting import selected
 from holdfast.spark.jobs.store_options import StoreOptions
+from holdfast.spark.reading.selection import make_selection
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -63,7 +63,7 @@ class Replay(StoreOptions):
             raise SettingsError(
                 f"'concurrency' is from 1 to {_CONCURRENCY_MAX}, not {self.concurrency}."
             )
-        selected(self.streams, self.stream_pattern)
+        make_selection(self.streams, self.stream_pattern)
         same = self.server.url.rstrip("/") == self.target.url.rstrip("/")
         if same and self.bucket == (self.target_bucket or self.bucket):
             raise SettingsError(
@@ -156,7 +156,7 @@ def _different(job: Replay, server: Waiting, target: Waiting) -> tuple[list[str]
     """The streams that have to be looked at, and how many need not."""
     from holdfast.spark.replaying.comparing import list_streams  # noqa: PLC0415
 
-    selection = selected(job.streams, job.stream_pattern)
+    selection = make_selection(job.streams, job.stream_pattern)
     theirs = server.ask(lambda client: list_streams(client, job.bucket, selection.prefix))
     bucket = job.target_bucket or job.bucket
     ours = target.ask(lambda client: list_streams(client, bucket, selection.prefix))

@@ -17,9 +17,9 @@ from holdfast.failpoints import failpoint
 from holdfast.spark.connection import Connection
 from holdfast.spark.jobs.options import option, server_option
 from holdfast.spark.jobs.progress import UNSEEN, Progress
-from holdfast.spark.jobs.selecting import selected
 from holdfast.spark.jobs.store_options import StoreOptions
 from holdfast.spark.options import parse_size
+from holdfast.spark.reading.selection import make_selection
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -85,7 +85,7 @@ class Snapshot(StoreOptions):
 
     def selection(self) -> Selection:
         """Which streams are meant."""
-        return selected(self.streams, self.stream_pattern)
+        return make_selection(self.streams, self.stream_pattern)
 
     def min_size_bytes(self) -> int:
         """`min_bytes` as a number."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Final
@@ -75,7 +76,11 @@ class Bound:
 
 def parse_selection(options: Options) -> Selection:
     """The streams that the options name."""
-    streams, pattern = options.words("streams"), options.text("streamPattern")
+    return make_selection(options.words("streams"), options.text("streamPattern"))
+
+
+def make_selection(streams: Sequence[str], pattern: str) -> Selection:
+    """The streams with these ids, those whose ids a pattern matches, or all."""
     if streams and pattern:
         raise SettingsError("Give either 'streams' or 'streamPattern', not both.")
     try:

@@ -34,8 +34,6 @@ from holdfast.spark.replaying.endings import (
 from holdfast.spark.replaying.groups import together
 
 LEFT_MAX: Final = 100
-# A pool looks through all of its connections for each request: many small ones are quicker.
-CALLS_PER_CLIENT: Final = 4
 
 
 @dataclass(frozen=True)
@@ -106,29 +104,25 @@ class ReplayReport:
 
 
 class Ends:
-    """Clients of both servers, several of each; use it as an async context manager."""
+    """A client of each server; use it as an async context manager."""
 
     def __init__(self, work: ReplayWork) -> None:
-        count = -(-work.concurrency // CALLS_PER_CLIENT)
         self._work = work
-        self._sources = [work.source.client() for _ in range(count)]
-        self._targets = [work.target.client() for _ in range(count)]
-        self._turn = 0
+        self._source = work.source.client()
+        self._target = work.target.client()
 
     async def __aenter__(self) -> Self:
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        for client in (*self._sources, *self._targets):
-            await client.aclose()
+        await self._source.aclose()
+        await self._target.aclose()
 
     def streams(self, stream_id: str) -> tuple[Stream, Stream]:
         """A stream and its copy."""
-        self._turn += 1
-        at = self._turn % len(self._sources)
         return (
-            self._sources[at].stream(f"{self._work.bucket}/{stream_id}"),
-            self._targets[at].stream(f"{self._work.target_bucket}/{stream_id}"),
+            self._source.stream(f"{self._work.bucket}/{stream_id}"),
+            self._target.stream(f"{self._work.target_bucket}/{stream_id}"),
         )
 
 

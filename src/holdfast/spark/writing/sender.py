@@ -10,19 +10,15 @@ Rules:
   nothing is sent but the request that closes it, which the server confirms only to the one who
   closed it.
 - After the first failure nothing more is sent.
-- A request has a client to itself while it is under way, so that each client has one connection:
-  what one with many does to find a free one costs several times as much as the request.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Iterable
-from contextlib import asynccontextmanager
+from collections.abc import Callable, Iterable
 from typing import Final
 
-from holdfast.client import Client
 from holdfast.client.stream import Stream
 from holdfast.client.types import Appended, ProducerStamp
 from holdfast.errors import (
@@ -65,8 +61,7 @@ class Sender:
         self._lanes: dict[str, _Lane] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._slots = asyncio.Semaphore(options.concurrency)
-        self._clients: list[Client] = []
-        self._idle: list[Client] = []
+        self._client = options.connection.client()
         self._pending = 0
         self._pending_max = options.concurrency * _QUEUED
         self._pending_bytes = 0
@@ -101,22 +96,7 @@ class Sender:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        for client in self._clients:
-            await client.aclose()
-
-    @asynccontextmanager
-    async def _client(self) -> AsyncIterator[Client]:
-        """A client that nobody else uses meanwhile."""
-        async with self._slots:
-            if not self._idle:
-                client = self._options.connection.client()
-                self._clients.append(client)
-                self._idle.append(client)
-            client = self._idle.pop()
-            try:
-                yield client
-            finally:
-                self._idle.append(client)
+        await self._client.aclose()
 
     def _has_room(self) -> bool:
         return self._pending < self._pending_max and self._pending_bytes < PENDING_BYTES_MAX
@@ -159,8 +139,8 @@ class Sender:
 
     async def _send_and_learn(self, lane: _Lane, request: Request, *, close: bool) -> None:
         try:
-            async with self._client() as client:
-                stream = client.stream(request.name)
+            async with self._slots:
+                stream = self._client.stream(request.name)
                 answer = await self._send(stream, request, close=close)
         except StreamClosedError:
             if close or not self._options.close_streams:
