@@ -13,6 +13,7 @@ from holdfast.settings.groups import (
     parse_listen,
 )
 from holdfast.settings.load import Effective, load_settings, resolve_settings
+from holdfast.settings.proxy_groups import ProxySettings
 from holdfast.settings.setting import Setting, all_settings
 from holdfast.settings.webhook_groups import WebhookSettings
 
@@ -22,6 +23,7 @@ __all__ = [
     "HttpSettings",
     "LimitSettings",
     "LogSettings",
+    "ProxySettings",
     "ReadSettings",
     "ServerSettings",
     "Setting",

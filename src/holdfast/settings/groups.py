@@ -1,9 +1,9 @@
 """The settings themselves: names, types, defaults and what they mean.
 
-These classes, and those in `access_groups.py` and `webhook_groups.py`, are the only list of
-settings. The TOML tables, the `HOLDFAST_*` variables, the flags of `holdfast serve`, the output of
-`holdfast config` and `docs/settings.md` are all derived from them, so a new field or group needs a
-line here and nothing elsewhere.
+These classes, and those in the other `…_groups.py`, are the only list of settings. The TOML
+tables, the `HOLDFAST_*` variables, the flags of `holdfast serve`, the output of `holdfast config`
+and `docs/settings.md` are all derived from them, so a new field or group needs a line here and
+nothing elsewhere.
 
 Durations are in seconds; their Python names end in `_s`, which no external name carries.
 """
@@ -19,6 +19,7 @@ from msgspec import Meta
 from holdfast.protocol.store_urls import clean_endpoint, clean_store
 from holdfast.settings.access_groups import AccessSettings, LimitSettings
 from holdfast.settings.declare import Count, Seconds, setting
+from holdfast.settings.proxy_groups import ProxySettings
 from holdfast.settings.webhook_groups import WebhookSettings
 
 
@@ -270,4 +271,5 @@ class Settings:
     access: AccessSettings = field(default_factory=AccessSettings)
     limits: LimitSettings = field(default_factory=LimitSettings)
     webhooks: WebhookSettings = field(default_factory=WebhookSettings)
+    proxy: ProxySettings = field(default_factory=ProxySettings)
     log: LogSettings = field(default_factory=LogSettings)

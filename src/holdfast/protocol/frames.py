@@ -1,0 +1,190 @@
+"""Frames: how responses of upstream servers lie in a proxy stream.
+
+A frame is `type u8 | response id u32 | payload length u32 | payload`, big-endian. Types: `S`tart
+and `E`rror carry JSON, `D`ata carries bytes of the body, `C`omplete and `A`bort carry nothing.
+Frames of several responses may lie between one another; `responses.py` checks their order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from struct import Struct
+from typing import Final, NamedTuple
+
+import msgspec
+
+from holdfast.errors import BadAnswerError
+
+START: Final = b"S"
+DATA: Final = b"D"
+COMPLETE: Final = b"C"
+ABORT: Final = b"A"
+ERROR: Final = b"E"
+TERMINAL: Final = frozenset({COMPLETE, ABORT, ERROR})
+
+HEAD: Final = Struct(">cII")
+RESPONSE_ID_MAX: Final = 2**32 - 1
+# Start and Error are held until they are complete; longer ones are taken for a damaged stream.
+JSON_BYTES_MAX: Final = 1024 * 1024
+_TYPES: Final = frozenset({START, DATA, *TERMINAL})
+
+
+class Frame(NamedTuple):
+    """A frame; the parser hands out a Data frame in as many parts as it arrived in."""
+
+    type: bytes
+    response_id: int
+    payload: bytes = b""
+
+
+class StartInfo(msgspec.Struct, frozen=True):
+    """What a Start frame says of the upstream's response; names of headers are lower-case."""
+
+    status: int
+    headers: dict[str, str]
+
+
+class ErrorInfo(msgspec.Struct, frozen=True):
+    """What an Error frame says."""
+
+    code: str
+    message: str
+
+
+_encode = msgspec.json.Encoder().encode
+_decode_start = msgspec.json.Decoder(StartInfo).decode
+_decode_error = msgspec.json.Decoder(ErrorInfo).decode
+
+
+def encode_frame(kind: bytes, response_id: int, payload: bytes = b"") -> bytes:
+    """A frame as it lies in the stream."""
+    assert kind in _TYPES, kind
+    assert 0 < response_id <= RESPONSE_ID_MAX, response_id
+    return HEAD.pack(kind, response_id, len(payload)) + payload
+
+
+def encode_start(response_id: int, status: int, headers: Mapping[str, str]) -> bytes:
+    """The Start frame of a response."""
+    return encode_frame(START, response_id, _encode(StartInfo(status, dict(headers))))
+
+
+def encode_error(response_id: int, code: str, message: str) -> bytes:
+    """The Error frame that ends a response."""
+    return encode_frame(ERROR, response_id, _encode(ErrorInfo(code, message)))
+
+
+def decode_start(payload: bytes) -> StartInfo:
+    """What a Start frame says."""
+    try:
+        return _decode_start(payload)
+    except (msgspec.DecodeError, RecursionError):
+        raise BadAnswerError("A Start frame does not hold status and headers.") from None
+
+
+def decode_error(payload: bytes) -> ErrorInfo:
+    """What an Error frame says."""
+    try:
+        return _decode_error(payload)
+    except (msgspec.DecodeError, RecursionError):
+        raise BadAnswerError("An Error frame does not hold code and message.") from None
+
+
+class ParserState(msgspec.Struct, frozen=True, array_like=True):
+    """Where a parser stands: enough for another one to go on with the next byte."""
+
+    # Bytes since the parser began, and up to the last boundary between frames.
+    taken: int = 0
+    boundary: int = 0
+    # A head or a JSON payload that is not complete.
+    held: bytes = b""
+    # The frame whose payload is being read, and how much of it is still to come.
+    type: bytes = b""
+    response_id: int = 0
+    left: int = 0
+
+
+class FrameParser:
+    """Takes the bytes of a stream in pieces of any size, from a boundary or a saved state on."""
+
+    __slots__ = ("_boundary", "_held", "_left", "_response_id", "_taken", "_type")
+
+    def __init__(self, state: ParserState | None = None) -> None:
+        start = state or ParserState()
+        self._taken = start.taken
+        self._boundary = start.boundary
+        self._held = bytearray(start.held)
+        self._type = start.type
+        self._response_id = start.response_id
+        self._left = start.left
+
+    @property
+    def boundary(self) -> int:
+        """How many bytes the frames have that are complete: where reading can begin again."""
+        return self._boundary
+
+    @property
+    def is_between_frames(self) -> bool:
+        """Whether everything so far was whole frames."""
+        return self._taken == self._boundary
+
+    def state(self) -> ParserState:
+        """What another parser needs to go on from here."""
+        return ParserState(
+            self._taken,
+            self._boundary,
+            bytes(self._held),
+            self._type,
+            self._response_id,
+            self._left,
+        )
+
+    def feed(self, piece: bytes) -> list[Frame]:
+        """The frames that this piece completes, and the part of a Data frame that it holds."""
+        self._taken += len(piece)
+        held = self._held
+        if len(held) + len(piece) < self._needed():
+            held += piece
+            return []
+        data = bytes(held + piece) if held else piece
+        start = self._taken - len(data)
+        frames: list[Frame] = []
+        at, size = 0, len(data)
+        while True:
+            if not self._type:
+                if size - at < HEAD.size:
+                    break
+                self._begin(*HEAD.unpack_from(data, at))
+                at += HEAD.size
+            if size - at < self._needed():
+                break
+            end = min(size, at + self._left)
+            frames.append(Frame(self._type, self._response_id, data[at:end]))
+            self._left -= end - at
+            at = end
+            if self._left:
+                break
+            self._type = b""
+            self._boundary = start + at
+        self._held = bytearray(data[at:])
+        return frames
+
+    def _needed(self) -> int:
+        """How many bytes have to be there for anything to come of them."""
+        if not self._type:
+            return HEAD.size
+        # Parts of a body are of use at once, the other payloads only whole.
+        return min(self._left, 1) if self._type == DATA else self._left
+
+    def _begin(self, kind: bytes, response_id: int, length: int) -> None:
+        if kind not in _TYPES:
+            raise BadAnswerError(
+                f"Byte {kind!r} begins no frame: the stream is not a proxy's, or the read started "
+                "in the middle of a frame."
+            )
+        if not response_id:
+            raise BadAnswerError("A frame belongs to response 0, but they count from 1.")
+        if kind in {COMPLETE, ABORT} and length:
+            raise BadAnswerError(f"A frame {kind!r} has a payload, but must have none.")
+        if kind in {START, ERROR} and length > JSON_BYTES_MAX:
+            raise BadAnswerError(f"A frame {kind!r} holds more than {JSON_BYTES_MAX} bytes.")
+        self._type, self._response_id, self._left = kind, response_id, length
