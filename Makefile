@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help serve test test-unit test-crash test-spark sim lint format bench example-pipeline docs lock clean
+.PHONY: help serve test test-unit test-crash test-spark sim lint format bench example-pipeline example-chat docs lock clean
 
 help:
 	@echo 'make serve        start the server on 127.0.0.1:4437 with its data in ./data (ARGS="--durability memory ...")'
@@ -18,8 +18,9 @@ help:
 	@echo 'make sim          the simulation of the storage engine: SEEDS=5000 runs so many, SEED=17 shows one'
 	@echo 'make lint         ruff and mypy'
 	@echo 'make format       let ruff rewrite the code'
-	@echo 'make bench        all benchmarks, or one: ONLY=append, read, sse, storage, bootstrap, fork, changes, access, client or spark'
+	@echo 'make bench        all benchmarks, or one: ONLY=append, read, sse, storage, bootstrap, fork, changes, access, client, spark or proxy'
 	@echo 'make example-pipeline  a server, data, and the Spark pipeline up to a page of plots (examples/pipeline)'
+	@echo 'make example-chat      a chat whose answers survive a reload, in your browser (examples/resumable_chat)'
 	@echo 'make docs         regenerate the generated pages'
 	@echo 'make lock         renew the pins in requirements/dev.txt'
 	@echo 'make clean        remove the virtual environment and caches'
@@ -69,6 +70,9 @@ bench: $(STAMP)
 
 example-pipeline: $(STAMP)
 	@$(BIN)/python examples/pipeline/run.py
+
+example-chat: $(STAMP)
+	@exec $(BIN)/python examples/resumable_chat/run.py
 
 docs: $(STAMP)
 	@$(BIN)/python -m holdfast.cli.settings_page

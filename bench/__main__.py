@@ -12,7 +12,7 @@ from cyclopts import App
 from rich.console import Console
 
 from bench import append, hotspots, machine, read, report, sse, tools
-from bench.groups import CLIENT, SPARK, STORAGE, SURFACE, Group, run_step
+from bench.groups import CLIENT, PROXY, SPARK, STORAGE, SURFACE, Group, run_step
 from bench.groups_report import show_group
 from bench.process import LOAD_CPU
 from bench.scenario import Plan, run_rounds
@@ -32,6 +32,7 @@ Only = Literal[
     "access",
     "client",
     "spark",
+    "proxy",
 ]
 
 app = App(name="bench", help="Holdfast beside its peers, in one run.")
@@ -114,6 +115,8 @@ def bench(
         if SPARK.key in wanted:
             chosen_steps = [key for key in SPARK.steps if not spark_steps or key in spark_steps]
             _measure_group(plan, SPARK, chosen_steps, sizes, save)
+        if PROXY.key in wanted:
+            _measure_group(plan, PROXY, list(PROXY.steps), sizes, save)
         if save:
             console.print(f"written: {os.path.relpath(report.RESULTS_MD)}")
     except tools.MissingError as error:

@@ -13,6 +13,7 @@ from bench import machine
 from bench.client import UnexpectedAnswerError
 from bench.clients import appending, importing, producing, reading, tailing
 from bench.process import ServerFailedError, machine_busy_s
+from bench.proxy import first_byte, idle_streams, slow_streams
 from bench.scenario import Plan, wait_for_quiet
 from bench.spark import folding, planning, tables
 from bench.storage import catch_up, flushing, ingest, recovery, streams
@@ -67,7 +68,14 @@ SPARK = Group(
     "cache.",
     {module.STEP.key: module.STEP for module in (tables, folding, planning)},
 )
-GROUPS = (STORAGE, SURFACE, CLIENT, SPARK)
+PROXY = Group(
+    "proxy",
+    "The proxy",
+    "Responses of an upstream on loopback, recorded in streams while they arrive. The server has "
+    "one core, the upstream and the load share the other.",
+    {module.STEP.key: module.STEP for module in (first_byte, slow_streams, idle_streams)},
+)
+GROUPS = (STORAGE, SURFACE, CLIENT, SPARK, PROXY)
 
 
 def run_step(group: Group, key: str, plan: Plan, sizes: Sizes) -> dict[str, Any]:

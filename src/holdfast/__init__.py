@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from holdfast.http.asgi import asgi
+    from holdfast.proxy.asgi import asgi
 
 __all__ = ["__version__", "asgi"]
 
@@ -15,7 +15,7 @@ __version__ = "0.1.0"
 def __getattr__(name: str) -> Any:
     # The server is loaded only by those who run it: a client imports nothing of it.
     if name == "asgi":
-        from holdfast.http.asgi import asgi  # noqa: PLC0415
+        from holdfast.proxy.asgi import asgi  # noqa: PLC0415
 
         return asgi
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

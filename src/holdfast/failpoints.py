@@ -66,6 +66,12 @@ NAMES: Final = (
     "archive.moved",
     "archive.removing",
     "archive.committed",
+    "transcripts.planned",
+    "transcripts.writing",
+    "transcripts.staged",
+    "transcripts.noted",
+    "transcripts.committed",
+    "transcripts.summed",
 )
 
 

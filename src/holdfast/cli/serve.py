@@ -19,6 +19,7 @@ from holdfast.cli.logs import set_up_logging
 from holdfast.clock import SystemClock
 from holdfast.errors import HoldfastError
 from holdfast.http.server import Server
+from holdfast.proxy.opening import open_proxy
 from holdfast.settings import Settings
 
 __all__ = ["serve"]
@@ -56,7 +57,7 @@ def _allow_many_files() -> None:
 
 async def _serve(settings: Settings, *, as_json: bool) -> int:
     stopping = _stop_on_signals()
-    server = Server(settings, SystemClock())
+    server = Server(settings, SystemClock(), open_mount=open_proxy)
     try:
         await server.start()
     except OSError as error:

@@ -11,6 +11,10 @@ from holdfast.client.calls import Timeouts
 from holdfast.client.client import Client
 from holdfast.client.messages import Batch, Message
 from holdfast.client.producer import Producer, ProducerLimits
+from holdfast.client.proxy import Proxy
+from holdfast.client.proxy_reading import FrameReading
+from holdfast.client.proxy_response import ProxyResponse, ResponseReading
+from holdfast.client.proxy_session import ProxySession
 from holdfast.client.reading import Reading
 from holdfast.client.retry import NO_RETRY, Retry
 from holdfast.client.snapshots import Bootstrap, Snapshot, Snapshots
@@ -35,7 +39,10 @@ from holdfast.client.types import (
     StreamHead,
     StreamInfo,
 )
+from holdfast.protocol.frames import Frame, StartInfo
 from holdfast.protocol.offsets import NOW, START
+from holdfast.protocol.responses import Outcome
+from holdfast.protocol.sse_parser import SseEvent
 
 __all__ = [
     "NOW",
@@ -54,14 +61,21 @@ __all__ = [
     "Client",
     "Created",
     "Digest",
+    "Frame",
+    "FrameReading",
     "Message",
+    "Outcome",
     "PackExtent",
     "PackInfo",
     "Producer",
     "ProducerLimits",
     "ProducerStamp",
+    "Proxy",
+    "ProxyResponse",
+    "ProxySession",
     "Reading",
     "Record",
+    "ResponseReading",
     "Retry",
     "ScanEnd",
     "ScanPartition",
@@ -69,6 +83,8 @@ __all__ = [
     "ScanRange",
     "Snapshot",
     "Snapshots",
+    "SseEvent",
+    "StartInfo",
     "Storage",
     "StoreInfo",
     "Stream",

@@ -173,7 +173,7 @@ class Calls:
             raise InvalidRequestError("The client is closed.")
         if not same_origin(self._home, url):
             return with_query(url, params or {})
-        own = {name: await _value_of(value) for name, value in self._params.items()}
+        own = {name: await value_of(value) for name, value in self._params.items()}
         return with_query(url, own | dict(params or {}))
 
     async def _all_headers(
@@ -186,7 +186,7 @@ class Calls:
                 for name, value in (headers or {}).items()
                 if name.lower() not in _CREDENTIALS
             }
-        sent = {name: await _value_of(value) for name, value in self._headers.items()}
+        sent = {name: await value_of(value) for name, value in self._headers.items()}
         sent |= headers or {}
         authorization = await route.authorization()
         if authorization is not None:
@@ -231,7 +231,8 @@ class _Route:
         return True
 
 
-async def _value_of(value: Value) -> str:
+async def value_of(value: Value) -> str:
+    """What is sent: the value itself, or what the function gives now."""
     if isinstance(value, str):
         return value
     got = value()

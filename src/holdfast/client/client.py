@@ -10,6 +10,7 @@ from holdfast.client.auth import Auth, Basic
 from holdfast.client.buckets import Bucket
 from holdfast.client.calls import Answer, Calls, OnRetry, Timeouts, Value
 from holdfast.client.payloads import Framing
+from holdfast.client.proxy import Proxy
 from holdfast.client.retry import Retry
 from holdfast.client.storage import Storage
 from holdfast.client.stream import Stream
@@ -20,6 +21,7 @@ from holdfast.net.targets import AnyTarget
 
 DEFAULT_URL: Final = "http://127.0.0.1:4437"
 STREAMS_PATH: Final = "/v1/stream"
+PROXY_PATH: Final = "/v1/proxy"
 CONNECTIONS_MAX: Final = 4096
 # Those that wait for a connection, too.
 CALLS_MAX: Final = 65_536
@@ -38,7 +40,8 @@ class Client:
             print(message.text)
 
     `auth`, `headers` and `params` go with every request to this server; a value may be a function
-    that is called each time. `streams_path` is where a server of another make keeps its streams.
+    that is called each time. `streams_path` is where a server of another make keeps its streams,
+    and `proxy_path` where it has its proxy.
     """
 
     def __init__(
@@ -53,6 +56,7 @@ class Client:
         on_retry: OnRetry | None = None,
         tls: ssl.SSLContext | None = None,
         streams_path: str = STREAMS_PATH,
+        proxy_path: str = PROXY_PATH,
         connections_max: int = CONNECTIONS_MAX,
         answer_bytes_max: int = ANSWER_BYTES_MAX,
         clock: Clock | None = None,
@@ -78,6 +82,7 @@ class Client:
             on_retry=on_retry,
         )
         self.storage = Storage(self._calls, self.url)
+        self.proxy = Proxy(self._calls, address.base + "/" + proxy_path.strip("/"))
 
     async def __aenter__(self) -> Self:
         return self

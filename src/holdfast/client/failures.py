@@ -11,6 +11,7 @@ from typing import Any, Final
 
 import msgspec
 
+from holdfast.client.urls import without_secrets
 from holdfast.errors import (
     AlreadyClaimedError,
     BadAnswerError,
@@ -31,13 +32,16 @@ from holdfast.errors import (
     ProducerGapError,
     RateLimitedError,
     RequestTimeoutError,
+    SignatureExpiredError,
     StoreError,
     StreamClosedError,
     StreamNotFoundError,
     UnauthorizedError,
     UnavailableError,
+    UpstreamError,
     error_classes,
 )
+from holdfast.protocol.frames import ErrorInfo
 
 MESSAGE_CHARACTERS_MAX: Final = 500
 DIGITS_MAX: Final = 40
@@ -66,6 +70,8 @@ def error_of(
     status: int, headers: Mapping[str, str], body: bytes, asked: str = ""
 ) -> HoldfastError:
     """The error that an answer stands for; `asked` says to what, where the server does not."""
+    if status == 502 and "upstream-status" in headers:
+        return _refused_upstream(headers, body)
     said = _said(body)
     known = _CLASSES.get(str(said.get("code", "")))
     cls = known or _class_of(status, headers)
@@ -75,11 +81,42 @@ def error_of(
         message = f"There is no stream at {asked.partition(' ')[2]}."
     elif not message:
         message = f"The server answered {status}{asked and f' to {asked}'}{_quote(body)}."
-    error = cls.__new__(cls)
-    HoldfastError.__init__(error, message)
+    error = _made(cls, message, headers, said)
     if error.status != status:
         error.status = status  # type: ignore[misc] # what was answered counts, not what is usual
+    return error
+
+
+def error_of_frame(info: ErrorInfo) -> HoldfastError:
+    """The error that an Error frame stands for."""
+    known = _CLASSES.get(info.code)
+    message = info.message or "The response failed."
+    if known is None:
+        message = f"{info.code}: {message}"
+    return _made(known or UpstreamError, message, {}, {})
+
+
+def _made(
+    cls: type[HoldfastError], message: str, headers: Mapping[str, str], said: dict[str, Any]
+) -> HoldfastError:
+    error = cls.__new__(cls)
+    HoldfastError.__init__(error, without_secrets(message))
     _set_details(error, headers, said)
+    return error
+
+
+def _refused_upstream(headers: Mapping[str, str], body: bytes) -> UpstreamError:
+    """What the upstream said is its own: a code in it is none of ours."""
+    status = _number(headers.get("upstream-status"))
+    said = str(_said(body).get("message") or "").strip().rstrip(".")
+    quoted = f": {said[:MESSAGE_CHARACTERS_MAX]}" if said else _quote(body)
+    error = UpstreamError(
+        without_secrets(f"The upstream answered {status}{quoted}."),
+        upstream_status=status,
+        content_type=headers.get("content-type", ""),
+        body=body,
+    )
+    _set_pause(error, headers)
     return error
 
 
@@ -140,10 +177,20 @@ def _set_details(error: HoldfastError, headers: Mapping[str, str], said: dict[st
         case OutboundError():
             # It was another call, made by the server, that failed: this one was carried out.
             error.sent = error.passing = True
+            error.late = False
         case StoreError():
             error.advice = ""
+        case SignatureExpiredError():
+            error.renewable = said.get("renewable") is True
+            error.stream_id = str(said.get("streamId", ""))
+        case UpstreamError():
+            error.upstream_status, error.content_type, error.body = None, "", b""
         case _:
             pass
+    _set_pause(error, headers)
+
+
+def _set_pause(error: HoldfastError, headers: Mapping[str, str]) -> None:
     # In seconds; a date is left to the back-off. What a class says by itself is not what was said.
     error.retry_after_s = max(0, _number(headers.get("retry-after")))  # type: ignore[attr-defined]
 

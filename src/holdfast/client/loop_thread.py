@@ -175,6 +175,20 @@ def facing(
     return call
 
 
+def facing_answer(
+    method: Callable[Concatenate[Any, P], Coroutine[Any, Any, Any]],
+    face: Callable[[LoopThread, Any], F],
+) -> Callable[Concatenate[Any, P], F]:
+    """The same method of a facade, which waits for the answer and gives it a face as well."""
+
+    @wraps(method)
+    def call(self: Any, /, *arguments: P.args, **named: P.kwargs) -> F:
+        answer = self._thread.call(method(self._inner, *arguments, **named))
+        return face(self._thread, answer)
+
+    return call
+
+
 class Items(Generic[T]):
     """An async iterator seen from outside its loop."""
 

@@ -13,6 +13,8 @@ from holdfast.errors import (
     HoldfastError,
     InvalidRequestError,
     OutboundError,
+    OverloadedError,
+    RateLimitedError,
 )
 
 # A live request that brings nothing sooner than this was not kept waiting by the server.
@@ -80,6 +82,16 @@ def may_repeat(error: HoldfastError, *, repeatable: bool) -> bool:
     if repeatable:
         return True
     return error.status in _NOT_CARRIED_OUT and not isinstance(error, CommitUnknownError)
+
+
+def was_refused(error: HoldfastError) -> bool:
+    """Whether a request that failed so was certainly not even begun.
+
+    For requests that cost something: no other status says so, whoever it comes from.
+    """
+    if isinstance(error, OutboundError):
+        return error.passing and not error.sent
+    return isinstance(error, OverloadedError | RateLimitedError)
 
 
 async def pause(clock: Clock, seconds: float) -> None:

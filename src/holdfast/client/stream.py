@@ -15,6 +15,7 @@ from holdfast.client.reading import Live, Reading
 from holdfast.client.retry import Retry
 from holdfast.client.snapshots import Bootstrap, Snapshots, open_bootstrap
 from holdfast.client.types import Appended, Created, ProducerStamp, StreamHead
+from holdfast.client.urls import without_secrets
 from holdfast.errors import ConflictError, ContentTypeMismatchError
 from holdfast.protocol.content import media_type
 from holdfast.protocol.offsets import START
@@ -46,7 +47,7 @@ class Stream:
         self._calls = calls
 
     def __repr__(self) -> str:
-        return f"Stream({self.name!r})"
+        return f"Stream({without_secrets(self.name)!r})"
 
     async def create(
         self,

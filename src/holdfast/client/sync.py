@@ -22,6 +22,7 @@ from holdfast.client.client import Client
 from holdfast.client.loop_thread import Facade, Items, LoopThread, blocking, facing, iterating
 from holdfast.client.messages import Message
 from holdfast.client.producer import Producer
+from holdfast.client.proxy_sync import SyncProxy
 from holdfast.client.reading import Reading, handing_out
 from holdfast.client.snapshots import Bootstrap, Snapshots
 from holdfast.client.storage import Storage
@@ -254,6 +255,7 @@ class SyncClient(Facade):
         client = Client(*arguments, **options)
         super().__init__(LoopThread(), client)
         self.storage = SyncStorage(self._thread, client.storage)
+        self.proxy = SyncProxy(self._thread, client.proxy)
 
     def __enter__(self) -> Self:
         return self

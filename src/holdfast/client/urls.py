@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from operator import itemgetter
 from typing import Final, NamedTuple
@@ -13,6 +14,8 @@ from holdfast.protocol.names import DEFAULT_BUCKET
 # What may stand in a path as it is; everything else is percent-encoded.
 _SAFE: Final = "/:@!$&'()*+,;=~"
 _PORTS: Final = {"http": 80, "https": 443}
+# In the query of a URL, wherever that stands.
+_SECRETS: Final = re.compile(r"\b(signature|secret)=[^&\s\"'<>]+", re.IGNORECASE)
 
 
 class Address(NamedTuple):
@@ -45,6 +48,11 @@ def _no_server(url: str) -> InvalidRequestError:
     return InvalidRequestError(
         f"{shown!r} is no server's URL: expected http://HOST:PORT or https://HOST."
     )
+
+
+def without_secrets(text: str) -> str:
+    """The same for messages and logs: what URLs in it grant access with is left out."""
+    return _SECRETS.sub(r"\1=…", text)
 
 
 def is_url(text: str) -> bool:

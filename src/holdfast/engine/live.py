@@ -96,6 +96,12 @@ class LiveReaders:
             stream.readers = Readers(self._clock)
         stream.readers.add(reader)
 
+    def attend(self, stream: Stream, watcher: Reader) -> None:
+        """Wake somebody of ours, who is no client: they do not count, and say no goodbye."""
+        if stream.readers is None:
+            stream.readers = Readers(self._clock)
+        stream.readers.add(watcher)
+
     def remove(self, stream: Stream, reader: Reader) -> None:
         """Forget the reader; harmless if it is not there."""
         self._all.pop(reader, None)

@@ -225,6 +225,11 @@ class Shard:
         staged = self._staging.view(name)
         return staged is not None and not staged.gone and not staged.expired(self._clock.now_ms())
 
+    def number_of(self, name: str) -> int | None:
+        """The number of the stream that a write to this name would go to; None if there is none."""
+        staged = self._staging.view(name)
+        return None if staged is None or staged.gone else staged.number
+
     def names(self, prefix: str) -> Iterator[str]:
         """The names of all published streams that start so, in order within each bucket."""
         bucket, slash, _ = prefix.partition("/")

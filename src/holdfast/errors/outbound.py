@@ -19,12 +19,16 @@ class OutboundError(HoldfastError):
     status = 502
     retryable = True
 
-    def __init__(self, message: str, *, sent: bool = True, passing: bool = True) -> None:
+    def __init__(
+        self, message: str, *, sent: bool = True, passing: bool = True, late: bool = False
+    ) -> None:
         super().__init__(message)
         # Whether the server may have got the request, and done what it says.
         self.sent = sent
         # Whether it can be otherwise the next time: a certificate stays as it is.
         self.passing = passing
+        # Whether it took too long, rather than being wrong.
+        self.late = late
 
 
 class BadAnswerError(HoldfastError):

@@ -128,9 +128,14 @@ class ProxyStorageError(HoldfastError):
 
 
 class ProxyStreamClosedError(StreamClosedError):
-    """The stream is closed: no more responses can be appended."""
+    """The stream is closed: no more responses can be appended, and none goes on."""
 
     code = "STREAM_CLOSED"
+
+    def __init__(self, tail: int, message: str = "") -> None:
+        super().__init__(tail)
+        if message:
+            HoldfastError.__init__(self, message)
 
 
 class ProxyNotFoundError(NotFoundError):

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from holdfast.clock import Clock
     from holdfast.engine.shard import Shard
     from holdfast.http.exchange import Request, Slot
+    from holdfast.http.mount import Mount
     from holdfast.http.routes import Place, Route
     from holdfast.settings import Settings
     from holdfast.storage.snapshot_store import SnapshotStore
@@ -57,11 +58,13 @@ class App:
         snapshots: SnapshotStore,
         subscriptions: Subscriptions,
         gate: Gate | None = None,
+        mount: Mount | None = None,
     ) -> None:
         self.shard = shard
         self.snapshots = snapshots
         self.subscriptions = subscriptions
         self.gate = gate
+        self.mount = mount
         self.feed = Feed(self)
         # What takes a token to read is not for caches that others share.
         is_private = settings.access.is_on
@@ -73,12 +76,12 @@ class App:
         self.events = EventEncoder()
         self.counted_events = EventEncoder(says_lengths=True)
         self.counters = HttpCounters()
-        self.metrics = MetricsPage(self.counters, shard, subscriptions)
+        self.metrics = MetricsPage(self.counters, shard, subscriptions, mount)
         # What keeps the server from working, in words; empty once it works.
         self.not_ready = "The server is recovering its log."
         self.draining = False
         self.started_ms = clock.now_ms()
-        self._router = Router(TREE)
+        self._router = Router(TREE, mount)
         self.security_fields = (
             "X-Content-Type-Options: nosniff\r\n"
             "Cross-Origin-Resource-Policy: cross-origin\r\n"

@@ -34,14 +34,16 @@ from holdfast.http.body_stream import BodyStream
 from holdfast.http.errors import answer_error, error_body
 from holdfast.http.exchange import KEPT_FIELDS, Request, join_repeated
 from holdfast.http.node import Node
-from holdfast.http.request_reader import SNAPSHOT_PATH, takes_stream
+from holdfast.http.request_reader import is_forwarded, is_snapshot
+from holdfast.http.routes import PROXY_PATH
 from holdfast.settings import load_settings
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Awaitable, Callable, Mapping
     from types import TracebackType
 
     from holdfast.http.app import App
+    from holdfast.http.mount import OpenMount
     from holdfast.settings import Settings
 
     Scope = dict[str, Any]
@@ -53,31 +55,33 @@ if TYPE_CHECKING:
 _DISCARD_FACTOR = 4
 
 
-def asgi(config: str | os.PathLike[str] | None = None, **settings: object) -> AsgiApp:
-    """An ASGI app; `settings` are named as in a settings file, e.g. `data_dir="data"`.
-
-    Precedence as for the server: defaults, then the file, then `HOLDFAST_*` variables, then these.
-    """
+def open_app(
+    config: str | os.PathLike[str] | None,
+    settings: Mapping[str, object],
+    open_mount: OpenMount | None = None,
+) -> AsgiApp:
+    """An ASGI app from a settings file, `HOLDFAST_*` variables and settings; the last win."""
     file = None if config is None else Path(config)
     flags = {
         name: os.fspath(value) if isinstance(value, os.PathLike) else value
         for name, value in settings.items()
     }
-    return AsgiApp(load_settings(file=file, env=os.environ, flags=flags))
+    return AsgiApp(load_settings(file=file, env=os.environ, flags=flags), open_mount)
 
 
 class AsgiApp:
-    """The application; see `asgi`."""
+    """The application; see `holdfast.asgi`."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: Settings, open_mount: OpenMount | None = None) -> None:
         self._settings = settings
+        self._open_mount = open_mount
         self._node: Node | None = None
 
     async def __aenter__(self) -> Self:
         """Open the data directory and recover the log."""
         if self._node is not None:
             raise HoldfastError("This Holdfast app is running already.")
-        node = Node(self._settings, SystemClock())
+        node = Node(self._settings, SystemClock(), open_mount=self._open_mount)
         try:
             await node.recover()
         except BaseException:
@@ -138,8 +142,9 @@ class AsgiApp:
             return
         app = self._node.app
         slot = AsgiSlot(app, is_head=scope["method"] == "HEAD")
-        if _takes_stream(scope):
-            await self._http_stream(app, scope, receive, send, slot)
+        bytes_max = self._streamed_bytes_max(scope)
+        if bytes_max is not None:
+            await self._http_stream(app, scope, receive, send, slot, bytes_max)
             return
         # The body first: some hosts break off if they are answered before they gave it.
         body = await _body(receive, self._settings.http.body_bytes_max)
@@ -158,12 +163,28 @@ class AsgiApp:
             return
         await _deliver(slot, send, asyncio.create_task(_watch(receive, slot)))
 
+    def _streamed_bytes_max(self, scope: Scope) -> int | None:
+        """The limit of a body that is worked on while it arrives; None if this is none."""
+        method = scope["method"].encode()
+        path = scope["path"].removeprefix(scope.get("root_path", "").rstrip("/")).encode()
+        if is_snapshot(method, path):
+            return self._settings.http.snapshot_bytes_max
+        if is_forwarded(method, path):
+            return self._settings.proxy.request_bytes_max
+        return None
+
     async def _http_stream(
-        self, app: App, scope: Scope, receive: Receive, send: Send, slot: AsgiSlot
+        self,
+        app: App,
+        scope: Scope,
+        receive: Receive,
+        send: Send,
+        slot: AsgiSlot,
+        bytes_max: int,
     ) -> None:
         """A request whose body is worked on while it arrives."""
         wanted = asyncio.Event()
-        stream = BodyStream(self._settings.http.snapshot_bytes_max, wanted.set)
+        stream = BodyStream(bytes_max, wanted.set)
         try:
             request = _request(scope)
             request.stream = stream
@@ -185,12 +206,6 @@ async def _deliver(slot: AsgiSlot, send: Send, task: asyncio.Task[None]) -> None
         task.cancel()
         if not slot.done:
             slot.abandon()
-
-
-def _takes_stream(scope: Scope) -> bool:
-    """Whether the body is a snapshot's."""
-    path = scope["path"].removeprefix(scope.get("root_path", "").rstrip("/")).encode()
-    return scope["method"] == "PUT" and SNAPSHOT_PATH in path and takes_stream(path)
 
 
 async def _pump(
@@ -222,9 +237,11 @@ def _request(scope: Scope) -> Request:
         # The client spelt the prefix in another way, or the host keeps no raw path.
         path = quote(scope["path"].removeprefix(root)).encode()
     fields: dict[bytes, bytes] = {}
+    others: list[tuple[bytes, bytes]] = []
     for name, value in scope["headers"]:
         key = KEPT_FIELDS.get(name.lower())
         if key is None:
+            others.append((name, value))
             continue
         if key not in fields:
             fields[key] = value
@@ -235,6 +252,8 @@ def _request(scope: Scope) -> Request:
     peer = str((scope.get("client") or ("",))[0])
     request = Request(scope["method"].encode(), path, query, fields, scheme, peer)
     request.prefix = prefix
+    if path.startswith(PROXY_PATH):
+        request.others = others
     return request
 
 

@@ -22,7 +22,7 @@ class BodyStream:
     """
 
     def __init__(self, bytes_max: int, on_want: Callable[[], None]) -> None:
-        self._bytes_max = bytes_max
+        self.bytes_max = bytes_max
         self._on_want = on_want
         self._pieces: deque[bytes | bytearray] = deque()
         self._buffered = 0
@@ -42,8 +42,8 @@ class BodyStream:
         if self._error is not None:
             return
         self._size += len(piece)
-        if self._size > self._bytes_max:
-            self.fail(PayloadTooLargeError(f"The body exceeds {self._bytes_max} bytes."))
+        if self._size > self.bytes_max:
+            self.fail(PayloadTooLargeError(f"The body exceeds {self.bytes_max} bytes."))
             return
         last = self._pieces[-1] if self._pieces else b""
         if isinstance(last, bytearray) and len(last) < _FOLDED_BYTES:

@@ -35,6 +35,8 @@ class ReadRequest(NamedTuple):
     # Whether to tell where messages end, and whether the start was found by counting back.
     lengths: bool = False
     from_last: bool = False
+    # Whether the bytes are for this client alone.
+    private: bool = False
 
 
 def answer_bytes(app: App, slot: Slot, asked: ReadRequest, extra_fields: bytes = b"") -> None:
@@ -93,7 +95,7 @@ def _fields(app: App, asked: ReadRequest, end: int) -> bytes:
     else:
         caching = b"ETag: %b\r\nCache-Control: %b\r\n" % (
             _etag(asked, end),
-            _cache_control(app, asked.stream),
+            _cache_control(app, asked),
         )
     return read_fields(asked.stream, end) + caching
 
@@ -116,9 +118,10 @@ def read_fields(stream: Stream, end: int) -> bytes:
     return fields
 
 
-def _cache_control(app: App, stream: Stream) -> bytes:
+def _cache_control(app: App, asked: ReadRequest) -> bytes:
     """Caches may keep an answer for a minute, but never past the stream's own end."""
-    scope = app.cache_scope
+    stream = asked.stream
+    scope = b"private" if asked.private else app.cache_scope
     if stream.deadline_ms is None:
         return b"%b, max-age=%d, stale-while-revalidate=300" % (scope, MAX_AGE_S)
     left_s = (stream.deadline_ms - app.clock.now_ms()) // 1000

@@ -19,7 +19,7 @@ from holdfast.errors import HoldfastError, RequestTimeoutError
 from holdfast.http.errors import answer_error
 from holdfast.http.exchange import Request, peer_address
 from holdfast.http.request_reader import CONTINUE, RequestReader
-from holdfast.http.routes import CONTROL_PREFIX
+from holdfast.http.routes import CONTROL_PREFIX, PROXY_PATH
 from holdfast.http.unread import unread_bytes
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 WRITE_BUFFER_BYTES: Final = 65_536
 LINGER_S: Final = 2
 # What is below these is no stream.
-_NO_APPENDS: Final = (CONTROL_PREFIX, b"/cluster/")
+_NO_APPENDS: Final = (CONTROL_PREFIX, PROXY_PATH, b"/cluster/")
 
 
 class Connection(RequestReader):

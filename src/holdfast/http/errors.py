@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import re
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 
@@ -15,9 +16,11 @@ from holdfast.errors import (
     ProducerFencedError,
     ProducerGapError,
     RateLimitedError,
+    SignatureExpiredError,
     StreamClosedError,
     UnauthorizedError,
     UnavailableError,
+    UpstreamError,
     WakeTokenExpiredError,
     WakeTokenInvalidError,
 )
@@ -26,14 +29,28 @@ if TYPE_CHECKING:
     from holdfast.http.exchange import Slot
 
 _encode = msgspec.json.Encoder().encode
+_CONTROL_CHARACTERS: Final = re.compile(r"[\x00-\x08\x0a-\x1f\x7f]")
 
 
 def answer_error(slot: Slot, error: HoldfastError) -> None:
     """Answer with the error's status, its header fields and a JSON body that explains it."""
+    if isinstance(error, UpstreamError) and error.upstream_status is not None:
+        slot.answer(error.status, _upstream_fields(error), error.body)
+        return
     slot.answer(
         error.status,
         b"Content-Type: application/json\r\nCache-Control: no-store\r\n" + error_fields(error),
         error_body(error),
+    )
+
+
+def _upstream_fields(error: UpstreamError) -> bytes:
+    """An upstream's error is passed on as it came, with nothing in it that could begin a field."""
+    content_type = _CONTROL_CHARACTERS.sub(" ", error.content_type) or "application/octet-stream"
+    return (
+        b"Content-Type: %b\r\nUpstream-Status: %d\r\nCache-Control: no-store\r\n"
+        b"Access-Control-Expose-Headers: Upstream-Status\r\n"
+        % (content_type.encode(), error.upstream_status or 0)
     )
 
 
@@ -42,6 +59,8 @@ def error_body(error: HoldfastError) -> bytes:
     said: dict[str, object] = {"code": error.code, "message": error.message}
     if isinstance(error, AlreadyClaimedError):
         said |= {"current_holder": error.holder, "generation": error.generation}
+    elif isinstance(error, SignatureExpiredError):
+        said |= {"renewable": error.renewable, "streamId": error.stream_id}
     return _encode({"error": said})
 
 

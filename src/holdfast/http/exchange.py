@@ -13,7 +13,7 @@ import msgspec
 
 if TYPE_CHECKING:
     import asyncio
-    from collections.abc import AsyncIterator, Callable
+    from collections.abc import AsyncIterator, Callable, Sequence
 
     from holdfast.http.access.scopes import Identity
     from holdfast.http.body_stream import BodyStream
@@ -83,6 +83,10 @@ class Request(msgspec.Struct, gc=False):
     stream: BodyStream | None = None
     # Who asks, once the gate has let the request in.
     identity: Identity | None = None
+    # The fields that the protocol does not know, where the request is to be forwarded.
+    others: Sequence[tuple[bytes, bytes]] = ()
+    # Whether the answer is for this client alone, however open the server is.
+    private: bool = False
 
     async def pieces(self) -> AsyncIterator[bytes]:
         """The body, piece by piece."""

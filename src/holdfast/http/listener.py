@@ -33,6 +33,7 @@ class Listener:
         self.header_bytes_max = http.header_bytes_max
         self.body_bytes_max = http.body_bytes_max
         self.snapshot_bytes_max = http.snapshot_bytes_max
+        self.forwarded_bytes_max = app.settings.proxy.request_bytes_max
         self.pipeline_max = http.pipeline_max
         # Time on connections is counted in ticks: no clock is read and no timer set per request.
         self.tick = 0

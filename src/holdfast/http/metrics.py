@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from prometheus_client.core import Metric
 
     from holdfast.engine.shard import Shard
+    from holdfast.http.mount import Mount
     from holdfast.subscriptions.service import Subscriptions
 
 # How long live reads last says nothing of the server's speed.
@@ -47,10 +48,17 @@ class HttpCounters:
 class MetricsPage:
     """A Prometheus collector over the plain counters of server and shard."""
 
-    def __init__(self, http: HttpCounters, shard: Shard, subscriptions: Subscriptions) -> None:
+    def __init__(
+        self,
+        http: HttpCounters,
+        shard: Shard,
+        subscriptions: Subscriptions,
+        mount: Mount | None = None,
+    ) -> None:
         self._http = http
         self._shard = shard
         self._subscriptions = subscriptions
+        self._mount = mount
         self._registry = CollectorRegistry(auto_describe=False)
         self._registry.register(self)
 
@@ -64,6 +72,8 @@ class MetricsPage:
         yield from self._collect_engine()
         yield from storage_metrics(self._shard)
         yield from self._collect_subscriptions()
+        if self._mount is not None:
+            yield from self._mount.metrics()
 
     def _collect_subscriptions(self) -> Iterator[Metric]:
         driver = self._subscriptions.driver

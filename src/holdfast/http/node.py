@@ -23,6 +23,7 @@ from holdfast.subscriptions.assembly import open_subscriptions
 
 if TYPE_CHECKING:
     from holdfast.clock import Clock
+    from holdfast.http.mount import OpenMount
     from holdfast.log.files import Files
     from holdfast.log.interface import Log
     from holdfast.settings import Settings
@@ -34,7 +35,13 @@ _SWEEP_S: Final = 300.0
 class Node:
     """Everything behind the listener."""
 
-    def __init__(self, settings: Settings, clock: Clock, files: Files | None = None) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        clock: Clock,
+        files: Files | None = None,
+        open_mount: OpenMount | None = None,
+    ) -> None:
         self._settings = settings
         self._files = files
         self._clock = clock
@@ -55,6 +62,7 @@ class Node:
                 settings.webhooks,
                 None if self._directory is None else self._directory.path,
             )
+            self._mount = None if open_mount is None else open_mount(shard, settings, clock)
         except OSError as error:
             self._release()
             raise self._unreadable(error) from error
@@ -62,7 +70,13 @@ class Node:
             self._release()
             raise
         self.app = App(
-            shard, settings, clock, self._open_snapshots(), self._subscriptions, self._gate
+            shard,
+            settings,
+            clock,
+            self._open_snapshots(),
+            self._subscriptions,
+            self._gate,
+            self._mount,
         )
         self._started = False
 
@@ -140,6 +154,8 @@ class Node:
             self._storage.start(post)
         shard.start(post)
         self._subscriptions.start()
+        if self._mount is not None:
+            self._mount.start()
         self._sweep_snapshots()
         self._started = True
         self.app.not_ready = ""
@@ -155,6 +171,8 @@ class Node:
         self.app.end_live_readers()
         # Nothing new is begun; whoever was woken still gets answers.
         self._subscriptions.stop()
+        if self._mount is not None:
+            self._mount.stop()
 
     async def finish_writes(self, timeout_s: float) -> None:
         """Wait until nothing is pending, as long as that is reasonable."""
@@ -173,6 +191,8 @@ class Node:
         self._closed = True
         self._subscriptions.stop()
         await self._subscriptions.close()
+        if self._mount is not None:
+            await self._mount.close()
         self.app.shard.stop()
         if self._gate is not None:
             await self._gate.stop()

@@ -49,6 +49,7 @@ def read(app: App, request: Request, slot: Slot, name: str) -> None:
         from_now=offset == NOW,
         lasts_s=app.lifetime_s(request, math.inf) if live is not None else math.inf,
         lengths=lengths is not None and _wants_lengths(lengths),
+        private=request.private,
     )
     if last is not None:
         if offset is not None:

@@ -23,7 +23,7 @@ from holdfast.errors import (
 from holdfast.http.body_stream import BodyStream
 from holdfast.http.exchange import KEPT_FIELDS, Request, join_repeated
 from holdfast.http.native_slot import NativeSlot
-from holdfast.http.routes import STREAM_PREFIX
+from holdfast.http.routes import PROXY_PATH, STREAM_PREFIX
 
 if TYPE_CHECKING:
     from holdfast.http.app import App
@@ -39,10 +39,20 @@ _NO_HOST: Final = b"\0"
 _HOST: Final = re.compile(rb"(?:[A-Za-z0-9._~!$&'()*+,;=%-]+|\[[0-9A-Fa-f:.]+\])(?::[0-9]*)?")
 
 
-def takes_stream(path: bytes) -> bool:
-    """Whether the body of a PUT goes to the object store while it arrives."""
+def is_snapshot(method: bytes, path: bytes) -> bool:
+    """Whether the body goes to the object store while it arrives."""
     # On the flat surface this is a stream's id like any other.
-    return path.count(b"/") == 4 and not path.startswith(STREAM_PREFIX)
+    return (
+        method == b"PUT"
+        and SNAPSHOT_PATH in path
+        and path.count(b"/") == 4
+        and not path.startswith(STREAM_PREFIX)
+    )
+
+
+def is_forwarded(method: bytes, path: bytes) -> bool:
+    """Whether the body goes to another server while it arrives."""
+    return method == b"POST" and path.rstrip(b"/") == PROXY_PATH
 
 
 class RequestReader(ABC, asyncio.Protocol):
@@ -65,6 +75,7 @@ class RequestReader(ABC, asyncio.Protocol):
         self._in_head = False
         self._url = b""
         self._fields: dict[bytes, bytes] = {}
+        self._others: list[tuple[bytes, bytes]] = []
         self._repeated: bytes | None = None
         self._head_bytes = 0
         self._line_bytes = 0
@@ -152,6 +163,8 @@ class RequestReader(ABC, asyncio.Protocol):
         self._head_bytes += len(name) + len(value)
         key = KEPT_FIELDS.get(name) or KEPT_FIELDS.get(name.lower())
         if key is None:
+            if PROXY_PATH in self._url:
+                self._others.append((name, value))
             return
         fields = self._fields
         if key not in fields:
@@ -173,8 +186,10 @@ class RequestReader(ABC, asyncio.Protocol):
         self._body_bytes = 0
         if path[:1] != b"/":
             self._normalise_target(request)
-        if method == b"PUT" and SNAPSHOT_PATH in request.path and takes_stream(request.path):
-            self._begin_stream(request)
+        if method == b"PUT" and is_snapshot(method, request.path):
+            self._begin_stream(request, listener.snapshot_bytes_max)
+        if self._others:
+            self._begin_forwarding(request)
         self.deadline = listener.tick + listener.body_ticks
         if (
             self._head_bytes > listener.header_bytes_max
@@ -238,9 +253,14 @@ class RequestReader(ABC, asyncio.Protocol):
 
     # Bodies that are worked on while they arrive.
 
-    def _begin_stream(self, request: Request) -> None:
-        stream = BodyStream(self._listener.snapshot_bytes_max, self._body_wanted)
-        self._stream = request.stream = stream
+    def _begin_stream(self, request: Request, bytes_max: int) -> None:
+        self._stream = request.stream = BodyStream(bytes_max, self._body_wanted)
+
+    def _begin_forwarding(self, request: Request) -> None:
+        """The request may be for another server: all its fields belong to it, and its body."""
+        request.others, self._others = self._others, []
+        if is_forwarded(request.method, request.path):
+            self._begin_stream(request, self._listener.forwarded_bytes_max)
 
     def _take_stream(self, request: Request) -> None:
         """Have a request worked on before its body is here, unless its head was refused."""
@@ -249,8 +269,7 @@ class RequestReader(ABC, asyncio.Protocol):
             self._take(request, self._slot)
 
     def _body_bytes_max(self) -> int:
-        listener = self._listener
-        return listener.body_bytes_max if self._stream is None else listener.snapshot_bytes_max
+        return self._listener.body_bytes_max if self._stream is None else self._stream.bytes_max
 
     def _body_wanted(self) -> None:
         """Whoever works on the body asks for more of it."""
@@ -347,6 +366,9 @@ class RequestReader(ABC, asyncio.Protocol):
             b"connection: close" if slot.closes else b"connection: keep-alive",
         ]
         lines += [b"%b: %b" % field for field in request.fields.items() if field[0] != b"upgrade"]
+        lines += [
+            b"%b: %b" % field for field in request.others if field[0].lower() != b"connection"
+        ]
         return b"\r\n".join([*lines, b"", b""])
 
     def _refuse_body(self) -> None:

@@ -31,11 +31,14 @@ if TYPE_CHECKING:
 
     from holdfast.http.app import App
     from holdfast.http.exchange import Request, Slot
+    from holdfast.http.mount import Mount
 
     Handler = Callable[[App, Request, Slot, str], None]
 
 STREAM_PREFIX: Final = b"/v1/stream/"
 CONTROL_PREFIX: Final = STREAM_PREFIX + SUBSCRIPTIONS.encode()
+# Requests to this path are forwarded: they keep all their fields, and their bodies are streamed.
+PROXY_PATH: Final = b"/v1/proxy"
 _CACHE_ENTRIES_MAX: Final = 65_536
 _CACHED_PATH_BYTES_MAX: Final = 256
 
@@ -94,8 +97,10 @@ class Tree(NamedTuple):
 class Router:
     """Finds routes; where stream paths lead is remembered, since most come again."""
 
-    def __init__(self, tree: Tree) -> None:
+    def __init__(self, tree: Tree, mount: Mount | None = None) -> None:
         self._tree = tree
+        self._mount = mount
+        self._mounted = () if mount is None else mount.prefixes
         self._known: dict[bytes, Place] = {}
 
     def find(self, method: bytes, path: bytes) -> tuple[Route, Place]:
@@ -113,15 +118,26 @@ class Router:
         return route, place
 
     def _resolve(self, path: bytes) -> Place:
+        if self._mount is not None and path.startswith(self._mounted):
+            place = self._mount.place(path, self)
+            if place is not None:
+                return place
+        return self.resolve(path)
+
+    def resolve(self, path: bytes, *, reserved: str = "") -> Place:
+        """Where a path leads that is nobody else's; `reserved` is a bucket that is let through."""
         tree = self._tree
         if path.startswith(STREAM_PREFIX):
             if path.startswith(CONTROL_PREFIX) and path[len(CONTROL_PREFIX) :][:1] in {b"", b"/"}:
                 return self._control(path)
-            return self._remember(path, Place(tree.stream, parse_flat_path(path[11:])))
+            name = parse_flat_path(path[11:], reserved=reserved)
+            if reserved:
+                return Place(tree.stream, name)
+            return self._remember(path, Place(tree.stream, name))
         resource = tree.fixed.get(path)
         if resource is not None:
             return Place(resource)
-        return self._bucketed(path)
+        return self._bucketed(path, reserved)
 
     def _control(self, path: bytes) -> Place:
         found = self._tree.control(path[len(CONTROL_PREFIX) :])
@@ -129,7 +145,7 @@ class Router:
             raise NotFoundError("Nothing lives at this path below /v1/stream/__ds.")
         return Place(found[0], parameter=found[1])
 
-    def _bucketed(self, path: bytes) -> Place:
+    def _bucketed(self, path: bytes, reserved: str) -> Place:
         """`/{bucket}`, `/{bucket}/{stream}` and what is below them."""
         tree = self._tree
         decode_path(path)
@@ -140,7 +156,7 @@ class Router:
         if not slash:
             # Whether the id is a valid one is for the handler: the answer depends on the method.
             return Place(tree.bucket, f"{bucket_id}/")
-        check_bucket_id(bucket_id)
+        check_bucket_id(bucket_id, reserved=reserved)
         first, _, below = rest.partition(b"/")
         stream_id = decode_segment(first)
         if stream_id == "streams":
@@ -151,7 +167,8 @@ class Router:
         check_stream_id(bucket_id, stream_id)
         name = f"{bucket_id}/{stream_id}"
         if not below and not rest.endswith(b"/"):
-            return self._remember(path, Place(tree.stream, name, bucketed=True))
+            place = Place(tree.stream, name, bucketed=True)
+            return place if reserved else self._remember(path, place)
         kind, slash, parameter = below.partition(b"/")
         if kind == b"snapshot" and slash:
             return Place(tree.snapshot, name, decode_segment(parameter), bucketed=True)

@@ -14,6 +14,7 @@ from holdfast.http.node import Node
 
 if TYPE_CHECKING:
     from holdfast.clock import Clock
+    from holdfast.http.mount import OpenMount
     from holdfast.log.files import Files
     from holdfast.settings import Settings
 
@@ -25,9 +26,16 @@ _GC_THRESHOLDS = (50_000, 50, 100_000)
 class Server:
     """Listens at once and answers 503 until its log is recovered."""
 
-    def __init__(self, settings: Settings, clock: Clock, files: Files | None = None) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        clock: Clock,
+        files: Files | None = None,
+        open_mount: OpenMount | None = None,
+    ) -> None:
         self._settings = settings
         self._files = files
+        self._open_mount = open_mount
         self._clock = clock
         self._node: Node | None = None
         self._listener: Listener | None = None
@@ -41,7 +49,7 @@ class Server:
 
     async def start(self) -> None:
         """Open the data directory, bind the address, and start recovery."""
-        self._node = Node(self._settings, self._clock, self._files)
+        self._node = Node(self._settings, self._clock, self._files, self._open_mount)
         self._listener = Listener(self._node.app)
         try:
             await self._listener.open()

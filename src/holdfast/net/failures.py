@@ -10,22 +10,26 @@ import ssl
 from collections.abc import Iterator
 from typing import Final
 
+import h11
 import httpcore
 
 from holdfast.errors import OutboundError
+from holdfast.net.http2 import NotTakenError
 from holdfast.net.targets import Target
 
-# What httpcore raises. Its errors have no root of their own.
+# What httpcore raises, or lets through. Its errors have no root of their own.
 FAILURES: Final = (
+    h11.ProtocolError,
+    httpcore.ConnectionNotAvailable,
     httpcore.NetworkError,
     httpcore.ProtocolError,
     httpcore.ProxyError,
     httpcore.TimeoutException,
     httpcore.UnsupportedProtocol,
 )
-
-
 _UNCONNECTED: Final = (httpcore.ConnectError, httpcore.ConnectTimeout, httpcore.PoolTimeout)
+# TimeoutError is the system's: it knows of time limits, too.
+_LATE: Final = (httpcore.TimeoutException, TimeoutError)
 
 
 def failure_of(error: Exception, target: Target) -> OutboundError:
@@ -36,17 +40,13 @@ def failure_of(error: Exception, target: Target) -> OutboundError:
         f"{target} {_what_happened(error)}.",
         sent=not unsendable and not isinstance(error, _UNCONNECTED),
         passing=not unsendable and not refused,
+        late=isinstance(error, _LATE) or isinstance(error.__cause__, _LATE),
     )
 
 
 def _is_unsendable(error: Exception) -> bool:
-    """Whether the request itself is at fault: it is not sent, now or later.
-
-    Over HTTP/2 the pool says the same of answers that are broken, but then without a cause.
-    """
-    if isinstance(error, httpcore.LocalProtocolError):
-        return error.__cause__ is not None
-    return isinstance(error, ValueError)
+    """Whether the request itself is at fault: it is not sent, now or later."""
+    return isinstance(error, httpcore.LocalProtocolError | h11.LocalProtocolError)
 
 
 def _what_happened(error: Exception) -> str:
@@ -70,11 +70,13 @@ def _what_happened(error: Exception) -> str:
             return "was not called: no connection became free in time"
         case httpcore.TimeoutException():
             return "did not answer in time"
+        case NotTakenError():
+            return "did not take the request"
         case httpcore.ConnectError():
             return "cannot be connected to"
-        case httpcore.RemoteProtocolError():
+        case httpcore.RemoteProtocolError() | h11.RemoteProtocolError():
             return "did not answer in valid HTTP, or broke off"
-        case httpcore.NetworkError():
+        case httpcore.NetworkError() | OSError() | httpcore.ConnectionNotAvailable():
             return "broke the connection off"
         case _:
             return "was not called: the method, a header or the body cannot be sent"

@@ -18,33 +18,29 @@ import asyncio
 import logging
 import re
 import ssl
-from collections.abc import AsyncIterable, AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterable, AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from functools import partial
+from itertools import chain
 from typing import Final
 
 import certifi
 import httpcore
 
-from holdfast import __version__
 from holdfast.errors import OutboundError
+from holdfast.net.connections import Connection, Pool
 from holdfast.net.failures import FAILURES, failure_of
 from holdfast.net.pinned import PinnedBackend, Resolver, system_resolver
 from holdfast.net.pools import Pools
+from holdfast.net.sending import TOKEN, Body, Headers, make_request, sent_url
 from holdfast.net.targets import Policy, Target
 
 CONNECTIONS_MAX: Final = 256
-KEEP_ALIVE_S: Final = 20.0
-CONNECT_TIMEOUT_S: Final = 10.0
 # Calls under way or waiting for a connection; more are refused at once.
 CALLS_MAX: Final = 2048
 RESPONSE_HEADER_BYTES_MAX: Final = 32_768
-# Unless the caller says otherwise; nothing is decoded here, so nothing encoded is asked for.
-_WITH_BODY: Final = frozenset({"POST", "PUT", "PATCH"})
-# HTTP/2 would carry them, and whoever turns it into HTTP/1.1 would see another header.
-_CONTROL_CHARACTERS: Final = re.compile(r"[\x00-\x08\x0a-\x1f\x7f]")
-_DEFAULT_HEADERS: Final = {"User-Agent": f"holdfast/{__version__}", "Accept-Encoding": "identity"}
+# In HTTP/2 a header may hold them, and whoever repeats it would say another one, too.
+_LINE_ENDS: Final = re.compile(rb"[\x00\r\n]")
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +102,7 @@ class Outbound:
         self._tls = tls or tls_context()
         self._backend = PinnedBackend(policy, resolve)
         self._pools = Pools(connections_max, self._pool)
-        self._lone: set[httpcore.AsyncHTTPConnection] = set()
+        self._lone: set[Connection] = set()
         self._calls_max = calls_max
         self._calls = 0
 
@@ -114,7 +110,7 @@ class Outbound:
         self,
         method: str,
         url: str,
-        headers: Mapping[str, str],
+        headers: Headers,
         body: bytes = b"",
         *,
         timeout_s: float,
@@ -133,7 +129,7 @@ class Outbound:
             ):
                 content = await answer.read(bytes_max)
         except TimeoutError:
-            raise OutboundError(f"{target} did not answer within {timeout_s:g} s.") from None
+            raise _too_late(target, timeout_s) from None
         return OutboundResponse(answer.status, joined(answer.headers), content)
 
     @asynccontextmanager
@@ -141,13 +137,18 @@ class Outbound:
         self,
         method: str,
         url: str,
-        headers: Mapping[str, str],
+        headers: Headers,
         body: bytes | AsyncIterable[bytes] = b"",
         *,
         silence_s: float,
+        header_timeout_s: float | None = None,
         alone: bool = False,
     ) -> AsyncIterator[OutboundStream]:
         """Call `url` for an answer in pieces; `silence_s` is the longest wait for each.
+
+        `header_timeout_s` is the time for everything before the first one: waiting for a
+        connection, making it, sending the body, and the answer's head. A body in pieces is sent
+        in chunks unless the headers say how long it is.
 
         Leaving the block early gives up the rest of the answer, and its connection with it.
         `alone` is for answers that last: they have a connection of their own, which the pool, whose
@@ -158,12 +159,12 @@ class Outbound:
             raise OutboundError(
                 f"{self._calls_max} calls to other servers are under way already.", sent=False
             )
+        request = make_request(target, method, url, headers, body, silence_s)
         self._calls += 1
         way = self._alone(target) if alone else self._pools.one()
         try:
-            make = partial(_request, target, method, url, headers, body, silence_s)
             async with way as connections:
-                response = await _send(connections, make, target)
+                response = await _send(connections, request, target, header_timeout_s)
                 try:
                     yield OutboundStream(response, target)
                 finally:
@@ -171,23 +172,13 @@ class Outbound:
         finally:
             self._calls -= 1
 
-    def _pool(self, connections_max: int) -> httpcore.AsyncConnectionPool:
-        return httpcore.AsyncConnectionPool(
-            ssl_context=self._tls,
-            max_connections=connections_max,
-            max_keepalive_connections=connections_max,
-            keepalive_expiry=KEEP_ALIVE_S,
-            http2=True,
-            retries=0,
-            network_backend=self._backend,
-        )
+    def _pool(self, connections_max: int) -> Pool:
+        return Pool(self._tls, self._backend, connections_max)
 
     @asynccontextmanager
-    async def _alone(self, target: Target) -> AsyncIterator[httpcore.AsyncHTTPConnection]:
-        origin = _url(target, "").origin
-        connection = httpcore.AsyncHTTPConnection(
-            origin, ssl_context=self._tls, network_backend=self._backend
-        )
+    async def _alone(self, target: Target) -> AsyncIterator[Connection]:
+        origin = sent_url(target, "").origin
+        connection = Connection(origin, self._tls, self._backend, http2=False)
         self._lone.add(connection)
         try:
             yield connection
@@ -203,72 +194,37 @@ class Outbound:
 
 
 async def _send(
-    way: httpcore.AsyncConnectionPool | httpcore.AsyncHTTPConnection,
-    make: Callable[[], httpcore.Request],
-    target: Target,
+    way: Pool | Connection, request: httpcore.Request, target: Target, limit_s: float | None
 ) -> httpcore.Response:
     """The head of the answer, and what is still to come."""
     try:
-        response = await way.handle_async_request(make())
-    except (*FAILURES, OSError, ValueError) as error:
-        # ValueError: a header that cannot be encoded. OSError: what httpcore lets through.
+        async with asyncio.timeout(limit_s) as limit:
+            response = await way.handle_async_request(request)
+    except (*FAILURES, OSError) as error:
+        # OSError: what httpcore lets through.
+        if limit.expired():
+            raise _too_late(target, limit_s) from None
+        if isinstance(request.stream, Body) and request.stream.failure is error:
+            raise
         raise failure_of(error, target) from None
-    size = sum(len(name) + len(value) for name, value in response.headers)
-    if size > RESPONSE_HEADER_BYTES_MAX:
+    if fault := _fault(response):
         await response.aclose()
-        raise OutboundError(
-            f"The headers of {target}'s answer exceed {RESPONSE_HEADER_BYTES_MAX} bytes.",
-            passing=False,
-        )
+        raise OutboundError(f"The headers of {target}'s answer {fault}.", passing=False)
     return response
 
 
-def _request(
-    target: Target,
-    method: str,
-    url: str,
-    headers: Mapping[str, str],
-    body: bytes | AsyncIterable[bytes],
-    silence_s: float,
-) -> httpcore.Request:
-    connect_s = min(CONNECT_TIMEOUT_S, silence_s)
-    limits = {"connect": connect_s, "pool": silence_s, "read": silence_s, "write": silence_s}
-    return httpcore.Request(
-        method,
-        _url(target, url),
-        headers=_headers(target, method, headers, body),
-        content=body or None,
-        extensions={"timeout": limits},
-    )
+def _too_late(target: Target, limit_s: float | None) -> OutboundError:
+    return OutboundError(f"{target} did not answer within {limit_s:g} s.", late=True)
 
 
-def _url(target: Target, url: str) -> httpcore.URL:
-    """The URL as the pool takes it; `target` is what the policy made of it."""
-    place, question, query = url.partition("?")
-    path = place.partition("://")[2].partition("/")[2]
-    return httpcore.URL(
-        scheme=target.scheme.encode(),
-        host=target.host.encode(),
-        port=target.port,
-        target=f"/{path}{question}{query}".encode("ascii"),
-    )
-
-
-def _headers(
-    target: Target, method: str, headers: Mapping[str, str], body: bytes | AsyncIterable[bytes]
-) -> list[tuple[bytes, bytes]]:
-    """What is sent: the caller's headers, and those that every request needs."""
-    sent = {name.lower(): (name, value) for name, value in headers.items()}
-    for name, value in _DEFAULT_HEADERS.items():
-        sent.setdefault(name.lower(), (name, value))
-    sent.setdefault("host", ("Host", target.authority))
-    if not isinstance(body, bytes):
-        sent.setdefault("transfer-encoding", ("Transfer-Encoding", "chunked"))
-    elif body or method in _WITH_BODY:
-        sent.setdefault("content-length", ("Content-Length", str(len(body))))
-    if any(_CONTROL_CHARACTERS.search(value) for _, value in sent.values()):
-        raise ValueError("A header holds control characters.")
-    return [(name.encode("ascii"), value.encode("ascii")) for name, value in sent.values()]
+def _fault(response: httpcore.Response) -> str:
+    """What is wrong with the headers of an answer."""
+    if sum(map(len, chain.from_iterable(response.headers))) > RESPONSE_HEADER_BYTES_MAX:
+        return f"exceed {RESPONSE_HEADER_BYTES_MAX} bytes"
+    for name, value in response.headers:
+        if not TOKEN.fullmatch(name) or _LINE_ENDS.search(value):
+            return "are not valid HTTP"
+    return ""
 
 
 def _text(value: bytes) -> str:

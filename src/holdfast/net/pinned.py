@@ -16,7 +16,7 @@ import httpcore
 
 from holdfast.errors import OutboundError
 from holdfast.net.addresses import parse_address
-from holdfast.net.sockets import connect
+from holdfast.net.sockets import SocketStream, connect
 from holdfast.net.targets import Policy
 
 # The addresses of a host and port, best first.
@@ -46,7 +46,7 @@ class PinnedBackend(httpcore.AsyncNetworkBackend):
         timeout: float | None = None,  # noqa: ASYNC109 (named by httpcore)
         local_address: str | None = None,
         socket_options: Iterable[_Option] | None = None,
-    ) -> httpcore.AsyncNetworkStream:
+    ) -> SocketStream:
         """Connect to one of the host's addresses, if all of them may be connected to."""
         addresses = await self._addresses(host, port)
         for address in addresses:

@@ -10,13 +10,13 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Final
 
-import httpcore
+from holdfast.net.connections import Pool
 
 POOL_CONNECTIONS: Final = 8
 # Pools without a call that are kept, for the connections they have.
 IDLE_POOLS_MAX: Final = 8
 
-MakePool = Callable[[int], httpcore.AsyncConnectionPool]
+MakePool = Callable[[int], Pool]
 
 
 class _Part:
@@ -24,7 +24,7 @@ class _Part:
 
     __slots__ = ("calls", "pool", "size")
 
-    def __init__(self, pool: httpcore.AsyncConnectionPool, size: int) -> None:
+    def __init__(self, pool: Pool, size: int) -> None:
         self.pool = pool
         self.size = size
         self.calls = 0
@@ -42,7 +42,7 @@ class Pools:
         self._idle = 0
 
     @asynccontextmanager
-    async def one(self) -> AsyncIterator[httpcore.AsyncConnectionPool]:
+    async def one(self) -> AsyncIterator[Pool]:
         """A pool for one call. If none has room, the call waits in it for a connection."""
         part = self._taken()
         try:

@@ -48,7 +48,7 @@ class _Protocol(asyncio.Protocol):
         self.is_full = False
         # Whoever waits, for bytes or for room.
         self.reader: asyncio.Future[None] | None = None
-        self.writer: asyncio.Future[None] | None = None
+        self.writers: set[asyncio.Future[None]] = set()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = transport  # type: ignore[assignment] # of a socket, so both ways
@@ -59,24 +59,28 @@ class _Protocol(asyncio.Protocol):
         if self.unread_bytes > UNREAD_BYTES_MAX and self.is_reading:
             self.is_reading = False
             self.transport.pause_reading()
-        _wake(self.reader)
+        wake(self.reader)
 
     def eof_received(self) -> None:
         self.ended = True
-        _wake(self.reader)
+        wake(self.reader)
 
     def connection_lost(self, exc: Exception | None) -> None:
         self.ended = self.is_lost = True
         self.error = self.error or exc
-        _wake(self.reader)
-        _wake(self.writer)
+        wake(self.reader)
+        self._wake_writers()
 
     def pause_writing(self) -> None:
         self.is_full = True
 
     def resume_writing(self) -> None:
         self.is_full = False
-        _wake(self.writer)
+        self._wake_writers()
+
+    def _wake_writers(self) -> None:
+        for writer in self.writers:
+            wake(writer)
 
     def take(self, bytes_max: int) -> bytes:
         """What came, up to a number of bytes."""
@@ -114,7 +118,7 @@ class SocketStream(httpcore.AsyncNetworkStream):
                 return b""
             protocol.reader = asyncio.get_running_loop().create_future()
             try:
-                await _within(protocol.reader, timeout, httpcore.ReadTimeout)
+                await within(protocol.reader, timeout, httpcore.ReadTimeout)
             finally:
                 protocol.reader = None
         return protocol.take(max_bytes)
@@ -124,24 +128,29 @@ class SocketStream(httpcore.AsyncNetworkStream):
         buffer: bytes,
         timeout: float | None = None,  # noqa: ASYNC109 (named by httpcore)
     ) -> None:
-        """Send, together with what is written before the event loop's next round."""
+        """Send, and wait while there is no room for more."""
         if not buffer:
             return
+        self.post(buffer)
+        protocol = self._protocol
+        while protocol.is_full and not protocol.transport.is_closing():
+            writer = asyncio.get_running_loop().create_future()
+            protocol.writers.add(writer)
+            try:
+                await within(writer, timeout, httpcore.WriteTimeout)
+            finally:
+                protocol.writers.discard(writer)
+        if protocol.error is not None or protocol.transport.is_closing():
+            raise httpcore.WriteError(str(protocol.error or "The connection is closed."))
+
+    def post(self, buffer: bytes) -> None:
+        """Send, together with what is written before the event loop's next round."""
         if not self._unsent:
             asyncio.get_running_loop().call_soon(self._send)
         self._unsent.append(buffer)
         self._unsent_bytes += len(buffer)
         if self._unsent_bytes >= UNSENT_BYTES_MAX:
             self._send()
-        protocol = self._protocol
-        while protocol.is_full and not protocol.transport.is_closing():
-            protocol.writer = asyncio.get_running_loop().create_future()
-            try:
-                await _within(protocol.writer, timeout, httpcore.WriteTimeout)
-            finally:
-                protocol.writer = None
-        if protocol.error is not None or protocol.transport.is_closing():
-            raise httpcore.WriteError(str(protocol.error or "The connection is closed."))
 
     def _send(self) -> None:
         if not self._unsent:
@@ -153,6 +162,10 @@ class SocketStream(httpcore.AsyncNetworkStream):
             self._protocol.transport.write(data)
 
     async def aclose(self) -> None:
+        """The same as `close`, as the pool calls it."""
+        self.close()
+
+    def close(self) -> None:
         """Close at once: what is unsent has nobody to go to."""
         self._unsent.clear()
         if not self._protocol.is_lost:
@@ -196,15 +209,16 @@ class SocketStream(httpcore.AsyncNetworkStream):
         return None
 
 
-def _wake(waiting: asyncio.Future[None] | None) -> None:
+def wake(waiting: asyncio.Future[None] | None) -> None:
+    """Let whoever waits go on."""
     if waiting is not None and not waiting.done():
         waiting.set_result(None)
 
 
-async def _within(
+async def within(
     waiting: asyncio.Future[None], limit_s: float | None, too_late: Callable[[str], Exception]
 ) -> None:
-    """Wait, but not longer than the limit."""
+    """Wait, but not longer than the limit; then raise what `too_late` makes."""
     if limit_s is None:
         await waiting
         return

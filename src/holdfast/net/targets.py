@@ -3,8 +3,7 @@
 Rules:
 
 - `https`, to hosts all of whose addresses are public. Nothing else, unless a pattern names it.
-- A pattern is `SCHEME://HOST[:PORT]`. HOST is a name, `*.` and the end of names, an address, or a
-  range of addresses; PORT is a number or `*`, and the scheme's own if left out.
+- A pattern is `SCHEME://HOST[:PORT]`; `patterns.py` says more.
 - `http` needs a pattern that names the host as the URL spells it: a name, or an address.
 - A pattern with a name admits private and loopback addresses behind that name. Link-local addresses
   (where clouds keep their metadata) need a pattern that names the address or its range.
@@ -19,24 +18,20 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from functools import lru_cache
-from ipaddress import ip_network
 from typing import TYPE_CHECKING, Final, Literal, Protocol
 from urllib.parse import urlsplit
 
 import idna
 
-from holdfast.errors import OutboundRefusedError, SettingsError
-from holdfast.net.addresses import INSIDE, Address, Kind, Network, kind_of, parse_address
+from holdfast.errors import OutboundRefusedError
+from holdfast.net.addresses import INSIDE, Address, Kind, kind_of, parse_address
+from holdfast.net.patterns import NAME, NUMERIC, PORTS, parse_pattern
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
 URL_BYTES_MAX: Final = 4096
-_PORTS: Final = {"http": 80, "https": 443}
-_PATTERN: Final = re.compile(r"(https?)://(\[[0-9A-Fa-f:./]+\]|[^\s:\[\]@?#]+)(?::(\d{1,5}|\*))?")
-_NAME: Final = re.compile(r"(?!-)[a-z0-9_-]{1,63}(?:\.[a-z0-9_-]{1,63})*")
-# What resolvers take for an IPv4 address although it is not spelt as one: 127.1, 0x7f000001, 017.
-_NUMERIC: Final = re.compile(r"(?:.*\.)?(?:[0-9]+|0[xX][0-9A-Fa-f]*)")
+_AUTHORITY: Final = re.compile(r"(?:\[[0-9A-Fa-f:.%]+\]|[^\[\]:]+)(?::\d*)?")
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,32 +49,12 @@ class Target:
     @property
     def authority(self) -> str:
         """What the Host header says: the port only where it is not the scheme's own."""
-        is_usual = self.port == _PORTS[self.scheme]
+        is_usual = self.port == PORTS[self.scheme]
         return self._bracketed if is_usual else f"{self._bracketed}:{self.port}"
 
     @property
     def _bracketed(self) -> str:
         return f"[{self.host}]" if ":" in self.host else self.host
-
-
-@dataclass(frozen=True, slots=True)
-class _Pattern:
-    scheme: str
-    port: int | None
-    name: str = ""
-    network: Network | None = None
-
-    def names_host(self, host: str, port: int) -> bool:
-        """Whether the host is meant by its name."""
-        if not self.name or self.port not in {None, port}:
-            return False
-        if self.name.startswith("*."):
-            return host.endswith(self.name[1:]) and len(host) >= len(self.name)
-        return host == self.name
-
-    def names_address(self, address: Address, port: int) -> bool:
-        """Whether the address is meant, alone or in a range."""
-        return self.network is not None and self.port in {None, port} and address in self.network
 
 
 class Policy(Protocol):
@@ -107,7 +82,7 @@ class TargetPolicy:
     """What may be called: public hosts over `https`, and what the patterns name."""
 
     def __init__(self, patterns: Iterable[str] = ()) -> None:
-        self._patterns = [_parse_pattern(text) for text in patterns]
+        self._patterns = [parse_pattern(text) for text in patterns]
 
     def check_url(self, url: str) -> Target:
         """The URL's target, or OutboundRefusedError. Names are not resolved here."""
@@ -119,7 +94,7 @@ class TargetPolicy:
             raise OutboundRefusedError(
                 f"{target} is not https. Use https, or have the operator name it as allowed."
             )
-        elif _is_localhost(target.host) and not self._is_named(target):
+        elif is_localhost(target.host) and not self._is_named(target):
             raise _not_public(str(target), Kind.LOOPBACK)
         return target
 
@@ -185,16 +160,24 @@ def _parse_place(url: str) -> Target:
         host, port = parsed.hostname, parsed.port
     except ValueError:
         raise OutboundRefusedError("The URL cannot be parsed. Use https://HOST/PATH.") from None
-    if parsed.scheme not in _PORTS or not host:
+    if parsed.scheme not in PORTS or not host:
         raise OutboundRefusedError("The URL must be absolute: https://HOST/PATH.")
     if "@" in parsed.netloc:
         raise OutboundRefusedError("The URL holds a user or password. Leave them out.")
+    if not _AUTHORITY.fullmatch(parsed.netloc):
+        # Around brackets the parser overlooks all sorts of things.
+        raise OutboundRefusedError("The URL's host is no valid name or address.")
     if port is None:
-        port = _PORTS[parsed.scheme]
+        port = PORTS[parsed.scheme]
     if not 0 < port < 65_536:
         raise OutboundRefusedError("The URL's port is none. Use one from 1 to 65535.")
     scheme: Literal["http", "https"] = "https" if parsed.scheme == "https" else "http"
     return Target(scheme, _clean_host(host), port)
+
+
+def path_of(url: str) -> str:
+    """The path as it is sent, without the query; of a URL that `parse_target` took."""
+    return "/" + url.partition("?")[0].partition("://")[2].partition("/")[2]
 
 
 def _clean_host(host: str) -> str:
@@ -202,9 +185,9 @@ def _clean_host(host: str) -> str:
     host = host.lower().removesuffix(".")
     if parse_address(host) is not None and "%" not in host:
         return host
-    if _NUMERIC.fullmatch(host):
+    if NUMERIC.fullmatch(host):
         raise OutboundRefusedError("The URL's address is unusual. Write IPv4 addresses as a.b.c.d.")
-    if len(host) > 253 or not _NAME.fullmatch(host) or not _is_encoded_well(host):
+    if len(host) > 253 or not NAME.fullmatch(host) or not _is_encoded_well(host):
         raise OutboundRefusedError("The URL's host is no valid name or address.")
     return host
 
@@ -220,7 +203,8 @@ def _is_encoded_well(host: str) -> bool:
     return True
 
 
-def _is_localhost(host: str) -> bool:
+def is_localhost(host: str) -> bool:
+    """Whether a name stands for this machine, whatever resolvers say."""
     return host == "localhost" or host.endswith(".localhost")
 
 
@@ -228,29 +212,4 @@ def _not_public(what: str, kind: Kind) -> OutboundRefusedError:
     return OutboundRefusedError(
         f"{what} is or has a {kind.value} address, which this server does not call. "
         "Use a public host, or have the operator name it as allowed."
-    )
-
-
-def _parse_pattern(text: str) -> _Pattern:
-    match = _PATTERN.fullmatch(text)
-    if match is None:
-        raise _bad_pattern(text)
-    scheme, host, port_text = match[1], match[2].lower().strip("[]").removesuffix("."), match[3]
-    port = None if port_text == "*" else int(port_text or _PORTS[scheme])
-    if port is not None and not 0 < port < 65_536:
-        raise _bad_pattern(text)
-    if "/" in host or parse_address(host) is not None:
-        try:
-            return _Pattern(scheme, port, network=ip_network(host))
-        except ValueError as error:
-            raise SettingsError(f"The target pattern {text!r} is wrong: {error}.") from None
-    if _NUMERIC.fullmatch(host) or not _NAME.fullmatch(host.removeprefix("*.")):
-        raise _bad_pattern(text)
-    return _Pattern(scheme, port, name=host)
-
-
-def _bad_pattern(text: str) -> SettingsError:
-    return SettingsError(
-        f"The target pattern {text!r} is none: expected SCHEME://HOST[:PORT], such as "
-        "http://127.0.0.1:*, https://*.internal.example:8443 or https://10.0.0.0/8."
     )

@@ -22,6 +22,7 @@ from holdfast.errors import (
 DEFAULT_BUCKET: Final = "_default"
 SUBSCRIPTIONS: Final = "__ds"
 PROXY_BUCKET: Final = "_proxy"
+PROXY_STREAMS: Final = f"{PROXY_BUCKET}/"
 NAME_BYTES_MAX: Final = 1024
 # On the bucketed surface, the bucket's id and the slash included.
 BUCKETED_NAME_BYTES_MAX: Final = 122
@@ -39,15 +40,18 @@ _RESERVED_IDS: Final = frozenset({"streams"})
 _BUCKET_ID: Final = re.compile(r"[a-z0-9_-]{4,64}")
 
 
-def parse_flat_path(raw: bytes) -> str:
-    """The stream name behind `/v1/stream/`, from the still percent-encoded rest of the path."""
-    return flat_name(decode_path(raw))
+def parse_flat_path(raw: bytes, *, reserved: str = "") -> str:
+    """The stream name behind `/v1/stream/`, from the still percent-encoded rest of the path.
+
+    `reserved` is a reserved bucket whose streams are meant nevertheless.
+    """
+    return flat_name(decode_path(raw), reserved=reserved)
 
 
-def flat_name(text: str) -> str:
+def flat_name(text: str, *, reserved: str = "") -> str:
     """The stream name of a path below `/v1/stream/`, as it is written in headers and bodies."""
     bucket, slash, stream_id = text.partition("/")
-    if bucket in RESERVED_BUCKETS:
+    if bucket in RESERVED_BUCKETS and bucket != reserved:
         raise NotFoundError(f"{bucket!r} is reserved and holds no streams of its own.")
     if not slash:
         bucket, stream_id = DEFAULT_BUCKET, text
@@ -58,7 +62,7 @@ def flat_name(text: str) -> str:
     return f"{bucket}/{stream_id}"
 
 
-def check_bucket_id(bucket_id: str, *, creating: bool = False) -> None:
+def check_bucket_id(bucket_id: str, *, creating: bool = False, reserved: str = "") -> None:
     """Raise unless this can be a bucket on the bucketed surface."""
     if not _BUCKET_ID.fullmatch(bucket_id):
         raise InvalidBucketError(
@@ -67,7 +71,7 @@ def check_bucket_id(bucket_id: str, *, creating: bool = False) -> None:
         )
     if creating and bucket_id in _NOT_TO_BE_CREATED:
         raise InvalidBucketError(f"The bucket id {bucket_id!r} is reserved.")
-    if bucket_id in RESERVED_BUCKETS:
+    if bucket_id in RESERVED_BUCKETS and bucket_id != reserved:
         raise NotFoundError(f"{bucket_id!r} is reserved and holds no streams of its own.")
 
 

@@ -54,6 +54,18 @@ class SseParser:
         self._after_cr = not self._rest and text.endswith(b"\r")
         return self._take(lines)
 
+    def unfinished(self) -> bytes:
+        """What another parser has to be fed first, to go on as this one would."""
+        lines = [b"data: " + each for each in self._data]
+        lines += [b"event: " + self._kind.encode()] if self._kind else []
+        lines += [b"id: " + self._id.encode()] if self._id else []
+        # An empty line ends nothing here, but what looks like a byte order mark then is none.
+        text = b"\n".join([b"", *lines, b""] if lines else [b"\n" if self._begun else b""])
+        if self._after_cr:
+            # An LF that comes next belongs to it.
+            text = text.removesuffix(b"\n") + b"\r"
+        return text + b"".join(self._rest)
+
     def _take(self, lines: list[bytes]) -> list[SseEvent]:
         events = []
         if not self._begun:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 from sortedcontainers import SortedDict
 
+from holdfast.protocol.names import PROXY_STREAMS
 from holdfast.subscriptions.glob import Glob
 from holdfast.subscriptions.model import EXPLICIT, Link, Step, Subscription
 from holdfast.subscriptions.paths import path_of
@@ -60,9 +61,13 @@ class Entry:
         self.warned = False
 
     def concerns(self, name: str) -> bool:
-        """Whether the pattern means this stream; never the subscription's own wake stream."""
+        """Whether the pattern means this stream.
+
+        Never the subscription's own wake stream, nor the proxy's, which are not for everybody.
+        """
         return (
             self.glob is not None
+            and not name.startswith(PROXY_STREAMS)
             and name != self.state.wake_stream
             and self.glob.matches(path_of(name))
         )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
+from holdfast.protocol.names import PROXY_STREAMS
 from holdfast.subscriptions.paths import path_of
 
 if TYPE_CHECKING:
@@ -47,7 +48,7 @@ class Streams:
         """The streams that a pattern matches. Every one with its literal beginning is looked at."""
         for prefix in glob.name_prefixes():
             for name, known in self._starting_with(prefix):
-                if glob.matches(path_of(name)):
+                if not name.startswith(PROXY_STREAMS) and glob.matches(path_of(name)):
                     yield name, known
 
     def _starting_with(self, prefix: str) -> Iterator[tuple[str, Known]]:

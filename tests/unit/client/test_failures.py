@@ -6,10 +6,11 @@ import msgspec
 import pytest
 
 from holdfast import errors
-from holdfast.client.failures import error_of, is_missing
-from holdfast.client.retry import Retry, may_repeat
+from holdfast.client.failures import error_of, error_of_frame, is_missing
+from holdfast.client.retry import Retry, may_repeat, was_refused
 from holdfast.errors import HoldfastError, error_classes
 from holdfast.http.errors import error_body, error_fields
+from holdfast.protocol.frames import ErrorInfo
 from holdfast.testing import FakeClock
 
 # What the constructors take; the defaults are another value than a lost one would be.
@@ -31,6 +32,12 @@ ARGUMENTS = {
     "retry_after_s": 17,
     "sent": True,
     "passing": True,
+    "stream_id": "0f6e7a52-6c3b-5d0e-8f1a-3f1f1d3c2b1a",
+    "renewable": True,
+    # One that did answer is not answered in this form.
+    "upstream_status": None,
+    "content_type": "",
+    "body": b"",
 }
 CLASSES = sorted(error_classes().values(), key=lambda cls: cls.code)
 
@@ -219,3 +226,74 @@ class TestOtherServers:
 )
 def test_whether_a_route_is_missing(status, missing):
     assert is_missing(error_of(status, {}, b"")) is missing
+
+
+class TestUpstreams:
+    """What an upstream said, passed on by the proxy."""
+
+    @pytest.mark.spec("proxy 4.2", "proxy 12.4")
+    @pytest.mark.parametrize(
+        ("body", "said"),
+        [
+            (b"", ""),
+            (b"Slow down.", ": Slow down"),
+            (b'{"error": {"message": "Wrong key.", "code": "not_found"}}', ": Wrong key"),
+            (b'{"type": "error", "error": {"type": "x", "message": "Full"}}', ": Full"),
+            (b'{"detail": 1}', ': {"detail": 1}'),
+        ],
+    )
+    def test_that_refused(self, body, said):
+        headers = {"upstream-status": "429", "content-type": "text/x", "retry-after": "3"}
+        error = error_of(502, headers, body)
+        assert type(error) is errors.UpstreamError
+        assert error.message == f"The upstream answered 429{said}."
+        assert (error.status, error.upstream_status) == (502, 429)
+        assert (error.content_type, error.body) == ("text/x", body)
+        assert error.retry_after_s == 3
+        assert not was_refused(error)
+        assert not may_repeat(error, repeatable=False)
+
+    def test_status_of_one_means_nothing_elsewhere(self):
+        error = error_of(400, {"upstream-status": "429"}, b"")
+        assert type(error) is errors.InvalidRequestError
+
+    @pytest.mark.parametrize(
+        ("code", "cls"),
+        [
+            ("UPSTREAM_ERROR", errors.UpstreamError),
+            ("UPSTREAM_TIMEOUT", errors.UpstreamTimeoutError),
+            ("STORAGE_ERROR", errors.ProxyStorageError),
+        ],
+    )
+    @pytest.mark.spec("proxy 5.2")
+    def test_error_frame(self, code, cls):
+        error = error_of_frame(ErrorInfo(code, "It broke off."))
+        assert type(error) is cls
+        assert (error.code, error.message, str(error)) == (code, *["It broke off."] * 2)
+        assert vars(error).keys() >= vars(made(cls)).keys()
+
+    def test_error_frame_of_another_make(self):
+        error = error_of_frame(ErrorInfo("THEIRS", ""))
+        assert type(error) is errors.UpstreamError
+        assert error.message == "THEIRS: The response failed."
+        assert (error.upstream_status, error.content_type, error.body) == (None, "", b"")
+
+    @pytest.mark.parametrize("cls", CLASSES, ids=lambda cls: cls.__name__)
+    def test_error_frame_with_any_code(self, cls):
+        assert type(error_of_frame(ErrorInfo(cls.code, "x"))) is cls
+
+
+class TestSecrets:
+    SAID = "see http://h/v1/proxy/id?expires=5&signature=c2VjcmV0&x=1 or ?secret=c2VjcmV0"
+    SHOWN = "see http://h/v1/proxy/id?expires=5&signature=…&x=1 or ?secret=…"
+
+    @pytest.mark.parametrize("status", [400, 404, 500, 502])
+    def test_in_urls_are_left_out_of_messages(self, status):
+        for body in (msgspec.json.encode({"message": self.SAID}), self.SAID.encode()):
+            error = error_of(status, {}, body)
+            assert self.SHOWN in error.message
+            assert "c2VjcmV0" not in str(error)
+
+    def test_of_upstreams_as_well(self):
+        assert self.SHOWN in str(error_of(502, {"upstream-status": "500"}, self.SAID.encode()))
+        assert self.SHOWN in str(error_of_frame(ErrorInfo("UPSTREAM_ERROR", self.SAID)))

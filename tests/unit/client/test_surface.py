@@ -13,14 +13,26 @@ from holdfast.client import (
     Bootstrap,
     Bucket,
     Client,
+    FrameReading,
     Producer,
+    Proxy,
+    ProxyResponse,
+    ProxySession,
     Reading,
+    ResponseReading,
     Snapshots,
     Storage,
     Stream,
     SyncClient,
 )
 from holdfast.client.loop_thread import Facade
+from holdfast.client.proxy_sync import (
+    SyncFrameReading,
+    SyncProxy,
+    SyncProxyResponse,
+    SyncProxySession,
+    SyncResponseReading,
+)
 from holdfast.client.sync import (
     SyncBootstrap,
     SyncBucket,
@@ -41,16 +53,29 @@ FACES = [
     (Bootstrap, SyncBootstrap),
     (Bucket, SyncBucket),
     (Storage, SyncStorage),
+    (Proxy, SyncProxy),
+    (ProxyResponse, SyncProxyResponse),
+    (ProxySession, SyncProxySession),
+    (ResponseReading, SyncResponseReading),
+    (FrameReading, SyncFrameReading),
 ]
 # What only the async ones have: how others are made, or called otherwise there.
 ASYNC_ONLY = {
     (Client, "aclose"),
     (Reading, "aclose"),
     (Reading, "message_lists"),
+    (ResponseReading, "aclose"),
+    (FrameReading, "aclose"),
+    (FrameReading, "placed"),
     (Stream, "post"),
     (Stream, "known_content_type"),
 }
-SYNC_ONLY = {(SyncClient, "close"), (SyncReading, "close")}
+SYNC_ONLY = {
+    (SyncClient, "close"),
+    (SyncReading, "close"),
+    (SyncResponseReading, "close"),
+    (SyncFrameReading, "close"),
+}
 # Those that take something that has a face, too.
 OTHER_SIGNATURE = {(Stream, "fork")}
 SERVER = ("http", "engine", "log", "storage", "settings", "cli", "subscriptions", "format")
@@ -84,10 +109,12 @@ class TestNames:
         assert set(holdfast.client.__all__) == {
             "NOW", "NO_RETRY", "START", "Appended", "Auth", "Basic", "Batch", "Bearer",
             "Bootstrap", "Bucket", "BucketInfo", "Change", "ChangePage", "Client", "Created",
-            "Digest", "Message", "PackExtent", "PackInfo", "Producer", "ProducerLimits",
-            "ProducerStamp", "Reading", "Record", "Retry", "ScanEnd", "ScanPartition", "ScanPlan",
-            "ScanRange", "Snapshot", "Snapshots", "Storage", "StoreInfo", "Stream", "StreamHead",
-            "StreamInfo", "SyncClient", "Timeouts",
+            "Digest", "Frame", "FrameReading", "Message", "Outcome", "PackExtent", "PackInfo",
+            "Producer", "ProducerLimits", "ProducerStamp", "Proxy", "ProxyResponse",
+            "ProxySession", "Reading", "Record", "ResponseReading", "Retry", "ScanEnd",
+            "ScanPartition", "ScanPlan", "ScanRange", "Snapshot", "Snapshots", "SseEvent",
+            "StartInfo", "Storage", "StoreInfo", "Stream", "StreamHead", "StreamInfo",
+            "SyncClient", "Timeouts",
         }  # fmt: skip
 
     @pytest.mark.parametrize("name", holdfast.client.__all__)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from holdfast.net.outbound import _headers, _url
+from holdfast.net.sending import sent_headers, sent_url
 from holdfast.net.targets import parse_target
 
 
@@ -20,7 +20,7 @@ from holdfast.net.targets import parse_target
     ],
 )
 def test_the_path_and_query_are_sent_as_they_are(url, sent):
-    assert _url(parse_target(url), url).target.decode() == sent
+    assert sent_url(parse_target(url), url).target.decode() == sent
 
 
 @pytest.mark.parametrize(
@@ -34,7 +34,7 @@ def test_the_path_and_query_are_sent_as_they_are(url, sent):
     ],
 )
 def test_the_host_header_names_the_port_where_it_is_unusual(url, host):
-    assert (b"Host", host.encode()) in _headers(parse_target(url), "GET", {}, b"")
+    assert (b"Host", host.encode()) in sent_headers(parse_target(url), "GET", {}, b"")
 
 
 def test_bodies_are_announced():
@@ -44,7 +44,7 @@ def test_bodies_are_announced():
         yield b""
 
     def framing(method, body):
-        names = {name.lower(): value for name, value in _headers(target, method, {}, body)}
+        names = {name.lower(): value for name, value in sent_headers(target, method, {}, body)}
         return names.get(b"content-length"), names.get(b"transfer-encoding")
 
     assert framing("GET", b"") == (None, None)
@@ -55,6 +55,6 @@ def test_bodies_are_announced():
 
 def test_the_callers_headers_come_before_our_own():
     target = parse_target("http://a.example/")
-    sent = _headers(target, "GET", {"user-agent": "mine", "X-Other": "1"}, b"")
+    sent = sent_headers(target, "GET", {"user-agent": "mine", "X-Other": "1"}, b"")
     assert [value for name, value in sent if name.lower() == b"user-agent"] == [b"mine"]
     assert (b"X-Other", b"1") in sent

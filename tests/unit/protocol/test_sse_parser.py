@@ -214,3 +214,34 @@ class TestLimit:
         parser.feed(b"data: a\n\ndata: " + b"x" * 80)
         with pytest.raises(BadAnswerError, match="longer than 100 bytes"):
             parser.feed(b"x" * 20)
+
+
+class TestUnfinished:
+    """Another parser goes on as the first one would have, wherever that is given up."""
+
+    @pytest.mark.parametrize("end", ENDS.values(), ids=ENDS)
+    @pytest.mark.parametrize("mark", [b"", b"\xef\xbb\xbf"], ids=["plain", "byte order mark"])
+    def test_at_every_byte(self, end, mark):
+        for first, rest in two_pieces(mark + end.join(LINES)):
+            parser = SseParser()
+            events = parser.feed(first)
+            again = SseParser()
+            assert again.feed(parser.unfinished()) == []
+            assert events + again.feed(rest) == EVENTS, first
+            assert again.unfinished() == parsed_to_the_end(first, rest), first
+
+    def test_what_looks_like_a_byte_order_mark_is_none(self):
+        parser = SseParser()
+        parser.feed(b": begun\n")
+        again = SseParser()
+        assert again.feed(parser.unfinished() + b"\xef\xbb\xbfdata: x\n\n") == []
+
+    def test_of_nothing_is_nothing(self):
+        assert SseParser().unfinished() == b""
+
+
+def parsed_to_the_end(*pieces):
+    parser = SseParser()
+    for piece in pieces:
+        parser.feed(piece)
+    return parser.unfinished()

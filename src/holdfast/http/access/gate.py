@@ -88,6 +88,18 @@ class Gate:
             self._take(self._bucket_limit, bucket, "for one bucket")
         return identity
 
+    @property
+    def knows_tokens(self) -> bool:
+        """Whether there is access control at all."""
+        return self._authentication is not None
+
+    def identify(self, request: Request) -> Identity:
+        """Who a request is from that was let in without having to say so; raises if nobody."""
+        assert self._authentication is not None, "asked only where there are tokens"
+        return self._authentication.identify(
+            request.fields.get(b"authorization"), self._clock.now_ms() / 1000
+        )
+
     def _identify(self, request: Request) -> Identity:
         """A token that was not seen lately; who shows bad ones too often has to wait."""
         assert self._authentication is not None

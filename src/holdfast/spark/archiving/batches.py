@@ -64,11 +64,26 @@ class Feed:
                 f"({error.message}): was its data removed? Archive to another place."
             ) from None
 
-    def plan(self, after: str, until: str, slice_bytes: int, *, missing_ok: bool) -> Plan:
+    def plan(
+        self,
+        after: str,
+        until: str,
+        slice_bytes: int,
+        *,
+        missing_ok: bool,
+        whole_streams: bool = False,
+    ) -> Plan:
         """The slices of a batch; `missing_ok` if messages that are gone were never promised."""
         source = replace(self.source, fail_on_data_loss=False) if missing_ok else self.source
         try:
-            return plan_between(self.server, source, after, until, slice_bytes=slice_bytes)
+            return plan_between(
+                self.server,
+                source,
+                after,
+                until,
+                slice_bytes=slice_bytes,
+                whole_streams=whole_streams,
+            )
         except DataLossError as error:
             raise explained_loss(error) from None
 

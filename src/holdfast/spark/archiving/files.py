@@ -20,7 +20,7 @@ import pyarrow.parquet as pq
 from holdfast.clock import SystemClock
 from holdfast.failpoints import failpoint
 from holdfast.spark.archiving.layout import Layout, Rows
-from holdfast.spark.archiving.names import DATE, MESSAGE_COLUMNS
+from holdfast.spark.archiving.names import DATE
 from holdfast.spark.archiving.places import Place
 from holdfast.spark.archiving.state import DataFile
 from holdfast.spark.reading.chunks import Chunk, pieces
@@ -157,6 +157,7 @@ class _File:
     def __init__(self, output: Output, path: str, day: str) -> None:
         self._path = path
         self._day = day
+        self._time_column = output.layout.time_column
         self._stack = ExitStack()
         self._file = self._stack.enter_context(output.place.writing(path))
         self._metadata: list[Any] = []
@@ -190,7 +191,7 @@ class _File:
         size = self._file.tell()
         self._stack.close()
         (metadata,) = self._metadata
-        first, last = _span(metadata, "timestamp")
+        first, last = _span(metadata, self._time_column)
         first_stream, last_stream = _span(metadata, "stream_id")
         return DataFile(
             self._path,
@@ -215,10 +216,9 @@ class _AbandonedError(Exception):
 
 def _span(metadata: Any, name: str) -> tuple[Any, Any]:
     """The least and the greatest value of one of the columns that every table has."""
-    at = MESSAGE_COLUMNS.index(name)
-    found = [
-        metadata.row_group(group).column(at).statistics for group in range(metadata.num_row_groups)
-    ]
+    groups = [metadata.row_group(at) for at in range(metadata.num_row_groups)]
+    paths = [groups[0].column(at).path_in_schema for at in range(groups[0].num_columns)]
+    found = [each.column(paths.index(name)).statistics for each in groups]
     return min(each.min for each in found), max(each.max for each in found)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 import numpy as np
 import pyarrow as pa
@@ -28,6 +28,10 @@ class Layout:
     `text` puts them into `value`, and `columns` gives their fields columns. `payload` is null for
     what is elsewhere.
     """
+
+    # Whose UTC day a row belongs to, and columns that nobody looks for by their order.
+    time_column: ClassVar[str] = "timestamp"
+    large_columns: ClassVar[tuple[str, ...]] = LARGE
 
     json: str = "binary"
     # The kinds of fields, if they have columns.
@@ -54,13 +58,13 @@ class Layout:
         of_fields = self.schema.names[len(MESSAGE_COLUMNS) :]
         return [
             *("bucket", "stream_id", "content_type"),
-            *(name for name in of_fields if name not in LARGE),
+            *(name for name in of_fields if name not in self.large_columns),
         ]
 
     @property
     def statistics_columns(self) -> list[str]:
         """Columns whose least and greatest values are kept."""
-        return [name for name in self.schema.names if name not in LARGE]
+        return [name for name in self.schema.names if name not in self.large_columns]
 
 
 class Rows:

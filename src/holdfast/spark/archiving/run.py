@@ -23,6 +23,7 @@ from holdfast.spark.archiving.schema import (
     new_columns,
 )
 from holdfast.spark.archiving.state import Identity, State
+from holdfast.spark.archiving.tables.opening import table_at
 from holdfast.spark.archiving.tables.table import Table, claim, new_batch
 from holdfast.spark.connection import Waiting
 from holdfast.spark.jobs.archive import Archive, Archived
@@ -50,31 +51,11 @@ def archive(executors: Executors, job: Archive, progress: Progress) -> Archived:
             feed.latest(),
         )
         begun_at = claim(place, wanted).begun_at
-        table = open_table(job, place)
+        table = table_at(place, job, job.bucket, by_date=job.partition_by == "date")
         state = table.open(alone=alone)
         run = _Run(executors, job, progress, feed, place, table, state, begun_at)
         run.settle(given)
         return run.all_of_it()
-
-
-def open_table(job: Archive, place: Place) -> Table:
-    """The table that a job is about."""
-    by_date = job.partition_by == "date"
-    match job.format:
-        case "delta":
-            from holdfast.spark.archiving.tables.delta import Delta  # noqa: PLC0415
-
-            return Delta(place, by_date, job.compression)
-        case "iceberg":
-            from holdfast.spark.archiving.tables.iceberg import Iceberg  # noqa: PLC0415
-
-            return Iceberg(
-                place, by_date, job.bucket, job.catalog, job.catalog_options, job.catalog_table
-            )
-        case _:
-            from holdfast.spark.archiving.tables.parquet import ParquetTable  # noqa: PLC0415
-
-            return ParquetTable(place)
 
 
 def _source(job: Archive) -> Source:

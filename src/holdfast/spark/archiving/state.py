@@ -26,9 +26,15 @@ class Identity(msgspec.Struct, frozen=True):
     partition_by: str
     # Where the bucket ended when the table was begun: what was gone by then is not missed.
     begun_at: str = ""
+    # What its rows are.
+    holds: str = "messages"
 
     def check(self, wanted: Identity, place: str) -> None:
         """Raise unless a job that wants this may go on with the table."""
+        if self.holds != wanted.holds:
+            raise SettingsError(
+                f"'to': the table at {place} holds {self.holds}, not {wanted.holds}."
+            )
         if self.format != wanted.format:
             raise SettingsError(
                 f"'format': the table at {place} is one of {self.format}, not {wanted.format}."

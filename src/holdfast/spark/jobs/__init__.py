@@ -31,6 +31,7 @@ JOBS: Final = {
     "load": "Append a table's rows to streams.",
     "audit": "Verify every pack against the catalog.",
     "replay": "Copy streams from server to server.",
+    "transcripts": "Make a table of the proxy's responses.",
     "report": "Make a page of plots from archived tables.",
 }
 

@@ -1,9 +1,9 @@
-"""The job `report`: one HTML page with plots, from the tables that `archive` wrote."""
+"""The job `report`: one HTML page with plots, from tables of `archive` and `transcripts`."""
 
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -23,10 +23,11 @@ _TOP_MAX: Final = 1000
 
 @dataclass(frozen=True, kw_only=True)
 class Report:
-    """Make one HTML page with plots from tables that `archive` wrote."""
+    """Make one HTML page with plots from tables that `archive` and `transcripts` wrote."""
 
     tables: list[str] = option(
-        "Table to read: a directory of Parquet, Delta or Iceberg. Can be given several times.",
+        "Table to read: a directory of Parquet, Delta or Iceberg, or where transcripts are. "
+        "Can be given several times.",
         path=True,
         flag="table",
     )
@@ -56,6 +57,8 @@ class Reported:
     bytes: int
     streams: int
     buckets: int
+    # Of upstreams, in tables of `transcripts`.
+    responses: int = 0
 
 
 def run(
@@ -64,29 +67,61 @@ def run(
     """Count what is in the tables, and write the page."""
     from holdfast.spark.jobs.report_figures import figures_of  # noqa: PLC0415 (only where jobs run)
     from holdfast.spark.jobs.report_page import page  # noqa: PLC0415
+    from holdfast.spark.jobs.report_responses import (  # noqa: PLC0415
+        response_figures,
+        response_sections,
+        response_tiles,
+    )
     from holdfast.spark.jobs.report_sections import (  # noqa: PLC0415
         moment_text,
         sections_of,
         tiles_of,
     )
-    from holdfast.spark.jobs.report_tables import open_tables  # noqa: PLC0415
+    from holdfast.spark.jobs.report_tables import open_all  # noqa: PLC0415
 
     adding = [_function(name) for name in job.sections]
     with watching(spark, progress, "counting messages"):
-        figures = figures_of(open_tables(spark, job.tables), job.top)
+        opened = open_all(spark, job.tables)
+        of_messages = [figures_of(x, job.top) for x in [opened.messages] if x is not None]
+        of_responses = [response_figures(x, job.top) for x in [opened.responses] if x is not None]
         more = [add(spark, job.tables) for add in adding]
-    total = figures.totals
-    period = f"{moment_text(total.first_s)} to {moment_text(total.last_s)} UTC"
+    totals = [each.totals for each in of_messages]
+    spans = [(each.first_s, each.last_s) for each in totals]
+    spans += [(each.first_s, each.last_s) for each in of_responses]
     now_s = (clock or SystemClock()).now_ms() // 1000
     text = page(
         job.title,
-        period if total.first_s is not None else "No message has a time.",
-        tiles_of(figures),
-        [*sections_of(figures), *more],
+        _period(spans, moment_text),
+        [
+            *(tile for each in of_messages for tile in tiles_of(each)),
+            *(tile for each in of_responses for tile in response_tiles(each)),
+        ],
+        [
+            *(section for each in of_messages for section in sections_of(each)),
+            *(section for each in of_responses for section in response_sections(each)),
+            *more,
+        ],
         f"Made {moment_text(now_s)} UTC by holdfast from {', '.join(job.tables)}.",
     )
     _write(Path(job.to), text)
-    return Reported(job.to, total.messages, total.bytes, total.streams, total.buckets)
+    return Reported(
+        job.to,
+        sum(each.messages for each in totals),
+        sum(each.bytes for each in totals),
+        sum(each.streams for each in totals),
+        sum(each.buckets for each in totals),
+        sum(each.responses for each in of_responses),
+    )
+
+
+def _period(
+    spans: Sequence[tuple[int | None, int | None]], written: Callable[[int | None], str]
+) -> str:
+    firsts = [first for first, _ in spans if first is not None]
+    lasts = [last for _, last in spans if last is not None]
+    if not firsts or not lasts:
+        return "No message has a time."
+    return f"{written(min(firsts))} to {written(max(lasts))} UTC"
 
 
 def _function(name: str) -> Callable[..., Any]:

@@ -11,14 +11,14 @@ from pyspark.sql import functions as F  # noqa: N812 (as everybody calls it)
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-__all__ = ["Figures", "Ranked", "Totals", "figures_of"]
+__all__ = ["REST", "Figures", "Ranked", "Totals", "figures_of", "fitting", "floored"]
 
-_DAY_S: Final = 86_400
+DAY_S: Final = 86_400
 # Widths of what is drawn as one point or bar.
-_RATE_STEPS_S: Final = (60, 300, 900, 3600, 10_800, 21_600, _DAY_S, 7 * _DAY_S, 28 * _DAY_S)
-_VOLUME_STEPS_S: Final = (_DAY_S, 7 * _DAY_S, 28 * _DAY_S)
+_RATE_STEPS_S: Final = (60, 300, 900, 3600, 10_800, 21_600, DAY_S, 7 * DAY_S, 28 * DAY_S)
+BAR_STEPS_S: Final = (DAY_S, 7 * DAY_S, 28 * DAY_S)
 _POINTS_MAX: Final = 400
-_BARS_MAX: Final = 100
+BARS_MAX: Final = 100
 _BUCKETS_SHOWN: Final = 7
 _BUCKETS_LISTED: Final = 20
 REST: Final = "all others"
@@ -76,16 +76,16 @@ class Figures:
 def figures_of(messages: DataFrame, top: int) -> Figures:
     """Count; `messages` is what `open_tables` gives."""
     step_s, totals_before = _span(messages)
-    rate_step_s = _fitting(step_s, _RATE_STEPS_S, _POINTS_MAX)
-    volume_step_s = _fitting(step_s, _VOLUME_STEPS_S, _BARS_MAX)
+    rate_step_s = fitting(step_s, _RATE_STEPS_S, _POINTS_MAX)
+    volume_step_s = fitting(step_s, BAR_STEPS_S, BARS_MAX)
     seconds = F.unix_seconds("at")
     # Everything else is counted from this, which is small.
     pieces = (
         messages.groupBy(
             "bucket",
             "stream_id",
-            _floored(seconds, rate_step_s).alias("rate_s"),
-            _floored(seconds, volume_step_s).alias("volume_s"),
+            floored(seconds, rate_step_s).alias("rate_s"),
+            floored(seconds, volume_step_s).alias("volume_s"),
         )
         .agg(
             F.count(F.lit(1)).alias("messages"),
@@ -187,9 +187,11 @@ def _volumes(dated: DataFrame, shown: list[str]) -> dict[tuple[str, int], int]:
     return {(row.bucket, row.volume_s): row.n for row in rows}
 
 
-def _floored(seconds: Any, step_s: int) -> Any:
+def floored(seconds: Any, step_s: int) -> Any:
+    """The start of the step in which a moment is, as a column."""
     return seconds - F.pmod(seconds, F.lit(step_s))
 
 
-def _fitting(span_s: int, steps_s: Sequence[int], count_max: int) -> int:
+def fitting(span_s: int, steps_s: Sequence[int], count_max: int) -> int:
+    """The smallest of some steps of which not too many make up a span."""
     return next((each for each in steps_s if span_s / each <= count_max), steps_s[-1])

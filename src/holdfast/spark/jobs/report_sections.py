@@ -11,7 +11,15 @@ from holdfast.spark.jobs.report_figures import REST, Figures, Ranked
 from holdfast.spark.jobs.report_page import Section, Tile, legend, table
 from holdfast.spark.jobs.scales import bytes_text, count_text, size_ticks, whole_text
 
-__all__ = ["moment_text", "sections_of", "tiles_of"]
+__all__ = [
+    "bar_name",
+    "count_tile",
+    "days_text",
+    "every_start",
+    "moment_text",
+    "sections_of",
+    "tiles_of",
+]
 
 _DAY_S: Final = 86_400
 _HOUR_S: Final = 3600
@@ -23,10 +31,10 @@ def tiles_of(figures: Figures) -> list[Tile]:
     total = figures.totals
     mean = bytes_text(total.bytes / total.messages) if total.messages else "-"
     tiles = [
-        _count("Messages", total.messages),
+        count_tile("Messages", total.messages),
         Tile("Volume", bytes_text(total.bytes), f"{mean} a message"),
-        _count("Streams", total.streams),
-        _count("Buckets", total.buckets),
+        count_tile("Streams", total.streams),
+        count_tile("Buckets", total.buckets),
     ]
     if total.first_s is not None and total.last_s is not None:
         days = total.last_s // _DAY_S - total.first_s // _DAY_S + 1
@@ -55,14 +63,15 @@ def moment_text(at_s: int | None) -> str:
     return "-" if at_s is None else f"{_utc(at_s):%Y-%m-%d %H:%M}"
 
 
-def _count(name: str, count: int) -> Tile:
+def count_tile(name: str, count: int) -> Tile:
+    """A number, short, and with all its digits below if there are more."""
     short, whole = count_text(count), f"{count:,}"
     return Tile(name, short, whole if whole != short else "")
 
 
 def _volume(figures: Figures) -> Section:
     step_s = figures.volume_step_s
-    starts_s = _starts([start for _, start in figures.volumes], step_s)
+    starts_s = every_start([start for _, start in figures.volumes], step_s)
     names = figures.volume_buckets
     series = [
         Series(
@@ -72,14 +81,13 @@ def _volume(figures: Figures) -> Section:
         )
         for at, name in enumerate(names)
     ]
-    weeks = step_s // (7 * _DAY_S)
-    each = {0: "day", 1: "week"}.get(weeks, f"{weeks} weeks")
+    each = bar_name(step_s)
     chart = stacked_bars(
         starts_s,
         step_s,
         series,
         Axis(f"Bytes per {each}", bytes_text, size_ticks),
-        lambda start: _days(start, step_s),
+        lambda start: days_text(start, step_s),
     )
     colours = legend([(one.name, one.colour) for one in series])
     return Section(
@@ -93,7 +101,7 @@ def _volume(figures: Figures) -> Section:
 def _rates(figures: Figures) -> Section:
     step_s = figures.rate_step_s
     unit_s, unit = (_HOUR_S, "hour") if step_s >= _HOUR_S else (60, "minute")
-    starts_s = _starts(list(figures.rates), step_s)
+    starts_s = every_start(list(figures.rates), step_s)
     values = [figures.rates.get(start, 0) * unit_s / step_s for start in starts_s]
     chart = line(
         starts_s,
@@ -169,12 +177,19 @@ def _undated(figures: Figures) -> str:
     return f"{count:,} messages have no time (the server does not tell it) and are left out."
 
 
-def _starts(found: Sequence[int], step_s: int) -> list[int]:
+def bar_name(step_s: int) -> str:
+    """What one bar stands for."""
+    weeks = step_s // (7 * _DAY_S)
+    return {0: "day", 1: "week"}.get(weeks, f"{weeks} weeks")
+
+
+def every_start(found: Sequence[int], step_s: int) -> list[int]:
     """Every moment between the first and the last, whether something was there or not."""
     return list(range(min(found), max(found) + 1, step_s))
 
 
-def _days(start_s: int, step_s: int) -> str:
+def days_text(start_s: int, step_s: int) -> str:
+    """What a bar of one or more days is called."""
     if step_s == _DAY_S:
         return f"{_utc(start_s):%a %Y-%m-%d}"
     return f"{_utc(start_s):%Y-%m-%d} to {_utc(start_s + step_s - 1):%Y-%m-%d}"
@@ -182,7 +197,7 @@ def _days(start_s: int, step_s: int) -> str:
 
 def _span(start_s: int, step_s: int) -> str:
     if step_s >= _DAY_S:
-        return _days(start_s, step_s)
+        return days_text(start_s, step_s)
     return f"{_utc(start_s):%Y-%m-%d %H:%M} to {_utc(start_s + step_s):%H:%M}"
 
 

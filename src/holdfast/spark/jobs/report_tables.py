@@ -1,4 +1,4 @@
-"""The archived tables as one DataFrame: bucket, stream_id, bytes, at.
+"""Tables as DataFrames: messages of `archive`, and responses of `transcripts`.
 
 A table is what lies at a path: Delta if there is `_delta_log`, Iceberg if there is `metadata`, else
 Parquet. Of Delta and Iceberg the driver lists the live files, and Spark reads those as Parquet: it
@@ -8,6 +8,7 @@ has no reader for either by itself.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import reduce
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -17,19 +18,58 @@ from holdfast.errors import SettingsError
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-__all__ = ["live_files", "open_tables"]
+__all__ = ["Opened", "live_files", "open_all", "open_tables"]
 
 _COLUMNS: Final = ("bucket", "stream_id", "offset", "next_offset", "timestamp")
+# Below the place of `transcripts`; and what tells its table from others.
+_RESPONSES: Final = "responses"
+_OF_RESPONSES: Final = ("response_id", "outcome", "started_at")
+
+
+@dataclass(frozen=True)
+class Opened:
+    """What is in the tables; None for a kind of which there is no table."""
+
+    # bucket, stream_id, bytes, at
+    messages: DataFrame | None
+    # stream_id, started_at, seconds, outcome, model, prompt_tokens, completion_tokens
+    responses: DataFrame | None
+
+
+def open_all(spark: SparkSession, paths: Sequence[str]) -> Opened:
+    """All that the tables hold; one that holds nothing yet adds nothing."""
+    messages: list[DataFrame] = []
+    responses: list[DataFrame] = []
+    for path in paths:
+        frame = _frame(spark, _table_in(path))
+        if frame is None:
+            continue
+        if set(_OF_RESPONSES) <= set(frame.columns):
+            responses.append(_responses(frame))
+        else:
+            messages.append(_messages(frame, path))
+    if not messages and not responses:
+        none = "bucket string, stream_id string, bytes bigint, at timestamp"
+        messages.append(spark.createDataFrame([], none))
+    return Opened(_together(messages), _together(responses))
 
 
 def open_tables(spark: SparkSession, paths: Sequence[str]) -> DataFrame:
-    """All messages of the tables; a table that holds nothing yet adds nothing."""
-    frames = [frame for path in paths if (frame := _open(spark, path)) is not None]
-    if not frames:
-        return spark.createDataFrame(
-            [], "bucket string, stream_id string, bytes bigint, at timestamp"
-        )
-    return reduce(lambda one, other: one.unionAll(other), frames)
+    """All messages of archived tables."""
+    found = open_all(spark, paths).messages
+    assert found is not None
+    return found
+
+
+def _together(frames: Sequence[DataFrame]) -> DataFrame | None:
+    return reduce(lambda one, other: one.unionAll(other), frames) if frames else None
+
+
+def _table_in(path: str) -> str:
+    """The table at a path, or the one of responses below it."""
+    if "://" in path or not (Path(path) / _RESPONSES / "_holdfast").is_dir():
+        return path
+    return str(Path(path) / _RESPONSES)
 
 
 def live_files(path: str) -> list[str] | None:
@@ -49,21 +89,30 @@ def live_files(path: str) -> list[str] | None:
     return None
 
 
-def _open(spark: SparkSession, path: str) -> DataFrame | None:
+def _frame(spark: SparkSession, path: str) -> DataFrame | None:
     files = live_files(path)
     if files is None:
-        if _is_empty(path):
-            return None
-        frame = spark.read.parquet(path)
-    elif not files:
-        return None
-    else:
-        frame = spark.read.option("basePath", path).parquet(*files)
+        return None if _is_empty(path) else spark.read.parquet(path)
+    return spark.read.option("basePath", path).parquet(*files) if files else None
+
+
+def _responses(frame: DataFrame) -> DataFrame:
+    return frame.selectExpr(
+        "stream_id",
+        "started_at",
+        "(unix_micros(ended_at) - unix_micros(started_at)) / 1e6D as seconds",
+        "outcome",
+        "model",
+        "prompt_tokens",
+        "completion_tokens",
+    )
+
+
+def _messages(frame: DataFrame, path: str) -> DataFrame:
     missing = [each for each in _COLUMNS if each not in frame.columns]
     if missing:
-        raise SettingsError(
-            f"{path} is no table of `archive`: it has no {', '.join(map(repr, missing))}."
-        )
+        said = ", ".join(map(repr, missing))
+        raise SettingsError(f"{path} is no table of `archive` or `transcripts`: it has no {said}.")
     return frame.selectExpr(
         "cast(bucket as string) as bucket",
         "cast(stream_id as string) as stream_id",

@@ -6,7 +6,15 @@ import math
 from datetime import UTC, datetime
 from typing import Final
 
-__all__ = ["bytes_text", "count_text", "nice_ticks", "size_ticks", "time_ticks", "whole_text"]
+__all__ = [
+    "bytes_text",
+    "count_text",
+    "nice_ticks",
+    "seconds_text",
+    "size_ticks",
+    "time_ticks",
+    "whole_text",
+]
 
 _SIZE_UNITS: Final = ("B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB")
 _COUNT_UNITS: Final = ("", "k", "M", "G", "T")
@@ -77,6 +85,14 @@ def bytes_text(value: float) -> str:
 def count_text(value: float) -> str:
     """A number, short: 12 k, 3.5 M."""
     return _scaled(value, 1000, _COUNT_UNITS, " ")
+
+
+def seconds_text(value: float) -> str:
+    """A time that something took, short."""
+    for least, unit_s, unit in ((7200, _HOUR_S, "h"), (120, _MINUTE_S, "min"), (1, 1, "s")):
+        if value >= least:
+            return _scaled(value / unit_s, 1000, (unit,), " ")
+    return f"{value * 1000:.{0 if value >= 0.01 or not value else 1}f} ms"
 
 
 def whole_text(value: float) -> str:

@@ -79,7 +79,7 @@ class Delta:
                 raise busy(self.place.name)
             failpoint("archive.ready")
             table.create_write_transaction(
-                [self._action(each) for each in files],
+                [self._action(each, layout) for each in files],
                 "append",
                 self._schema(layout),
                 [DATE] if self.by_date else None,
@@ -161,14 +161,14 @@ class Delta:
     def _schema(self, layout: Layout) -> Schema:
         return Schema.from_arrow(layout.schema_with_date() if self.by_date else layout.schema)
 
-    def _action(self, file: DataFile) -> AddAction:
+    def _action(self, file: DataFile, layout: Layout) -> AddAction:
         return AddAction(
             file.path,
             file.size_bytes,
             {DATE: file.date} if file.date else {},
             SystemClock().now_ms(),
             data_change=True,
-            stats=json.dumps(_stats(file)),
+            stats=json.dumps(_stats(file, layout.time_column)),
         )
 
     @cached_property
@@ -193,9 +193,9 @@ class Delta:
         return StoreError(f"The Delta table at {self.place.name} fails: {said}")
 
 
-def _stats(file: DataFile) -> dict[str, Any]:
-    first: dict[str, str] = {"timestamp": _time(file.first_timestamp_ms)}
-    last: dict[str, str] = {"timestamp": _time(file.last_timestamp_ms)}
+def _stats(file: DataFile, time_column: str) -> dict[str, Any]:
+    first: dict[str, str] = {time_column: _time(file.first_timestamp_ms)}
+    last: dict[str, str] = {time_column: _time(file.last_timestamp_ms)}
     if max(len(file.first_stream_id), len(file.last_stream_id)) <= _STATS_TEXT_MAX:
         first["stream_id"], last["stream_id"] = file.first_stream_id, file.last_stream_id
     return {"numRecords": file.rows, "minValues": first, "maxValues": last}

@@ -29,7 +29,7 @@ from pyiceberg.transforms import DayTransform
 
 from holdfast.errors import HoldfastError, SettingsError, StoreError
 from holdfast.failpoints import failpoint
-from holdfast.spark.archiving.layout import LARGE, Layout
+from holdfast.spark.archiving.layout import Layout
 from holdfast.spark.archiving.names import CONTROL, DATE
 from holdfast.spark.archiving.places import Place, busy
 from holdfast.spark.archiving.state import BEGINNING, Batch, DataFile, State
@@ -172,13 +172,15 @@ class Iceberg:
         catalog = self._catalog
         with suppress(NamespaceAlreadyExistsError):
             catalog.create_namespace(self._identifier[:-1])
-        properties = {f"write.metadata.metrics.column.{name}": "none" for name in LARGE}
+        properties = {
+            f"write.metadata.metrics.column.{name}": "none" for name in layout.large_columns
+        }
         transaction = catalog.create_table_transaction(
             self._identifier, layout.schema, location=self.place.url, properties=properties
         )
         if self.by_date:
             with transaction.update_spec() as spec:
-                spec.add_field("timestamp", DayTransform(), DATE)
+                spec.add_field(layout.time_column, DayTransform(), DATE)
         return transaction
 
     def _table(self) -> Any:

@@ -1,0 +1,1 @@
+"""What the proxy adds to an upstream, and how many of them one server carries."""

@@ -1,0 +1,147 @@
+"""What is sent to another server: a request's target, headers and body."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import AsyncIterable, AsyncIterator, Mapping
+from typing import Final
+
+import httpcore
+
+from holdfast import __version__
+from holdfast.errors import OutboundError
+from holdfast.net.targets import Target, path_of
+
+CONNECT_TIMEOUT_S: Final = 10.0
+TOKEN: Final = re.compile(rb"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
+_WITH_BODY: Final = frozenset({"POST", "PUT", "PATCH"})
+# HTTP/2 would carry them, and whoever turns it into HTTP/1.1 would see another header.
+_CONTROL_CHARACTERS: Final = re.compile(rb"[\x00-\x08\x0a-\x1f\x7f]")
+# Unless the caller says otherwise; nothing is decoded here, so nothing encoded is asked for.
+_DEFAULT_HEADERS: Final = {"User-Agent": f"holdfast/{__version__}", "Accept-Encoding": "identity"}
+
+Headers = Mapping[str, str | bytes]
+
+
+class Body:
+    """A body in pieces: sent once, and as long as was announced."""
+
+    def __init__(self, pieces: AsyncIterable[bytes], length: int | None, target: Target) -> None:
+        self._pieces = pieces
+        self._length = length
+        self._target = target
+        self._taken = False
+        # What the caller's own pieces failed with; it is the caller who knows what that means.
+        self.failure: BaseException | None = None
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        if self._taken:
+            raise OutboundError(f"{self._target} took the body, but not the call.")
+        self._taken = True
+        size = 0
+        async for piece in self._checked():
+            size += len(piece)
+            if self._length is not None and size > self._length:
+                raise self._wrong_length()
+            yield piece
+        if self._length is not None and size < self._length:
+            raise self._wrong_length()
+
+    async def _checked(self) -> AsyncIterator[bytes]:
+        try:
+            async for piece in self._pieces:
+                yield piece
+        except BaseException as error:
+            self.failure = error
+            raise
+
+    def _wrong_length(self) -> OutboundError:
+        return OutboundError(
+            f"{self._target} was not sent the whole body: it is not as long as its Content-Length.",
+            passing=False,
+        )
+
+
+def make_request(
+    target: Target,
+    method: str,
+    url: str,
+    headers: Headers,
+    body: bytes | AsyncIterable[bytes],
+    silence_s: float,
+) -> httpcore.Request:
+    """The request, or OutboundError if it cannot be sent."""
+    connect_s = min(CONNECT_TIMEOUT_S, silence_s)
+    limits = {"connect": connect_s, "pool": silence_s, "read": silence_s, "write": silence_s}
+    try:
+        sent = sent_headers(target, method, headers, body)
+        content = body if isinstance(body, bytes) else Body(body, _length(sent), target)
+        return httpcore.Request(
+            method,
+            sent_url(target, url),
+            headers=sent,
+            content=content or None,
+            extensions={"timeout": limits},
+        )
+    except ValueError:
+        # Without the reason: it may quote a header.
+        raise OutboundError(
+            f"{target} was not called: the method, a header or the body cannot be sent.",
+            sent=False,
+            passing=False,
+        ) from None
+
+
+def sent_url(target: Target, url: str) -> httpcore.URL:
+    """The URL as the pool takes it; `target` is what the policy made of it."""
+    _, question, query = url.partition("?")
+    return httpcore.URL(
+        scheme=target.scheme.encode(),
+        host=target.host.encode(),
+        port=target.port,
+        target=f"{path_of(url)}{question}{query}".encode("ascii"),
+    )
+
+
+def sent_headers(
+    target: Target, method: str, headers: Headers, body: bytes | AsyncIterable[bytes]
+) -> list[tuple[bytes, bytes]]:
+    """What is sent: the caller's headers, and those that every request needs.
+
+    Raises ValueError for what would not be one header, or would be another body.
+    """
+    sent = {name.lower(): (name, value) for name, value in headers.items()}
+    for name, value in _DEFAULT_HEADERS.items():
+        sent.setdefault(name.lower(), (name, value))
+    sent.setdefault("host", ("Host", target.authority))
+    if isinstance(body, bytes):
+        if body or method in _WITH_BODY or "content-length" in sent:
+            sent.setdefault("content-length", ("Content-Length", str(len(body))))
+    elif "content-length" not in sent:
+        sent.setdefault("transfer-encoding", ("Transfer-Encoding", "chunked"))
+    made = [(name.encode("ascii"), _bytes(value)) for name, value in sent.values()]
+    if not TOKEN.fullmatch(method.encode("ascii")):
+        raise ValueError("The method is none.")
+    if not all(TOKEN.fullmatch(name) for name, _ in made):
+        raise ValueError("A header's name is none.")
+    if any(_CONTROL_CHARACTERS.search(value) for _, value in made):
+        raise ValueError("A header holds control characters.")
+    if "content-length" in sent and "transfer-encoding" in sent:
+        raise ValueError("The body's length is announced twice.")
+    if isinstance(body, bytes) and _length(made) not in {None, len(body)}:
+        raise ValueError("The body is not as long as announced.")
+    return made
+
+
+def _length(headers: list[tuple[bytes, bytes]]) -> int | None:
+    """The length that the headers announce; ValueError if it is no number."""
+    for name, value in headers:
+        if name.lower() == b"content-length":
+            if not value.isdigit() or len(value) > 18:
+                raise ValueError("The body's length is no number.")
+            return int(value)
+    return None
+
+
+def _bytes(value: str | bytes) -> bytes:
+    return value if isinstance(value, bytes) else value.encode("ascii")

@@ -1,0 +1,1 @@
+"""The proxy: responses of other servers, recorded in streams while they arrive."""

@@ -1,0 +1,136 @@
+"""Calls of upstreams: an answer is a success to be recorded, or an error to be told."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Final
+
+from holdfast.errors import (
+    HoldfastError,
+    OutboundError,
+    OutboundRefusedError,
+    RedirectNotAllowedError,
+    UpstreamError,
+    UpstreamNotAllowedError,
+    UpstreamTimeoutError,
+)
+from holdfast.net.decoding import Decoder, decoder_for
+from holdfast.net.outbound import Outbound, joined
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from holdfast.http.exchange import Request
+    from holdfast.net.outbound import OutboundStream
+    from holdfast.net.targets import Policy
+    from holdfast.proxy.asking import UpstreamRequest
+    from holdfast.settings import ProxySettings
+
+ERROR_BYTES_MAX: Final = 64 * 1024
+# Shorter bodies are sent in one piece, once they are complete.
+WHOLE_BODY_BYTES_MAX: Final = 64 * 1024
+
+
+class Upstreams:
+    """Calls upstreams, as the allowlist and the settings have it."""
+
+    def __init__(self, policy: Policy, settings: ProxySettings) -> None:
+        self._policy = policy
+        self._settings = settings
+        self._outbound = Outbound(
+            policy, connections_max=settings.upstreams_max, calls_max=settings.upstreams_max
+        )
+
+    def check(self, url: str) -> None:
+        """Raise unless the URL may be called; its addresses are checked when it is."""
+        try:
+            self._policy.check_url(url)
+        except OutboundRefusedError as error:
+            raise UpstreamNotAllowedError(error.message) from None
+
+    @asynccontextmanager
+    async def call(
+        self, asked: UpstreamRequest, request: Request
+    ) -> AsyncIterator[tuple[OutboundStream, Decoder | None]]:
+        """The head of a successful answer, and what undoes its encoding; errors are raised."""
+        settings = self._settings
+        headers = dict(asked.headers)
+        body = await _body(request, headers)
+        try:
+            async with self._outbound.stream(
+                asked.method,
+                asked.url,
+                headers,
+                body,
+                silence_s=settings.inactivity_timeout_s,
+                header_timeout_s=settings.header_timeout_s,
+            ) as answer:
+                if not 200 <= answer.status < 300:
+                    raise await _refusal(answer, settings.header_timeout_s)
+                encoding = joined(answer.headers).get("content-encoding", "")
+                yield answer, decoder_for(encoding)
+        except OutboundRefusedError as error:
+            raise UpstreamNotAllowedError(error.message) from None
+        except OutboundError as error:
+            if error.late:
+                raise UpstreamTimeoutError(
+                    f"The upstream did not answer within {settings.header_timeout_s:g} s."
+                ) from None
+            raise UpstreamError(error.message) from None
+
+    async def approves(self, asked: UpstreamRequest, request: Request) -> str:
+        """Ask an endpoint; the reason if it does not approve. Its answer's body does not matter."""
+        try:
+            async with self.call(asked, request):
+                return ""
+        except UpstreamError as error:
+            if error.upstream_status is None:
+                return error.message
+            return f"The endpoint answered {error.upstream_status}."
+        except RedirectNotAllowedError:
+            return "The endpoint answered with a redirect."
+        except UpstreamTimeoutError:
+            return "The endpoint did not answer in time."
+
+    async def aclose(self) -> None:
+        """Close every connection."""
+        await self._outbound.aclose()
+
+
+async def _body(request: Request, headers: dict[str, bytes]) -> bytes | AsyncIterator[bytes]:
+    """The body to be sent: whole if it is short, else as it arrives."""
+    length = request.fields.get(b"content-length")
+    if request.stream is None:
+        return request.body
+    if length is None:
+        return b"" if b"transfer-encoding" not in request.fields else request.pieces()
+    if int(length) <= WHOLE_BODY_BYTES_MAX:
+        return b"".join([piece async for piece in request.pieces()])
+    headers["content-length"] = length
+    return request.pieces()
+
+
+async def _refusal(answer: OutboundStream, timeout_s: float) -> HoldfastError:
+    """The error that an answer stands for, with what it says."""
+    if 300 <= answer.status < 400:
+        return RedirectNotAllowedError("Proxy cannot follow redirects")
+    headers = joined(answer.headers)
+    decoder = decoder_for(headers.get("content-encoding", ""))
+    body = bytearray()
+    try:
+        async with asyncio.timeout(timeout_s):
+            async for chunk in answer.chunks():
+                for piece in (chunk,) if decoder is None else decoder.feed(chunk):
+                    body += piece[: ERROR_BYTES_MAX - len(body)]
+                if len(body) >= ERROR_BYTES_MAX:
+                    break
+    except (OutboundError, TimeoutError):
+        # What has come of it is better than nothing.
+        pass
+    return UpstreamError(
+        f"The upstream answered {answer.status}.",
+        upstream_status=answer.status,
+        content_type=headers.get("content-type", ""),
+        body=bytes(body),
+    )

@@ -1,0 +1,124 @@
+"""Which header fields go to the upstream, and which of its answer go into the Start frame.
+
+Everything goes on but what is about one connection (hop-by-hop), what is meant for the proxy, and
+what the proxy says itself. The answer's `Set-Cookie` stays out of the stream: it is a credential
+for one client, and a stream has many readers.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Final
+
+from holdfast.errors import InvalidRequestError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from holdfast.http.exchange import Request
+
+_HOP_BY_HOP: Final = frozenset(
+    {
+        "connection",
+        "keep-alive",
+        "proxy-authenticate",
+        "proxy-authorization",
+        "proxy-connection",
+        "te",
+        "trailer",
+        "trailers",
+        "transfer-encoding",
+        "upgrade",
+    }
+)
+# What requests say to the proxy.
+FOR_PROXY: Final = frozenset(
+    {
+        "upstream-url",
+        "upstream-method",
+        "upstream-authorization",
+        "use-stream-url",
+        "session-id",
+        "stream-signed-url-ttl",
+    }
+)
+# What the proxy says itself, or leaves out: nothing that readers may not be able to decode is
+# asked for, and nobody else tells the endpoint which stream it decides about.
+_REPLACED: Final = frozenset(
+    {"host", "authorization", "content-length", "expect", "accept-encoding", "stream-id"}
+)
+_NOT_FORWARDED: Final = _HOP_BY_HOP | FOR_PROXY | _REPLACED
+_NOT_RECORDED: Final = _HOP_BY_HOP | {"set-cookie", "set-cookie2"}
+_TOKEN: Final = re.compile(rb"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
+_CONTROL_CHARACTERS: Final = re.compile(rb"[\x00-\x08\x0a-\x1f\x7f]")
+
+
+def proxy_fields(request: Request) -> dict[str, str]:
+    """What the request says to the proxy, by lower-case name; each at most once."""
+    found: dict[str, str] = {}
+    for raw, value in request.others:
+        name = raw.decode("latin-1").lower()
+        if name in FOR_PROXY:
+            if name in found:
+                raise InvalidRequestError(f"The header {name} is given more than once.")
+            found[name] = _text(value.strip())
+    return found
+
+
+def upstream_headers(request: Request, authorization: str | None) -> dict[str, bytes]:
+    """What the upstream is sent."""
+    fields = [*request.fields.items(), *request.others]
+    named = _named_by_connection(fields)
+    sent: dict[str, bytes] = {}
+    for raw, value in fields:
+        name = raw.decode("latin-1").lower()
+        if name in _NOT_FORWARDED or name in named:
+            continue
+        if not _TOKEN.fullmatch(raw) or _CONTROL_CHARACTERS.search(value):
+            raise InvalidRequestError("A header holds characters that cannot be forwarded.")
+        before = sent.get(name)
+        separator = b"; " if name == "cookie" else b", "
+        sent[name] = value if before is None else before + separator + value
+    sent["accept-encoding"] = b"identity"
+    if authorization is not None:
+        sent["authorization"] = authorization.encode()
+    return sent
+
+
+def _named_by_connection(fields: Iterable[tuple[bytes, bytes]]) -> set[str]:
+    """Fields that are about one connection because `Connection` says so."""
+    return {
+        name.strip().lower()
+        for raw, value in fields
+        if raw.lower() == b"connection"
+        for name in value.decode("latin-1").split(",")
+    }
+
+
+def recorded_headers(headers: Iterable[tuple[str, str]]) -> dict[str, str]:
+    """What the Start frame tells of the answer's fields; names are lower-case already."""
+    fields = list(headers)
+    named = {
+        part.strip().lower()
+        for name, value in fields
+        if name == "connection"
+        for part in value.split(",")
+    }
+    found: dict[str, str] = {}
+    for name, value in fields:
+        if name not in _NOT_RECORDED and name not in named:
+            found[name] = f"{found[name]}, {value}" if name in found else value
+    return found
+
+
+def field_value(text: str) -> bytes:
+    """A value from an upstream, for an answer of ours: it must not begin another field."""
+    return _CONTROL_CHARACTERS.sub(b" ", text.encode("utf-8", "replace"))
+
+
+def _text(value: bytes) -> str:
+    """A field's value: text where it is UTF-8, else the bytes one by one."""
+    try:
+        return value.decode()
+    except UnicodeDecodeError:
+        return value.decode("latin-1")

@@ -1,0 +1,262 @@
+"""A recording: the frames of one response on their way into its stream, in order and once each.
+
+Rules:
+
+- Frames are numbered as a producer's appends are, so that sending one again does no harm. Start
+  and Data frames are numbers 0, 1, 2… of an even epoch, the terminal frame is number 0 of the odd
+  epoch behind it. So the stream itself knows which responses have ended, and none can end twice.
+- A chunk is written at once if nothing was written for `BATCH_S`; otherwise it waits for more,
+  until there are `BATCH_BYTES` or that time is over.
+- What the log refuses for now is sent again, and everything behind it. A terminal frame is sent
+  until it is stored, or until there is no stream to store it in.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from holdfast.engine.requests import AppendRequest
+from holdfast.errors import (
+    HoldfastError,
+    NotFoundError,
+    QuotaExceededError,
+    StreamClosedError,
+    StreamDeletedError,
+    StreamNotFoundError,
+)
+from holdfast.protocol.content import DEFAULT
+from holdfast.protocol.frames import DATA, encode_frame
+from holdfast.protocol.producer import Producer
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from holdfast.clock import Clock, Timer
+    from holdfast.engine.shard import Shard
+
+_log = logging.getLogger(__name__)
+BATCH_BYTES: Final = 4096
+BATCH_S: Final = 0.05
+# Frames that are not durable yet; then the upstream has to wait.
+WINDOW_BYTES: Final = 256 * 1024
+# A larger chunk becomes several frames.
+FRAME_BYTES_MAX: Final = 64 * 1024
+_RETRY_S: Final = 0.1
+_RETRY_S_MAX: Final = 5.0
+# How long the log may refuse before the response is given up.
+PATIENCE_S: Final = 30.0
+_WITHOUT_STREAM: Final = (NotFoundError, StreamClosedError, StreamDeletedError)
+
+
+class Place(NamedTuple):
+    """Where a response is recorded: its stream, its id there, and the producer it writes as."""
+
+    name: str
+    response_id: int
+    producer_id: bytes
+    # Even; the terminal frame has the next one.
+    epoch: int
+    # The stream's number; 0 where it is not known, which is no stream that could be replaced.
+    number: int = 0
+
+    @property
+    def seq(self) -> bytes:
+        """The `Stream-Seq` of the Start frame: the stream keeps the last response's id."""
+        return b"%010d" % self.response_id
+
+
+class _Sent:
+    """A frame, and what became of it so far."""
+
+    __slots__ = ("in_flight", "request", "stored")
+
+    def __init__(self, request: AppendRequest) -> None:
+        self.request = request
+        self.in_flight = False
+        self.stored = False
+
+
+class Recording:
+    """Writes the frames of one response."""
+
+    def __init__(
+        self,
+        shard: Shard,
+        clock: Clock,
+        place: Place,
+        *,
+        on_failing: Callable[[HoldfastError], None],
+        on_done: Callable[[], None],
+    ) -> None:
+        self._shard = shard
+        self._clock = clock
+        self.place = place
+        # Called when the stream takes no more Data frames, and once nothing is left to be done.
+        self._on_failing = on_failing
+        self._on_done = on_done
+        self.first_stored: Callable[[], None] | None = None
+        self._next_seq = 1
+        self._chunks: list[bytes] = []
+        self._chunk_bytes = 0
+        self._flushed_s = float("-inf")
+        self._flush_timer: Timer | None = None
+        self._sent: deque[_Sent] = deque()
+        self._sent_bytes = 0
+        self._retry_timer: Timer | None = None
+        self._retry_s = _RETRY_S
+        self._failing_since_s: float | None = None
+        self._room: asyncio.Future[None] | None = None
+        self._ended = False
+        self._is_done = False
+
+    # What is to be written.
+
+    def write(self, chunk: bytes) -> None:
+        """Take a part of the body."""
+        if self._ended or not chunk:
+            return
+        self._chunks.append(chunk)
+        self._chunk_bytes += len(chunk)
+        if self._chunk_bytes >= BATCH_BYTES:
+            self.flush()
+        elif self._flush_timer is None:
+            wait_s = self._flushed_s + BATCH_S - self._clock.monotonic_s()
+            if wait_s <= 0:
+                self.flush()
+            else:
+                self._flush_timer = self._clock.call_later(wait_s, self.flush)
+
+    def flush(self) -> None:
+        """Write what has been gathered."""
+        if self._flush_timer is not None:
+            self._flush_timer.cancel()
+            self._flush_timer = None
+        if not self._chunks:
+            return
+        chunks, self._chunks = self._chunks, []
+        data = chunks[0] if len(chunks) == 1 else b"".join(chunks)
+        self._chunk_bytes = 0
+        self._flushed_s = self._clock.monotonic_s()
+        place = self.place
+        for at in range(0, len(data), FRAME_BYTES_MAX):
+            frame = encode_frame(DATA, place.response_id, data[at : at + FRAME_BYTES_MAX])
+            self._send(frame, Producer(place.producer_id, place.epoch, self._next_seq))
+            self._next_seq += 1
+
+    def start_again(self, frame: bytes) -> None:
+        """Nobody knows whether the Start frame was stored: send it once more."""
+        place = self.place
+        self._send(frame, Producer(place.producer_id, place.epoch, 0), place.seq)
+
+    def end(self, frame: bytes, *, drop: bool = False) -> None:
+        """Write the terminal frame behind everything; `drop` what has not been stored before it."""
+        assert not self._ended, "a response ends once"
+        if drop:
+            self._chunks.clear()
+            if self._retry_timer is not None:
+                # Nothing is under way: what waits to be sent again can be forgotten.
+                self._sent = deque(each for each in self._sent if each.request.seq is not None)
+                self._sent_bytes = sum(len(each.request.body) for each in self._sent)
+        self.flush()
+        self._ended = True
+        self._send(frame, Producer(self.place.producer_id, self.place.epoch + 1, 0))
+
+    @property
+    def is_full(self) -> bool:
+        """Whether no more should come before something is stored."""
+        return self._sent_bytes > WINDOW_BYTES
+
+    async def room(self) -> None:
+        """Wait until more may come."""
+        while self.is_full and not self._is_done:
+            self._room = asyncio.get_running_loop().create_future()
+            await self._room
+
+    # What becomes of it.
+
+    def _send(self, frame: bytes, producer: Producer, seq: bytes | None = None) -> None:
+        sent = _Sent(AppendRequest(frame, DEFAULT, producer=producer, seq=seq))
+        self._sent.append(sent)
+        self._sent_bytes += len(frame)
+        if self._retry_timer is None:
+            self._try(sent)
+
+    def _try(self, sent: _Sent) -> None:
+        name, number = self.place.name, self.place.number
+        try:
+            if number and self._shard.number_of(name) != number:
+                raise StreamNotFoundError(name)
+            sent.in_flight = True
+            self._shard.append(name, sent.request, self._replied, sent)
+        except HoldfastError as error:
+            sent.in_flight = False
+            self._refused(error)
+
+    def _replied(self, sent: _Sent, outcome: object) -> None:
+        sent.in_flight = False
+        if isinstance(outcome, HoldfastError):
+            self._refused(outcome)
+            return
+        sent.stored = True
+        self._failing_since_s = None
+        self._retry_s = _RETRY_S
+        if self.first_stored is not None and sent.request.producer[2] == 1:  # type: ignore[index]
+            self.first_stored()
+        while self._sent and self._sent[0].stored:
+            self._sent_bytes -= len(self._sent.popleft().request.body)
+        if not self.is_full:
+            self._make_room()
+        if self._ended and not self._sent:
+            self._finish()
+
+    def _refused(self, error: HoldfastError) -> None:
+        """Something was not stored: it never will be, or it is sent again in a while."""
+        is_full = isinstance(error, QuotaExceededError)
+        if self._is_done:
+            return
+        if not error.retryable and not is_full:
+            if not isinstance(error, _WITHOUT_STREAM):
+                _log.error("response %d of %r: %s", self.place[1], self.place.name, error.message)
+            self._finish()
+            return
+        now_s = self._clock.monotonic_s()
+        if self._failing_since_s is None:
+            self._failing_since_s = now_s
+        if self._retry_timer is None:
+            self._retry_timer = self._clock.call_later(self._retry_s, self._retry)
+            self._retry_s = min(2 * self._retry_s, _RETRY_S_MAX)
+        if not self._ended and (is_full or now_s - self._failing_since_s > PATIENCE_S):
+            self._on_failing(error)
+
+    def _retry(self) -> None:
+        self._retry_timer = None
+        for sent in list(self._sent):
+            if not sent.stored and not sent.in_flight:
+                self._try(sent)
+            if self._retry_timer is not None or self._is_done:
+                return
+
+    def _make_room(self) -> None:
+        room, self._room = self._room, None
+        if room is not None and not room.done():
+            room.set_result(None)
+
+    def _finish(self) -> None:
+        """All is stored, or there is nowhere left to store it."""
+        self._is_done = True
+        self._ended = True
+        self._chunks.clear()
+        self._sent.clear()
+        for timer in (self._flush_timer, self._retry_timer):
+            if timer is not None:
+                timer.cancel()
+        self._make_room()
+        self._on_done()
+
+    def cut(self) -> None:
+        """The stream takes nothing any more: let go of what is left."""
+        if not self._is_done:
+            self._finish()

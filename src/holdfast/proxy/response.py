@@ -1,0 +1,105 @@
+"""One response of an upstream: what is under way, and how it ends."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+from holdfast.errors import (
+    HoldfastError,
+    OutboundError,
+    ProxyStorageError,
+    UpstreamError,
+    UpstreamTimeoutError,
+)
+from holdfast.protocol.frames import ABORT, COMPLETE, encode_error, encode_frame
+from holdfast.protocol.responses import Outcome
+from holdfast.proxy.recording import Place, Recording
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from holdfast.clock import Clock
+    from holdfast.engine.shard import Shard
+    from holdfast.net.decoding import Decoder
+    from holdfast.net.outbound import OutboundStream
+
+
+class Response:
+    """Begun with its Start frame; over once its terminal frame is stored or never can be."""
+
+    def __init__(
+        self, shard: Shard, clock: Clock, place: Place, on_done: Callable[[Response], None]
+    ) -> None:
+        self.id = place.response_id
+        self.recording = Recording(
+            shard, clock, place, on_failing=self._store_failed, on_done=self._stored
+        )
+        self._on_done = on_done
+        # How it ended, once it is decided; None too if the stream went away first.
+        self.outcome: Outcome | None = None
+        self.body_bytes = 0
+        self.task: asyncio.Task[None] | None = None
+        self.done = asyncio.Event()
+
+    async def pump(
+        self, answer: OutboundStream, decoder: Decoder | None, *, bytes_max: int, silence_s: float
+    ) -> None:
+        """Record the body as it arrives, to its end."""
+        try:
+            async for chunk in answer.chunks():
+                for piece in (chunk,) if decoder is None else decoder.feed(chunk):
+                    self._take(piece, bytes_max)
+                    if self.recording.is_full:
+                        await self.recording.room()
+            if decoder is not None:
+                decoder.finish()
+        except OutboundError as error:
+            if error.late:
+                self.fail(UpstreamTimeoutError(f"Upstream did not send data for {silence_s:g} s."))
+            else:
+                self.fail(UpstreamError(error.message))
+        except UpstreamError as error:
+            self.fail(error)
+        else:
+            self._end(Outcome.COMPLETE, encode_frame(COMPLETE, self.id))
+
+    def _take(self, piece: bytes, bytes_max: int) -> None:
+        self.body_bytes += len(piece)
+        if self.body_bytes > bytes_max:
+            raise UpstreamError(f"The response exceeds {bytes_max} bytes.")
+        self.recording.write(piece)
+
+    def abort(self) -> None:
+        """Somebody wants no more of it; what has arrived is kept."""
+        self._end(Outcome.ABORTED, encode_frame(ABORT, self.id))
+        self._cancel()
+
+    def fail(self, error: HoldfastError, *, drop: bool = False) -> None:
+        """It will not get to its end; what has arrived is kept, unless it cannot be."""
+        frame = encode_error(self.id, error.code, error.message)
+        self._end(Outcome.FAILED, frame, drop=drop)
+        self._cancel()
+
+    def cut(self) -> None:
+        """Its stream is closed or gone: nothing more can be said about it."""
+        self.recording.cut()
+        self._cancel()
+
+    def _end(self, outcome: Outcome, frame: bytes, *, drop: bool = False) -> None:
+        if self.outcome is None and not self.done.is_set():
+            self.outcome = outcome
+            self.recording.end(frame, drop=drop)
+
+    def _cancel(self) -> None:
+        if self.task is not None and self.task is not asyncio.current_task():
+            self.task.cancel()
+
+    def _store_failed(self, error: HoldfastError) -> None:
+        self.fail(ProxyStorageError(f"The stream takes no more: {error.message}"), drop=True)
+
+    def _stored(self) -> None:
+        self.done.set()
+        if self.outcome is None:
+            self._cancel()
+        self._on_done(self)

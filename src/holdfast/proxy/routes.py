@@ -1,0 +1,276 @@
+"""The proxy over HTTP: `/v1/proxy`, and the streams of its bucket on the other surfaces.
+
+Those need service authentication, so that no open URL leads around the signatures. They are for
+reading, closing and deleting: only the proxy writes frames.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from holdfast.errors import (
+    ForbiddenError,
+    HoldfastError,
+    InvalidActionError,
+    InvalidRequestError,
+    ProxyNotFoundError,
+    ProxyStorageError,
+    ProxyStreamNotFoundError,
+    StreamDeletedError,
+    StreamNotFoundError,
+)
+from holdfast.http.access.scopes import Need
+from holdfast.http.append import append
+from holdfast.http.errors import answer_error
+from holdfast.http.query import parse_query
+from holdfast.http.read import read
+from holdfast.http.routes import PROXY_PATH, STREAM_PREFIX, Place, Resource, Route
+from holdfast.http.stream_info import delete, head, options
+from holdfast.protocol.fields import is_true
+from holdfast.protocol.names import PROXY_BUCKET, decode_segment
+from holdfast.proxy.asking import (
+    approval_request,
+    parse_session_id,
+    parse_stream_url,
+    parse_url_ttl_s,
+    upstream_request,
+)
+from holdfast.proxy.authentication import Authentication
+from holdfast.proxy.forwarding import proxy_fields
+from holdfast.proxy.preflight import preflight_fields
+from holdfast.proxy.stream_ids import name_of, new_stream_id, session_stream_id
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from prometheus_client.core import Metric
+
+    from holdfast.clock import Clock
+    from holdfast.http.app import App
+    from holdfast.http.exchange import Request, Slot
+    from holdfast.http.routes import Handler, Router
+    from holdfast.proxy.service import ProxyService
+    from holdfast.proxy.signing import Signer
+    from holdfast.settings import ProxySettings
+
+_EXPOSED: Final = (
+    b"Access-Control-Expose-Headers: Upstream-Content-Type, Upstream-Status, Stream-Response-Id\r\n"
+)
+_BUCKET: Final = b"/" + PROXY_BUCKET.encode()
+_FLAT: Final = STREAM_PREFIX + PROXY_BUCKET.encode() + b"/"
+# Bytes of packs, whoever's streams they are.
+_PACKS: Final = b"/cluster/packs"
+_READING: Final = frozenset({b"GET", b"HEAD"})
+
+
+class ProxyRoutes:
+    """The proxy as a part of the server."""
+
+    prefixes: tuple[bytes, ...] = (PROXY_PATH, _FLAT, _BUCKET, _PACKS)
+
+    def __init__(
+        self,
+        service: ProxyService,
+        signer: Signer,
+        settings: ProxySettings,
+        clock: Clock,
+        *,
+        guards_packs: bool,
+    ) -> None:
+        self._service = service
+        self._signer = signer
+        self._settings = settings
+        self._clock = clock
+        # Without access control they would be open to everybody.
+        self._guards_packs = guards_packs
+        self._authentication = Authentication(signer)
+        self.start = service.start
+        self.stop = service.stop
+        self.close = service.close
+        self._root = _resource({b"POST": self._post, b"OPTIONS": self._options})
+        self._stream = _resource(
+            {
+                b"GET": self._read,
+                b"HEAD": self._head,
+                b"PATCH": self._patch,
+                b"DELETE": self._delete,
+                b"OPTIONS": self._options,
+            }
+        )
+
+    def metrics(self) -> Iterator[Metric]:
+        """What the proxy counts."""
+        return self._service.counters.metrics()
+
+    def place(self, path: bytes, router: Router) -> Place | None:
+        """Where a path leads; None if it is somebody else's after all."""
+        if path.startswith(PROXY_PATH):
+            return self._own_place(path[len(PROXY_PATH) :])
+        if path.startswith(_PACKS):
+            if not self._guards_packs:
+                return None
+        elif not path.startswith((_FLAT, _BUCKET + b"/")) and path != _BUCKET:
+            return None
+        place = router.resolve(path, reserved=PROXY_BUCKET)
+        return place._replace(resource=self._guarded(place.resource), bucketed=False)
+
+    def _own_place(self, rest: bytes) -> Place | None:
+        if rest in {b"", b"/"}:
+            return Place(self._root)
+        if not rest.startswith(b"/"):
+            return None
+        stream_id = rest[1:]
+        if b"/" in stream_id:
+            raise ProxyNotFoundError("Nothing lives at this path. Streams are at /v1/proxy/{id}.")
+        return Place(self._stream, parameter=decode_segment(stream_id))
+
+    # The proxy's own surface.
+
+    def _post(self, app: App, request: Request, slot: Slot, _name: str) -> None:
+        slot.route = "proxy"
+        fields = proxy_fields(request)
+        client = self._authentication.service(app, request, parse_query(request.query))
+        ttl_s = parse_url_ttl_s(
+            fields.get("stream-signed-url-ttl"),
+            self._settings.url_ttl_s,
+            self._settings.url_ttl_max_s,
+        )
+        service = self._service
+
+        def locate(stream_id: str) -> bytes:
+            url = app.location(request).rstrip(b"/")
+            query = self._signer.query(stream_id, ttl_s)
+            return b"Location: %b/%b?%b\r\n%b" % (
+                url,
+                stream_id.encode(),
+                query.encode(),
+                _EXPOSED,
+            )
+
+        if "use-stream-url" in fields:
+            url = parse_stream_url(fields["use-stream-url"])
+            self._signer.check_signature(url.stream_id, url.expires, url.signature)
+            number: int | None = service.find_open(url.stream_id)
+            stream_id = url.stream_id
+        elif "session-id" in fields:
+            stream_id = session_stream_id(parse_session_id(fields["session-id"]))
+            asked = approval_request(request, fields, stream_id)
+            if asked is not None:
+                service.upstreams.check(asked.url)
+            work = service.connect(request, slot, asked, locate, client=client, stream_id=stream_id)
+            service.spawn(work, request, slot)
+            return
+        else:
+            stream_id, number = new_stream_id(self._clock), None
+        call = upstream_request(request, fields)
+        service.upstreams.check(call.url)
+        work = service.respond(
+            request, slot, call, locate, client=client, stream_id=stream_id, number=number
+        )
+        service.spawn(work, request, slot)
+
+    def _read(self, app: App, request: Request, slot: Slot, _name: str) -> None:
+        slot.route = "proxy_read"
+        stream_id, query = request.parameter, parse_query(request.query)
+        request.identity = self._authentication.reader(app, request, query, stream_id)
+        request.private = True
+        with_codes(stream_id, read, app, request, slot)
+
+    def _head(self, app: App, request: Request, slot: Slot, _name: str) -> None:
+        self._authentication.service(app, request, parse_query(request.query))
+        with_codes(request.parameter, head, app, request, slot)
+
+    def _patch(self, app: App, request: Request, slot: Slot, _name: str) -> None:
+        stream_id, query = request.parameter, parse_query(request.query)
+        self._authentication.signed(query, stream_id)
+        if query.get("action") != "abort":
+            raise InvalidActionError("The only action is abort: PATCH …?action=abort.")
+        response_id = _response_id(query.get("response"))
+
+        async def abort() -> None:
+            await self._service.abort(stream_id, response_id)
+            slot.answer(204, _EXPOSED)
+
+        self._service.spawn(abort(), request, slot)
+
+    def _delete(self, app: App, request: Request, slot: Slot, _name: str) -> None:
+        self._authentication.service(app, request, parse_query(request.query))
+
+        def answer(_context: object, outcome: object) -> None:
+            if isinstance(outcome, HoldfastError) and not isinstance(
+                outcome, StreamNotFoundError | StreamDeletedError
+            ):
+                answer_error(slot, ProxyStorageError(outcome.message))
+            else:
+                slot.answer(204, b"")
+
+        app.shard.delete(name_of(request.parameter), answer, None)
+
+    def _options(self, _app: App, request: Request, slot: Slot, _name: str) -> None:
+        slot.answer(204, preflight_fields(request))
+
+    # The other surfaces.
+
+    def _guarded(self, resource: Resource) -> Resource:
+        """The same resource for services only, and without anything that writes frames."""
+        return Resource(
+            {
+                method: self._guarded_route(method, route)
+                for method, route in resource.routes.items()
+            }
+        )
+
+    def _guarded_route(self, method: bytes, route: Route) -> Route:
+        handler = route.handler
+        if handler is options:
+            return route
+        if handler is append:
+            handler = self._close
+        elif method not in _READING and handler is not delete:
+            handler = _refuse_writing
+
+        def guarded(app: App, request: Request, slot: Slot, name: str) -> None:
+            self._authentication.service(app, request, parse_query(request.query))
+            request.private = True
+            handler(app, request, slot, name)
+
+        return route._replace(handler=guarded, need=Need.NOTHING)
+
+    def _close(self, app: App, request: Request, slot: Slot, name: str) -> None:
+        """Close a stream by the base protocol; its responses end first."""
+        if request.body or not is_true(request.fields.get(b"stream-closed")):
+            raise ForbiddenError(
+                "Only the proxy writes to its streams. To close one, POST Stream-Closed: true "
+                "without a body."
+            )
+        self._service.abort_all(name.partition("/")[2])
+        append(app, request, slot, name)
+
+
+def with_codes(stream_id: str, handler: Handler, app: App, request: Request, slot: Slot) -> None:
+    """Have a handler of the base protocol answer, with the proxy's code if there is no stream."""
+    try:
+        handler(app, request, slot, name_of(stream_id))
+    except (StreamNotFoundError, StreamDeletedError):
+        raise ProxyStreamNotFoundError(stream_id) from None
+
+
+def _refuse_writing(_app: App, _request: Request, _slot: Slot, _name: str) -> None:
+    raise ForbiddenError("Only the proxy writes to its streams.")
+
+
+def _response_id(text: str | None) -> int | None:
+    if text is None:
+        return None
+    if not (text.isascii() and text.isdigit() and len(text) <= 10):
+        raise InvalidRequestError("response must be the number of a response.")
+    return int(text)
+
+
+def _resource(handlers: dict[bytes, Callable[[App, Request, Slot, str], None]]) -> Resource:
+    return Resource(
+        {
+            method: Route(handler, "proxy", needs_engine=method != b"OPTIONS", need=Need.NOTHING)
+            for method, handler in handlers.items()
+        }
+    )
