@@ -14,10 +14,12 @@ import json
 import re
 from dataclasses import dataclass
 from http.client import HTTPConnection, HTTPException, HTTPMessage, HTTPSConnection
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
+
+from serving import Server
 
 PAGE = Path(__file__).parent / "index.html"
 # A model may think for a while before it says its first word.
@@ -136,17 +138,10 @@ class _Handler(BaseHTTPRequestHandler):
         """Say nothing about requests."""
 
 
-class Backend(ThreadingHTTPServer):
-    """The application's server on a port; 0 lets the system choose one."""
-
-    daemon_threads = True
+class Backend(Server):
+    """The application's server."""
 
     def __init__(self, port: int, proxy: Proxy, model: Model) -> None:
-        super().__init__(("127.0.0.1", port), _Handler)
+        super().__init__(port, _Handler)
         self.proxy = proxy
         self.model = model
-
-    @property
-    def url(self) -> str:
-        """Where the page is."""
-        return f"http://127.0.0.1:{self.server_port}/"

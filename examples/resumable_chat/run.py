@@ -18,12 +18,11 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from http.server import ThreadingHTTPServer
 from pathlib import Path
-from threading import Thread
 
 from backend import Backend, Model, Proxy
-from fake_llm import FakeLlm
+from fake_llm import PATH, fake_llm
+from serving import serving
 
 HERE = Path(__file__).parent
 DATA = HERE / "work" / "data"
@@ -33,27 +32,14 @@ HOLDFAST = shutil.which("holdfast", path=f"{Path(sys.executable).parent}:{os.env
 
 
 @contextmanager
-def serving(server: ThreadingHTTPServer) -> Iterator[None]:
-    """Serve in a thread."""
-    thread = Thread(target=server.serve_forever, kwargs={"poll_interval": 0.1})
-    thread.start()
-    try:
-        yield
-    finally:
-        server.shutdown()
-        thread.join()
-        server.server_close()
-
-
-@contextmanager
 def model() -> Iterator[Model]:
     """The model that the environment names, or the one that knows one thing."""
     if url := os.environ.get("MODEL_URL"):
         yield Model(url, os.environ.get("MODEL_NAME", "fake"), os.environ.get("MODEL_KEY", "none"))
         return
-    fake = FakeLlm()
+    fake = fake_llm()
     with serving(fake):
-        yield Model(fake.url)
+        yield Model(fake.url + PATH)
 
 
 @contextmanager
@@ -88,7 +74,7 @@ def main() -> None:
     with suppress(KeyboardInterrupt), model() as asked, proxy(asked.url) as opened:
         backend = Backend(port, opened, asked)
         with serving(backend):
-            print(f"Open {backend.url} and ask something. Ctrl-C ends it.", flush=True)
+            print(f"Open {backend.url}/ and ask something. Ctrl-C ends it.", flush=True)
             signal.pause()
 
 

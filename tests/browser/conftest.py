@@ -1,7 +1,6 @@
-"""One browser for all tests here, and for each of them a server, a model and the example."""
+"""One browser, server, model and example for the tests of a file; the visitors are their own."""
 
 from collections.abc import Callable, Iterator
-from pathlib import Path
 
 import pytest
 
@@ -9,9 +8,6 @@ from tests.browser.chromium import Chromium
 from tests.browser.example import ChatPage, Example
 from tests.client.restarting import RestartingServer
 from tests.upstreams import Upstream
-from tests.upstreams.fixtures import upstream
-
-__all__ = ["upstream"]
 
 SECRET = "a secret that is long enough for a test"
 MODEL = "/v1/chat/completions"
@@ -19,54 +15,64 @@ MODEL = "/v1/chat/completions"
 Visit = Callable[..., ChatPage]
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def chromium() -> Iterator[Chromium]:
     """The browser."""
     with Chromium() as running:
         yield running
 
 
-@pytest.fixture
-def server(tmp_path: Path) -> Iterator[RestartingServer]:
-    """A server with the proxy on."""
-    with RestartingServer(
-        tmp_path / "data", proxy_secret=SECRET, proxy_allowlist="http://127.0.0.1:*/v1/*"
-    ) as process:
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RestartingServer]:
+    """A server with the proxy on, which may be killed if it is started again."""
+    settings = {"proxy_secret": SECRET, "proxy_allowlist": "http://127.0.0.1:*/v1/*"}
+    with RestartingServer(tmp_path_factory.mktemp("server") / "data", **settings) as process:
         yield process
 
 
-@pytest.fixture
-def visit(
-    chromium: Chromium, server: RestartingServer, upstream: Upstream, request: pytest.FixtureRequest
-) -> Iterator[Visit]:
-    """Open the page, for a new visitor or `beside` another page, with a model that says `text`.
+@pytest.fixture(scope="module")
+def upstream() -> Iterator[Upstream]:
+    """The model."""
+    with Upstream() as running:
+        yield running
 
-    The model waits for every word to be released. `url_ttl_s` is for the signed URLs.
+
+@pytest.fixture(scope="module")
+def start_example(server: RestartingServer, upstream: Upstream) -> Iterator[Callable[..., Example]]:
+    """Start the example, with a model that waits for every event to be released.
+
+    What is passed goes into the query of the model's URL, and says how it answers. At the end none
+    of them may have had anything to complain about.
     """
-    examples: list[Example] = []
+    started: list[Example] = []
+
+    def start(path: str = MODEL, url_ttl_s: int = 600, **model: object) -> Example:
+        started.append(
+            Example(
+                HOLDFAST_URL=server.url,
+                HOLDFAST_PROXY_SECRET=SECRET,
+                MODEL_URL=upstream.url(path, **{"gate": 1, **model}),
+                URL_TTL_S=url_ttl_s,
+            ).start()
+        )
+        return started[-1]
+
+    yield start
+    assert [each.stop() for each in started] == [(0, "")] * len(started)
+
+
+@pytest.fixture
+def visit(chromium: Chromium) -> Iterator[Visit]:
+    """Open the example's page, for a new visitor or in another tab `beside` a page."""
     pages: list[ChatPage] = []
 
-    def open_page(
-        text: str = "", beside: ChatPage | None = None, url_ttl_s: int = 600, **model: object
-    ) -> ChatPage:
-        if beside is None:
-            asked = upstream.url(MODEL, **{"text": text, "gate": 1, **model})
-            examples.append(
-                Example(
-                    HOLDFAST_URL=server.url,
-                    HOLDFAST_PROXY_SECRET=SECRET,
-                    MODEL_URL=asked,
-                    URL_TTL_S=url_ttl_s,
-                ).start()
-            )
+    def open_page(example: Example, beside: ChatPage | None = None) -> ChatPage:
         page = chromium.open(None if beside is None else beside.page)
-        pages.append(ChatPage(page, examples[-1].url))
+        pages.append(ChatPage(page, example.url))
         return pages[-1]
 
     yield open_page
     thrown = [error for each in pages for error in each.page.errors]
     for each in pages:
         each.page.leave()
-    ended = [example.stop() for example in examples]
     assert thrown == []
-    assert ended == [(0, "")] * len(examples)

@@ -80,6 +80,7 @@ class ChatPage:
 
     def ask(self, question: str) -> None:
         """Send a question, once the page takes one."""
+        self.page.call("bringToFront")  # tabs behind others draw little, and clicks wait for that
         self.page.wait("!document.getElementById('send').disabled")
         self.page.call("fill", "#prompt", question)
         self.page.call("click", "#send")

@@ -1,5 +1,9 @@
 """The example's page in a real browser: what is on its way survives the page, and Stop stops it."""
 
+import httpx
+import pytest
+
+from tests.browser.conftest import SECRET
 from tests.upstreams import Upstream
 
 TEXT = "Kelp holds on to the rock, and gives way — 海藻 🌊 —\n\nto the waves."
@@ -8,8 +12,16 @@ EVENTS_BEFORE = 1
 SO_FAR = "Kelp holds on"
 
 
-def test_an_answer_comes_word_by_word_and_goes_on_after_a_reload(visit, upstream: Upstream):
-    chat = visit(TEXT)
+@pytest.fixture(scope="module")
+def example(start_example):
+    return start_example(text=TEXT)
+
+
+@pytest.mark.spec("proxy 4.5", "proxy 5.4", "proxy 11.2")
+def test_an_answer_comes_word_by_word_and_goes_on_after_a_reload(
+    visit, example, upstream: Upstream
+):
+    chat = visit(example)
     chat.ask("What does kelp do?")
     request = upstream.next()
     request.release(EVENTS_BEFORE + 2)
@@ -41,23 +53,26 @@ def test_an_answer_comes_word_by_word_and_goes_on_after_a_reload(visit, upstream
     assert len(upstream.requests) == 2
 
 
-def test_an_answer_is_finished_while_nobody_looks(visit, upstream: Upstream):
-    chat = visit(TEXT, piece=7)  # no piece is an event, and some are parts of characters
+@pytest.mark.spec("proxy 9.2")
+def test_an_answer_is_finished_while_nobody_looks(visit, start_example, upstream: Upstream):
+    example = start_example(text=TEXT, piece=7)  # no piece is an event, some cut a character
+    chat = visit(example)
     chat.ask("Are you there?")
     chat.page.call("goto", "about:blank")
     request = upstream.next()
     request.release_all()
     request.wait_for_end()
-    visit(beside=chat).wait_for_answer(0, TEXT, "complete")
+    visit(example, beside=chat).wait_for_answer(0, TEXT, "complete")
 
 
-def test_stop_stops_the_model_and_keeps_its_words(visit, upstream: Upstream):
-    chat = visit(TEXT)
+@pytest.mark.spec("proxy 4.6", "proxy 9.3", "proxy 11.1")
+def test_stop_stops_the_model_and_keeps_its_words(visit, example, upstream: Upstream):
+    chat = visit(example)
     chat.ask("What does kelp do?")
     request = upstream.next()
     request.release(EVENTS_BEFORE + 3)
     chat.wait_for_answer(0, SO_FAR, "answering")
-    second = visit(beside=chat)
+    second = visit(example, beside=chat)
     second.wait_for_answer(0, SO_FAR, "answering")
     chat.stop()
     request.wait_for_disconnect()
@@ -71,13 +86,13 @@ def test_stop_stops_the_model_and_keeps_its_words(visit, upstream: Upstream):
         page.wait_for_answer(1, TEXT, "complete")
 
 
-def test_leaving_is_not_stopping(visit, upstream: Upstream):
-    chat = visit(TEXT)
+def test_leaving_is_not_stopping(visit, example, upstream: Upstream):
+    chat = visit(example)
     chat.ask("What does kelp do?")
     request = upstream.next()
     request.release(EVENTS_BEFORE + 3)
     chat.wait_for_answer(0, SO_FAR, "answering")
-    second = visit(beside=chat)
+    second = visit(example, beside=chat)
     chat.page.call("close")
     second.wait_for_answer(0, SO_FAR, "answering")
     assert not request.disconnected
@@ -85,10 +100,11 @@ def test_leaving_is_not_stopping(visit, upstream: Upstream):
     second.wait_for_answer(0, TEXT, "complete")
 
 
+@pytest.mark.spec("proxy 5.3")
 def test_an_answer_cut_off_by_a_killed_server_has_failed_and_the_next_one_works(
-    visit, server, upstream: Upstream
+    visit, example, server, upstream: Upstream
 ):
-    chat = visit(TEXT)
+    chat = visit(example)
     chat.ask("What does kelp do?")
     request = upstream.next()
     request.release(EVENTS_BEFORE + 3)
@@ -104,8 +120,9 @@ def test_an_answer_cut_off_by_a_killed_server_has_failed_and_the_next_one_works(
     chat.page.wait("document.getElementById('connection').textContent === ''")
 
 
-def test_an_expired_url_is_renewed(visit, upstream: Upstream):
-    chat = visit(TEXT, url_ttl_s=1)
+@pytest.mark.spec("proxy 4.4", "proxy 4.5")
+def test_an_expired_url_is_renewed(visit, start_example, upstream: Upstream):
+    chat = visit(start_example(text=TEXT, url_ttl_s=1))
     chat.page.call("evaluate", "window.stayed = true")
     chat.ask("What does kelp do?")
     request = upstream.next()
@@ -122,16 +139,39 @@ def test_an_expired_url_is_renewed(visit, upstream: Upstream):
     assert chat.page.call("evaluate", "window.stayed")
 
 
-def test_a_refusal_is_shown(visit, upstream: Upstream):
-    upstream.routes["/v1/chat/completions"] = upstream.routes["/error"]
-    chat = visit(status=429, count=5, gate="")
+@pytest.mark.spec("proxy 4.8")
+def test_a_deleted_conversation_begins_anew(visit, example, upstream: Upstream):
+    chat = visit(example)
     chat.ask("What does kelp do?")
+    request = upstream.next()
+    request.release(EVENTS_BEFORE + 3)
+    chat.wait_for_answer(0, SO_FAR, "answering")
+    reads = "performance.getEntriesByType('resource').filter(one => /v1.proxy/.test(one.name))"
+    url = chat.page.call("evaluate", f"{reads}[0].name").partition("?")[0]
+    httpx.delete(url, headers={"Authorization": f"Bearer {SECRET}"}).raise_for_status()
+    request.wait_for_disconnect()
+    chat.wait_for_answer(0, "", "failed")
+    chat.ask("And now?")
+    upstream.next().release_all()
+    chat.wait_for_answer(1, TEXT, "complete")
+    assert chat.conversation()[0] == [
+        "What does kelp do?",
+        "",
+        "failed: The answer is not there any more.",
+    ]
+
+
+def test_a_refusal_is_shown(visit, start_example, upstream: Upstream):
+    upstream.routes["/v1/refused"] = upstream.routes["/error"]
+    chat = visit(start_example("/v1/refused", status=429, count=5, gate=""))
+    chat.ask("What does kelp do?")
+    upstream.next().wait_for_end()
     chat.wait_for_answer(0, "", "failed")
     assert chat.conversation() == [["What does kelp do?", "", "failed: xxxxx"]]
 
 
-def test_the_page_can_be_read_by_day_and_by_night(visit):
-    page = visit().page
+def test_the_page_can_be_read_by_day_and_by_night(visit, example):
+    page = visit(example).page
     style = (
         "(({color, backgroundColor}) => [color, backgroundColor])(getComputedStyle(document.body))"
     )

@@ -7,6 +7,7 @@ from urllib.parse import quote
 import httpx
 from schemathesis import Case
 
+from tests.http.described_proxy import ProxyWorld
 from tests.http.streams import BINARY, JSON, TEXT
 
 BUCKET = "demo"
@@ -29,8 +30,9 @@ PULLING = {"type": "pull-wake", "streams": [WORK], "wake_stream": "wakes", "leas
 class World:
     """One bucket with a few streams, and a subscription, on a server of its own."""
 
-    def __init__(self, client: httpx.Client) -> None:
+    def __init__(self, client: httpx.Client, proxy: ProxyWorld) -> None:
         self._client = client
+        self._proxy = proxy
         self._whole: list[Any] = []
 
     def prepare(self, case: Case) -> None:
@@ -45,6 +47,7 @@ class World:
             self._subscribe(case, draw)
         _steer_path(case, draw)
         _steer_fields(case, draw)
+        self._proxy.prepare(case, draw)
 
     def _restore(self) -> None:
         if not self._whole or self._known() != self._whole:
@@ -119,7 +122,9 @@ def _steer_path(case: Case, draw: int) -> None:
         "offset": OFFSET,
         "subscription": "workers" if draw % 5 else f"new-{draw}",
     }
-    case.path_parameters.update((name, known[name]) for name in case.path_parameters)
+    case.path_parameters.update(
+        (name, known.get(name, given)) for name, given in case.path_parameters.items()
+    )
 
 
 def _steer_fields(case: Case, draw: int) -> None:

@@ -9,6 +9,7 @@ import h2.config
 import h2.connection
 import h2.events
 import h2.exceptions
+import h2.settings
 import trustme
 
 Behaviour = Callable[["Exchange"], Awaitable[None]]
@@ -20,6 +21,7 @@ class Http2Loopback:
     def __init__(self, behave: Behaviour) -> None:
         self.behave = behave
         self.port = 0
+        self.streams_max = 100
         self.connections: list[Connection] = []
         self.exchanges: list[Exchange] = []
 
@@ -71,6 +73,8 @@ class Connection(asyncio.Protocol):
     def connection_made(self, transport):
         self.transport = transport
         self._server.connections.append(self)
+        settings = {h2.settings.SettingCodes.MAX_CONCURRENT_STREAMS: self._server.streams_max}
+        self.state.local_settings = h2.settings.Settings(client=False, initial_values=settings)
         self.state.initiate_connection()
         self.flush()
 

@@ -24,7 +24,9 @@ from schemathesis.specs.openapi.checks import (
 from holdfast.http.openapi.document import document
 from tests.http.conftest import DEADLINE_S
 from tests.http.described import World
+from tests.http.described_proxy import SECRET, ProxyWorld
 from tests.server_process import ServerProcess
+from tests.upstreams import Upstream
 
 CHECKS = [
     not_a_server_error,
@@ -77,18 +79,31 @@ SCHEMA = from_dict(
 
 
 @pytest.fixture(scope="module")
-def quick_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
-    """A server whose live reads are over at once."""
+def quick_server(
+    tmp_path_factory: pytest.TempPathFactory, upstream: Upstream
+) -> Iterator[ServerProcess]:
+    """A server whose live reads are over at once, and whose proxy is on."""
     data_dir = tmp_path_factory.mktemp("described") / "data"
-    settings = {"long_poll_timeout": BRIEF_S, "sse_lifetime": BRIEF_S}
+    settings = {
+        "long_poll_timeout": BRIEF_S,
+        "sse_lifetime": BRIEF_S,
+        "proxy_secret": SECRET,
+        "proxy_allowlist": upstream.base_url,
+    }
     with ServerProcess(data_dir, **settings) as process:
         yield process
 
 
 @pytest.fixture(scope="module")
-def world(quick_server: ServerProcess) -> Iterator[World]:
+def upstream() -> Iterator[Upstream]:
+    with Upstream() as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def world(quick_server: ServerProcess, upstream: Upstream) -> Iterator[World]:
     with httpx.Client(base_url=quick_server.url, timeout=DEADLINE_S) as client:
-        yield World(client)
+        yield World(client, ProxyWorld(client, upstream))
 
 
 @pytest.fixture(scope="module")

@@ -193,7 +193,7 @@ def test_what_is_no_table_is_refused(spark, tmp_path):
     with pytest.raises(SettingsError, match="There is no table at /nowhere"):
         run_job(spark, Report(tables=["/nowhere"]))
     pq.write_table(pa.table({"bucket": ["a"]}), tmp_path / "a.parquet")
-    with pytest.raises(SettingsError, match="is no table of `archive`: it has no 'stream_id', "):
+    with pytest.raises(SettingsError, match="`transcripts`: it has no 'stream_id', "):
         run_job(spark, Report(tables=[str(tmp_path)]))
 
 

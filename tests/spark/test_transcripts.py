@@ -6,23 +6,32 @@ import subprocess
 import sys
 import urllib.request
 from collections import Counter
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from holdfast import failpoints
 from holdfast.errors import ConflictError, DataLossError, SettingsError
 from holdfast.protocol.frames import COMPLETE, encode_frame, encode_start
+from holdfast.protocol.llm_events import Answer
+from holdfast.protocol.responses import Outcome
 from holdfast.spark.connection import Connection
 from holdfast.spark.jobs import run_job
 from holdfast.spark.jobs.report import Report
+from holdfast.spark.jobs.report_figures import REST
+from holdfast.spark.jobs.report_responses import response_figures
+from holdfast.spark.jobs.report_tables import open_all
 from holdfast.spark.jobs.transcripts import Transcripts
+from holdfast.spark.transcribing.collecting import Response
+from holdfast.spark.transcribing.layout import to_batch
 from tests.server_process import ServerProcess
 from tests.spark import archiving
-from tests.spark.archiving import FORMATS, SETTINGS, Here, Killed, killed_once, table_at
+from tests.spark.archiving import FORMATS, SETTINGS, Here, Killed, killed_once
 from tests.spark.transcribing import (
     SSE,
-    chat,
     daily,
     ended,
     fill,
@@ -116,7 +125,7 @@ def test_killed_anywhere_and_run_again(proxied, form, point, tmp_path, monkeypat
 def test_a_driver_that_is_killed_for_good(proxied, tmp_path):
     fill(proxied, 0)
     code = (
-        "from tests.spark.transcribing import run; from tests.spark.filled import Filled; import sys;"
+        "from tests.spark.transcribing import run; from tests.spark.filled import Filled;"
         f"run(Filled({proxied.url!r}, {proxied.bucket!r}), {str(tmp_path)!r})"
     )
     env = os.environ | {failpoints.VARIABLE: "transcripts.noted=kill"}
@@ -278,6 +287,45 @@ def test_through_the_proxy_with_spark_and_on_the_page(spark, tmp_path):
     text = page.read_text()
     for said in ("Responses per day", "Tokens per day", "Duration of responses", "claude-test"):
         assert said in text, said
+
+
+def test_the_figures_of_responses_are_right(spark, tmp_path):
+    start_ms = int(datetime(2026, 3, 1, tzinfo=UTC).timestamp() * 1000)
+    plain = Response("s", 1, start_ms, start_ms + 2000, Outcome.COMPLETE, 200, {}, 3, b"abc")
+    made = [
+        plain,
+        replace(plain, stream_id="t", outcome=Outcome.OPEN, ended_at_ms=None),
+        *(
+            replace(
+                plain,
+                response_id=at,
+                started_at_ms=start_ms + at * 86_400_000,
+                ended_at_ms=start_ms + at * 86_400_000 + at * 1000,
+                answer=Answer("openai", "", f"model-{at}", None, 10 * at, at, 11 * at),
+            )
+            for at in range(1, 10)
+        ),
+    ]
+    pq.write_table(pa.Table.from_batches([to_batch(made)]), tmp_path / "a.parquet")
+    found = response_figures(open_all(spark, [str(tmp_path)]).responses, top=8)
+    assert (found.responses, found.streams, found.tokens, found.p50_s) == (11, 2, 495, 4.5)
+    first_s = start_ms // 1000
+    assert (found.first_s, found.last_s, found.step_s) == (first_s, first_s + 9 * 86_400, 86_400)
+    assert found.outcomes["complete", first_s] == found.outcomes["open", first_s] == 1
+    assert found.model_tokens["model-9", found.last_s] == 99
+    assert found.model_tokens[REST, first_s + 86_400] == 11
+    assert found.durations == {0: 1, 1: 3, 2: 4, 3: 2}
+    assert [each.model for each in found.models] == [f"model-{at}" for at in range(9, 1, -1)]
+    assert found.models_in_all == 10
+    assert vars(found.models[0]) == {
+        "model": "model-9",
+        "responses": 1,
+        "complete": 1,
+        "prompt_tokens": 90,
+        "completion_tokens": 9,
+        "p50_s": 9.0,
+        "p95_s": 9.0,
+    }
 
 
 def ask(server, url):

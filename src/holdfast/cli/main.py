@@ -57,6 +57,7 @@ _COMMANDS = (
     ("client.buckets:bucket", "bucket", "Create, show, delete, watch buckets.", _STREAMS),
     ("client.snapshots:snapshot", "snapshot", "Publish, get, delete snapshots.", _STREAMS),
     ("client.snapshots:bootstrap", "bootstrap", "Print a snapshot and what came since.", _STREAMS),
+    ("proxy.command:commands", "proxy", "Call upstreams, and keep their responses.", _STREAMS),
     ("client.top:top", "top", "Watch a server.", _MORE),
     ("bench.command:commands", "bench", "Measure a server.", _MORE),
     ("pipeline.command:commands", "pipeline", "Run jobs on Spark.", _MORE),

@@ -120,8 +120,10 @@ def read_fields(stream: Stream, end: int) -> bytes:
 
 def _cache_control(app: App, asked: ReadRequest) -> bytes:
     """Caches may keep an answer for a minute, but never past the stream's own end."""
-    stream = asked.stream
-    scope = b"private" if asked.private else app.cache_scope
+    stream, scope = asked.stream, app.cache_scope
+    if asked.private:
+        # Who may read is asked each time: a signed URL expires.
+        return b"private, no-cache"
     if stream.deadline_ms is None:
         return b"%b, max-age=%d, stale-while-revalidate=300" % (scope, MAX_AGE_S)
     left_s = (stream.deadline_ms - app.clock.now_ms()) // 1000

@@ -31,12 +31,14 @@ def open_proxy(shard: Shard, settings: Settings, clock: Clock) -> Mount:
         return ProxyOff()
     # Only here: what calls other servers takes a while to load.
     from holdfast.net.allowlist import Allowlist  # noqa: PLC0415
+    from holdfast.proxy.fetching import Upstreams  # noqa: PLC0415
     from holdfast.proxy.routes import ProxyRoutes  # noqa: PLC0415
     from holdfast.proxy.service import ProxyService  # noqa: PLC0415
     from holdfast.proxy.signing import Signer  # noqa: PLC0415
 
     _warn(settings.proxy)
-    service = ProxyService(shard, clock, settings.proxy, Allowlist(settings.proxy.allowlist))
+    upstreams = Upstreams(Allowlist(settings.proxy.allowlist), settings.proxy)
+    service = ProxyService(shard, clock, settings.proxy, upstreams)
     return ProxyRoutes(
         service,
         Signer(settings.proxy.secret, clock),

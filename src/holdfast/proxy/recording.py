@@ -254,9 +254,20 @@ class Recording:
             if timer is not None:
                 timer.cancel()
         self._make_room()
-        self._on_done()
+        # Nobody is called again: whoever holds this is held by these, and would never be freed.
+        on_done, self._on_done = self._on_done, _nothing
+        self._on_failing, self.first_stored = _ignore, None
+        on_done()
 
     def cut(self) -> None:
         """The stream takes nothing any more: let go of what is left."""
         if not self._is_done:
             self._finish()
+
+
+def _nothing() -> None:
+    """It is over."""
+
+
+def _ignore(_error: HoldfastError) -> None:
+    """It is over."""

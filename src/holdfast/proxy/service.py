@@ -29,7 +29,6 @@ from holdfast.protocol.content import DEFAULT
 from holdfast.proxy.admission import Admission
 from holdfast.proxy.counters import ProxyCounters
 from holdfast.proxy.desk import Desk
-from holdfast.proxy.fetching import Upstreams
 from holdfast.proxy.forwarding import field_value, recorded_headers
 from holdfast.proxy.recovery import end_open_responses
 from holdfast.proxy.stream_ids import name_of
@@ -40,8 +39,8 @@ if TYPE_CHECKING:
     from holdfast.clock import Clock
     from holdfast.engine.shard import Shard
     from holdfast.http.exchange import Request, Slot
-    from holdfast.net.targets import Policy
     from holdfast.proxy.asking import UpstreamRequest
+    from holdfast.proxy.fetching import Upstreams
     from holdfast.proxy.response import Response
     from holdfast.settings import ProxySettings
 
@@ -55,11 +54,13 @@ ABORT_TIMEOUT_S: Final = 15.0
 class ProxyService:
     """All responses under way."""
 
-    def __init__(self, shard: Shard, clock: Clock, settings: ProxySettings, policy: Policy) -> None:
+    def __init__(
+        self, shard: Shard, clock: Clock, settings: ProxySettings, upstreams: Upstreams
+    ) -> None:
         self._shard = shard
         self._clock = clock
         self._settings = settings
-        self.upstreams = Upstreams(policy, settings)
+        self.upstreams = upstreams
         self._admission = Admission(settings.upstreams_max, settings.client_upstreams_max)
         self.counters = ProxyCounters(self._admission)
         self._desks: dict[str, Desk] = {}

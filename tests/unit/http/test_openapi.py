@@ -12,13 +12,25 @@ from holdfast.http import subscription_routes
 from holdfast.http.access.scopes import Need
 from holdfast.http.openapi.document import document, render
 from holdfast.http.openapi.failures import ALWAYS, NEVER_ANSWERED
-from holdfast.http.routes import Resource, Route
+from holdfast.http.routes import Resource, Route, Router
 from holdfast.http.tree import TREE
+from holdfast.proxy.opening import open_proxy
+from holdfast.settings import load_settings
+from tests.unit.engine.driver import Driver
 
 CONTROL = "/v1/stream/__ds"
 SUBSCRIPTION = f"{CONTROL}/subscriptions/{{subscription}}"
 # Of tokens that are no service tokens: the handlers check them.
 OF_WAKES = {f"{SUBSCRIPTION}/{action}" for action in ("callback", "ack", "release")}
+PROXY = "/v1/proxy"
+SERVICE = {"proxySecret", "proxySecretInQuery"}
+OF_PROXY = {
+    (PROXY, "post"): SERVICE,
+    (f"{PROXY}/{{stream_id}}", "get"): {"signedUrl", *SERVICE},
+    (f"{PROXY}/{{stream_id}}", "head"): SERVICE,
+    (f"{PROXY}/{{stream_id}}", "delete"): SERVICE,
+    (f"{PROXY}/{{stream_id}}", "patch"): {"signedUrl"},
+}
 
 
 def resources() -> Iterator[tuple[str, Resource]]:
@@ -39,6 +51,19 @@ def resources() -> Iterator[tuple[str, Resource]]:
     yield f"{SUBSCRIPTION}/streams/{{path}}", subscription_routes._STREAM
     for action, resource in subscription_routes._ACTIONS.items():
         yield f"{SUBSCRIPTION}/{action.decode()}", resource
+    yield from proxy_resources()
+
+
+def proxy_resources() -> Iterator[tuple[str, Resource]]:
+    """The proxy's own resources, of one that is on."""
+    engine = Driver()
+    settings = load_settings(file=None, env={}, flags={"proxy_secret": "a secret of the proxy's"})
+    proxy = open_proxy(engine.shard, settings, engine.clock)
+    router = Router(TREE, proxy)
+    for path in (PROXY, f"{PROXY}/{{stream_id}}"):
+        place = proxy.place(path.encode(), router)
+        assert place is not None
+        yield path, place.resource
 
 
 def routes() -> dict[tuple[str, str], Route]:
@@ -88,6 +113,8 @@ def test_it_says_which_token_each_route_takes() -> None:
         takes = {name for each in operation["security"] for name in each}
         if path in OF_WAKES and method == "post":
             assert takes == {"wake"}
+        elif (path, method) in OF_PROXY:
+            assert takes == OF_PROXY[path, method]
         else:
             assert takes == ({"bearer"} if "x-scope" in operation else set())
 

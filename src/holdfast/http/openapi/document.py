@@ -14,13 +14,14 @@ from holdfast.http.openapi import (
     failures,
     operators,
     packs,
+    proxy,
     scans,
     snapshots,
     streams,
     subscriptions,
 )
 from holdfast.http.openapi.fields import PARAMETERS, headers
-from holdfast.http.openapi.pieces import BEARER, WAKE
+from holdfast.http.openapi.pieces import BEARER, SERVICE, SERVICE_IN_QUERY, SIGNED_URL, WAKE
 
 if TYPE_CHECKING:
     from holdfast.http.openapi.pieces import Json
@@ -45,6 +46,24 @@ _SECURITY: Final[dict[str, Json]] = {
         "scheme": "bearer",
         "description": "The token that came with a wake or a claim.",
     },
+    SERVICE: {
+        "type": "http",
+        "scheme": "bearer",
+        "description": "The proxy's secret, or, where access control is on, a token with the scope "
+        "`write:_proxy` (docs/proxy.md).",
+    },
+    SERVICE_IN_QUERY: {
+        "type": "apiKey",
+        "in": "query",
+        "name": "secret",
+        "description": "The proxy's secret. URLs are often logged: prefer the header.",
+    },
+    SIGNED_URL: {
+        "type": "apiKey",
+        "in": "query",
+        "name": "signature",
+        "description": "Of a signed URL, together with `expires`: use a `Location` as it is.",
+    },
 }
 
 
@@ -59,6 +78,7 @@ def document() -> Json:
         | subscriptions.PATHS
         | operators.PATHS
         | packs.PATHS
+        | proxy.PATHS
     )
     schemas = (
         failures.SCHEMAS

@@ -49,9 +49,12 @@ LOOK_UP: Final = ("stream_not_found", "stream_deleted", "catalog_damaged")
 WRITES: Final = ("commit_failed", "commit_unknown")
 COLD: Final = ("object_missing", "pack_corrupt", "store_unavailable")
 
+# The upstream's own answer may take the place of ours.
+UPSTREAM_ERROR: Final = "UPSTREAM_ERROR"
+
 _REASONS: Final = {
     400: "The request is malformed.",
-    401: "No token, or one that is not good.",
+    401: "No token, secret or signature, or one that is not good.",
     403: "Not allowed.",
     404: "It is not there.",
     405: "The resource does not take this method.",
@@ -63,7 +66,9 @@ _REASONS: Final = {
     429: "Too many requests.",
     431: "Request line and headers are too large.",
     500: "The server failed; its log says more.",
+    502: "The upstream failed, or its response could not be stored.",
     503: "Not now.",
+    504: "The upstream did not answer in time.",
 }
 _HEADERS: Final = {
     "stream_closed": ("Stream-Closed", "Stream-Next-Offset"),
@@ -72,7 +77,8 @@ _HEADERS: Final = {
     "method_not_allowed": ("Allow",),
     "offset_gone": ("Stream-Earliest-Offset",),
     "cursor_gone": ("Changes-Earliest-Cursor",),
-    "unauthorized": ("WWW-Authenticate",),
+    "STREAM_CLOSED": ("Stream-Closed", "Stream-Next-Offset"),
+    UPSTREAM_ERROR: ("Upstream-Status",),
 }
 _RETRIED: Final = frozenset({429, 503})
 
@@ -98,12 +104,18 @@ def _failure(status: int, found: list[str]) -> Json:
         for code in found
         for name in _HEADERS.get(code, ())
     }
+    if status == 401:
+        headers["WWW-Authenticate"] = {"$ref": "#/components/headers/WWW-Authenticate-Always"}
     if status in _RETRIED:
         headers["Retry-After"] = {"$ref": "#/components/headers/Retry-After-Always"}
     answer: Json = {
         "description": f"{_REASONS[status]} Codes: {listed}.",
         "content": {"application/json": {"schema": _schema(found)}},
     }
+    if UPSTREAM_ERROR in found:
+        told = {"description": "With `Upstream-Status`: what the upstream said, in its own type."}
+        schema = {"anyOf": [_schema(found), told]}
+        answer["content"] = {"application/json": {"schema": schema}, "*/*": {"schema": told}}
     return answer | {"headers": headers} if headers else answer
 
 
@@ -129,6 +141,15 @@ SCHEMAS: Final[dict[str, Json]] = {
                     "generation": {
                         "type": "integer",
                         "description": "With `ALREADY_CLAIMED`: the generation of the lease.",
+                    },
+                    "renewable": {
+                        "type": "boolean",
+                        "description": "With `SIGNATURE_EXPIRED`: whether connecting with the "
+                        "session's id gives another URL.",
+                    },
+                    "streamId": {
+                        "type": "string",
+                        "description": "With `SIGNATURE_EXPIRED`: the stream.",
                     },
                 },
                 "required": ["code", "message"],

@@ -66,6 +66,13 @@ PARAMETERS: Final[dict[str, Json]] = {
     "linked": _parameter(
         "path", "path", TEXT | {"minLength": 1}, "The stream's path below `/v1/stream/`.", "demo/a"
     ),
+    "proxied": _parameter(
+        "path",
+        "stream_id",
+        TEXT | {"format": "uuid"},
+        "The stream's id, as the `Location` of a POST has it.",
+        "0f8b2c1e-5d6f-4a7b-8c9d-0e1f2a3b4c5d",
+    ),
     # Query.
     "offset": _query(
         "offset", _START_OR_NOW, "From where to read; `-1` is the start, `now` the tail."
@@ -112,6 +119,11 @@ PARAMETERS: Final[dict[str, Json]] = {
         "size", {"type": "integer", "minimum": 1, "maximum": DATA_BYTES_MAX}, "How many bytes."
     )
     | {"required": True},
+    "expires": _query("expires", NUMBER, "Of a signed URL: when it ends, in seconds since 1970."),
+    "action": _query("action", {"const": "abort"}, "What to do.") | {"required": True},
+    "response": _query(
+        "response", {"type": "integer", "minimum": 1}, "Only this response; an extension."
+    ),
     "after_page": _query("after", TEXT, "The `next_after` of the page before."),
     "page": _query(
         "limit", {"type": "integer", "minimum": 1, "maximum": 10_000}, "At most this many."
@@ -153,6 +165,31 @@ PARAMETERS: Final[dict[str, Json]] = {
         NUMBER,
         "So many JSON messages, or bytes of the next append, behind `Stream-Fork-Offset`.",
     ),
+    # Of the proxy.
+    "Upstream-URL": _header(
+        "Upstream-URL", TEXT, "Whom to call; of a connect, the endpoint that is asked whether."
+    ),
+    "Upstream-Method": _header(
+        "Upstream-Method",
+        {"enum": ["GET", "POST", "PUT", "PATCH", "DELETE"]},
+        "How to call it; a connect needs none.",
+    ),
+    "Upstream-Authorization": _header(
+        "Upstream-Authorization", TEXT, "The upstream's `Authorization`."
+    ),
+    "Use-Stream-URL": _header(
+        "Use-Stream-URL", TEXT, "Append to this stream: a signed URL, which may have expired."
+    ),
+    "Session-Id": _header(
+        "Session-Id",
+        TEXT | {"minLength": 1, "maxLength": 1024},
+        "Connect to this session; with `Use-Stream-URL` it means nothing.",
+    ),
+    "Stream-Signed-URL-TTL": _header(
+        "Stream-Signed-URL-TTL",
+        {"type": "integer", "minimum": 1, "maximum": 999_999_999_999},
+        "Seconds for which the URL in `Location` is to be good; the server has a limit.",
+    ),
 }
 
 
@@ -188,11 +225,23 @@ def _fields() -> dict[str, Json]:
             "Of each message that ends here, or how else they are told.",
         ),
         "Stream-Next-Offset": (OFFSET, "Where to read on."),
+        "Stream-Response-Id": (
+            {"type": "integer", "minimum": 1},
+            "The number of the response within its stream.",
+        ),
         "Stream-SSE-Data-Encoding": ({"const": "base64"}, "How the data of events is written."),
         "Stream-Snapshot-Offset": (_OR_START, "The offset of the snapshot; `-1` if there is none."),
-        "Stream-Start-Offset": (OFFSET, "With `last`: where the read starts."),
+        "Stream-Start-Offset": (
+            OFFSET,
+            "With `last`: where the read starts. Of the proxy: where the response starts.",
+        ),
         "Stream-TTL": (NUMBER, "Seconds after the last use at which the stream ends."),
         "Stream-Up-To-Date": (FLAG, "Whether this is all there is by now."),
+        "Upstream-Content-Type": (TEXT, "The upstream's `Content-Type`."),
+        "Upstream-Status": (
+            {"type": "integer", "minimum": 400, "maximum": 999},
+            "The upstream's status, if it answered at all.",
+        ),
         "WWW-Authenticate": (TEXT, "How to say who one is."),
     }
     return {

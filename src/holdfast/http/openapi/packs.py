@@ -28,6 +28,8 @@ if TYPE_CHECKING:
     from holdfast.http.openapi.pieces import Json
 
 _TAG: Final = "storage"
+# Where the proxy is on, and no access control guards its streams.
+_OF_PACKS: Final = ("MISSING_SECRET", "INVALID_SECRET")
 
 SCHEMAS: Final[dict[str, Json]] = {
     "Store": record(
@@ -88,7 +90,8 @@ def _look(
         need=Need.READ,
         errors=("not_found", "catalog_damaged", *errors),
         parameters=parameters,
-        description="404 on a server without packs.",
+        description="404 on a server without packs. Where the proxy is on and access control is "
+        "off, packs take the proxy's secret.",
     )
     return {"get": get, "head": head_of(get)}
 
@@ -101,18 +104,20 @@ PATHS: Final[dict[str, Json]] = {
         "listPacks",
         "The packs in use, in the order of the log.",
         lines_answer("A line for each pack.", schema("Pack")),
+        errors=_OF_PACKS,
     ),
     "/cluster/packs/extents": _look(
         "listPackExtents",
         "What is in use of a pack.",
         lines_answer("A line for each extent.", schema("PackExtent")),
+        errors=_OF_PACKS,
         parameters=parameters("pack"),
     ),
     "/cluster/packs/data": _look(
         "readPackData",
         "A part of a pack as it is.",
         answer("The bytes; fewer if the pack ends before.", (), {"application/octet-stream": {}}),
-        errors=("store_unavailable",),
+        errors=(*_OF_PACKS, "store_unavailable"),
         parameters=parameters("pack", "at", "size"),
     ),
 }

@@ -22,6 +22,10 @@ FLAG: Final[Json] = {"type": "boolean"}
 OFFSET: Final[Json] = {"type": "string", "pattern": "^[0-9]{20}$"}
 BEARER: Final = "bearer"
 WAKE: Final = "wake"
+# Of the proxy: its secret in two places, and a signed URL.
+SERVICE: Final = "proxySecret"
+SERVICE_IN_QUERY: Final = "proxySecretInQuery"
+SIGNED_URL: Final = "signedUrl"
 _SCHEMAS: Final = "#/components/schemas/"
 
 
@@ -114,9 +118,12 @@ def operation(
     parameters: Iterable[Json] = (),
     body: Json | None = None,
     description: str = "",
-    token: str = "",
+    credentials: Iterable[str] = (),
 ) -> Json:
-    """What one method of one path does; `errors` are the codes besides those of every request."""
+    """What one method of one path does; `errors` are the codes besides those of every request.
+
+    `credentials` are those it takes, one of them, where they are not those of access control.
+    """
     codes = [*ALWAYS, *errors]
     if need:
         codes += ["unauthorized", "forbidden"]
@@ -125,7 +132,7 @@ def operation(
         "summary": summary,
         "tags": [tag],
         "responses": {str(status): each for status, each in answers.items()} | failures(codes),
-        "security": _security(need, token),
+        "security": _security(need, credentials),
     }
     if need:
         found["x-scope"] = need.name.lower()
@@ -138,9 +145,10 @@ def operation(
     return found
 
 
-def _security(need: Need, token: str) -> list[Json]:
-    if token:
-        return [{token: []}]
+def _security(need: Need, credentials: Iterable[str]) -> list[Json]:
+    own: list[Json] = [{each: []} for each in credentials]
+    if own:
+        return own
     # Nothing is needed where access control is off.
     return [{BEARER: []}, {}] if need else []
 

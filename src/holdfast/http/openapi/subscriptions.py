@@ -143,7 +143,7 @@ def _of_wake(name: str, summary: str, answers: dict[int, Json]) -> Json:
             answers,
             tag=_TAG,
             need=Need.NOTHING,
-            token=WAKE,
+            credentials=(WAKE,),
             errors=(
                 *_FOUND,
                 *WRITES,

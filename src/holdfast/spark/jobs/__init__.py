@@ -32,7 +32,7 @@ JOBS: Final = {
     "audit": "Verify every pack against the catalog.",
     "replay": "Copy streams from server to server.",
     "transcripts": "Make a table of the proxy's responses.",
-    "report": "Make a page of plots from archived tables.",
+    "report": "Make a page of plots from archived tables and transcripts.",
 }
 
 

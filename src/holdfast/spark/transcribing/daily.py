@@ -124,7 +124,7 @@ def _row(day: str, model: str | None, table: Any) -> DayOfModel:
     took_us = pc.subtract(table["ended_at"], table["started_at"]).drop_null().cast(pa.int64())
     quantiles: list[float | None] = [None, None]
     if len(took_us):
-        quantiles = (np.percentile(took_us.to_numpy(), [50, 95]) / 1e6).tolist()
+        quantiles = (np.percentile(took_us.to_numpy(), [50, 95]).round() / 1e6).tolist()
     return DayOfModel(
         day,
         model,

@@ -1,0 +1,167 @@
+"""What commands of the proxy are given: headers, bodies, credentials, signed URLs."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Annotated, Final
+from urllib.parse import parse_qs, urlsplit
+
+import msgspec
+from cyclopts import Parameter
+
+from holdfast.cli.client.output import Output
+from holdfast.cli.client.sources import STDIN, Sources
+from holdfast.client.urls import is_url
+from holdfast.errors import SettingsError
+from holdfast.protocol.content import DEFAULT, JSON
+
+__all__ = [
+    "Authorization",
+    "Body",
+    "Data",
+    "Headers",
+    "ResponseId",
+    "SessionId",
+    "SignedUrl",
+    "Ttl",
+    "authorization_of",
+    "check_response_id",
+    "check_signed_url",
+    "check_stream",
+    "check_ttl",
+    "parse_headers",
+    "typed",
+]
+
+VARIABLE: Final = "HOLDFAST_UPSTREAM_AUTHORIZATION"
+_check_json: Final = msgspec.json.Decoder(msgspec.Raw).decode
+
+Headers = Annotated[
+    list[str] | None,
+    Parameter(
+        name=["--header", "-H"],
+        negative="",
+        allow_leading_hyphen=True,
+        help="`Name: value`, sent to the upstream. Can be given several times.",
+    ),
+]
+Data = Annotated[
+    str | None,
+    Parameter(
+        name=["--data", "-d"],
+        allow_leading_hyphen=True,
+        help="Body: a text, @FILE for what is in a file, or - for stdin.",
+    ),
+]
+Authorization = Annotated[
+    str | None,
+    Parameter(
+        help=f"Authorization that the upstream gets, or @FILE with it. Also by {VARIABLE}.",
+    ),
+]
+Ttl = Annotated[int | None, Parameter(help="Seconds for which the signed URL is to be good.")]
+SessionId = Annotated[str | None, Parameter(help="Session, by its id.")]
+ResponseId = Annotated[int | None, Parameter(help="Number of the response in its stream.")]
+SignedUrl = Annotated[
+    str | None, Parameter(help="Signed URL of a stream, in quotes; or name the --session.")
+]
+
+
+def parse_headers(lines: list[str] | None) -> dict[str, str]:
+    """The headers that were given, by name."""
+    found: dict[str, str] = {}
+    for line in lines or ():
+        name, colon, value = line.partition(":")
+        if not colon or not name.strip():
+            raise SettingsError(f"--header {line[:40]!r} must be 'Name: value'")
+        if name.strip().lower() in {each.lower() for each in found}:
+            raise SettingsError(f"--header {name.strip()} is there twice; join its values")
+        if name.strip().lower() == "authorization":
+            raise SettingsError(
+                "Authorization is for the proxy: give the upstream's with --upstream-authorization"
+            )
+        found[name.strip()] = value.strip()
+    return found
+
+
+def authorization_of(given: str | None) -> str | None:
+    """The upstream's credentials: as they were given, from a file, or from the environment."""
+    value = given if given is not None else os.environ.get(VARIABLE)
+    if value is None or not value.startswith("@"):
+        return value or None
+    try:
+        return Path(value[1:]).expanduser().read_text("utf-8").strip()
+    # RuntimeError: there is no such user, or no home.
+    except (OSError, UnicodeDecodeError, RuntimeError) as error:
+        raise SettingsError(
+            f"the upstream's authorization in {value[1:]} cannot be read: {error}"
+        ) from None
+
+
+class Body:
+    """The body of a request, which may have to be read first."""
+
+    def __init__(self, data: str | None) -> None:
+        self.is_given = data is not None
+        self._text = data or ""
+        self._sources: Sources | None = None
+        if data == STDIN:
+            self._sources = Sources((), [STDIN], lines=False, framed=False)
+        elif data is not None and data.startswith("@"):
+            if data == "@":
+                raise SettingsError("--data @ names no file; write @FILE, or - for stdin")
+            self._sources = Sources((), [data[1:]], lines=False, framed=False)
+        if self._sources is not None:
+            self._sources.check()
+
+    async def read(self, output: Output) -> bytes:
+        """All of it."""
+        if self._sources is None:
+            return self._text.encode()
+        self._sources.invite(output)
+        return b"".join([piece async for piece in self._sources.messages(DEFAULT)])
+
+
+def typed(headers: dict[str, str], body: bytes) -> dict[str, str]:
+    """The headers with the type of a body that is JSON, unless they tell one."""
+    if not body or "content-type" in {name.lower() for name in headers}:
+        return headers
+    try:
+        _check_json(body)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return headers
+    return headers | {"Content-Type": JSON}
+
+
+def check_ttl(ttl: int | None) -> None:
+    """Raise unless a URL can be good for so long."""
+    if ttl is not None and ttl < 1:
+        raise SettingsError("--ttl must be at least 1")
+
+
+def check_response_id(response_id: int | None) -> None:
+    """Raise unless a response can have this number."""
+    if response_id is not None and response_id < 1:
+        raise SettingsError("--response must be at least 1: responses count from 1")
+
+
+def check_stream(url: str | None, session: str | None) -> None:
+    """Raise unless a stream is named, by a signed URL that is whole or by its session."""
+    if url is None:
+        if session is None:
+            raise SettingsError("name the stream by its signed URL, or by its --session")
+        return
+    check_signed_url(url)
+
+
+def check_signed_url(url: str) -> None:
+    """Raise unless this can be a signed URL."""
+    if not is_url(url):
+        raise SettingsError(
+            f"{url[:40]!r} is no signed URL; it begins with http:// or https://, as "
+            "`holdfast proxy request --no-follow` and `holdfast proxy connect` print it"
+        )
+    query = parse_qs(urlsplit(url).query)
+    if "expires" in query and "signature" not in query:
+        raise SettingsError("the URL has no signature: put it into quotes, for it holds an &")

@@ -1,0 +1,136 @@
+"""How responses are printed: their bytes, the data of their events, or frames as documents."""
+
+from __future__ import annotations
+
+import asyncio
+import shlex
+from base64 import b64encode
+from dataclasses import dataclass
+from typing import Any, Final
+
+from holdfast.cli.client.output import Output
+from holdfast.cli.failures import EXIT_FAILED
+from holdfast.client import Frame, FrameReading, Outcome, ResponseReading
+from holdfast.protocol.content import JSON, is_text, media_type
+from holdfast.protocol.frames import DATA, ERROR, decode_error, decode_start
+from holdfast.protocol.frames import START as START_FRAME
+from holdfast.protocol.offsets import START
+
+__all__ = ["Place", "print_frames", "print_response"]
+
+_NAMES: Final = {b"S": "start", b"D": "data", b"C": "complete", b"A": "abort", b"E": "error"}
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a response is, in the words of the command line."""
+
+    url: str
+    session: str | None
+    response_id: int
+
+    def words(self) -> str:
+        """The stream; a session's name is not as secret as a signed URL."""
+        if self.session is not None:
+            return f"--session {shlex.quote(self.session)}"
+        return shlex.quote(self.url)
+
+
+async def print_response(
+    output: Output,
+    reading: ResponseReading,
+    place: Place,
+    *,
+    content_type: str = "",
+    sse: bool = False,
+) -> int:
+    """Print one response until it ends; whoever interrupts that is told how to go on."""
+    try:
+        async with reading:
+            if sse:
+                await _print_events(output, reading)
+            else:
+                await _print_body(output, reading, content_type)
+    except asyncio.CancelledError:
+        if reading.outcome is Outcome.OPEN:
+            _say_how_to_go_on(output, reading, place)
+        raise
+    if not output.as_json:
+        output.end_line()
+        what = f"response {place.response_id} {reading.outcome.value}"
+        output.notice(f"{what}, next offset {reading.offset}")
+    return EXIT_FAILED if reading.outcome is Outcome.ABORTED else 0
+
+
+async def print_frames(output: Output, reading: FrameReading) -> None:
+    """Print all frames of a stream, one document a line."""
+    types: dict[int, str] = {}
+    async with reading:
+        async for frame, offset in reading:
+            number = frame.response_id
+            types[number] = _type_in(frame) or types.get(number, "")
+            output.document(_document(frame, offset, types[number]))
+
+
+async def _print_events(output: Output, reading: ResponseReading) -> None:
+    async for event in reading.events():
+        if output.as_json:
+            text = event.data.decode("utf-8", "replace")
+            output.document({"event": event.kind, "data": text, "id": event.id})
+        else:
+            output.write(event.data + b"\n")
+
+
+async def _print_body(output: Output, reading: ResponseReading, content_type: str) -> None:
+    """The bytes as they are, or with `--json` the frames that they come in."""
+    async for frame, offset in reading.frames():
+        # Unknown to whoever starts behind the beginning.
+        content_type = _type_in(frame) or content_type
+        if output.as_json:
+            output.document(_document(frame, offset, content_type))
+        elif frame.type == DATA:
+            output.write_payload(frame.payload, content_type)
+
+
+def _type_in(frame: Frame) -> str:
+    if frame.type != START_FRAME:
+        return ""
+    return decode_start(frame.payload).headers.get("content-type", "")
+
+
+def _document(frame: Frame, offset: str, content_type: str) -> dict[str, Any]:
+    document: dict[str, Any] = {
+        "frame": _NAMES[frame.type],
+        "response_id": frame.response_id,
+        "next_offset": offset,
+    }
+    if frame.type == START_FRAME:
+        info = decode_start(frame.payload)
+        return document | {"status": info.status, "headers": info.headers}
+    if frame.type == DATA:
+        return document | _data_field(frame.payload, content_type)
+    if frame.type == ERROR:
+        error = decode_error(frame.payload)
+        return document | {"code": error.code, "message": error.message}
+    return document
+
+
+def _data_field(payload: bytes, content_type: str) -> dict[str, str]:
+    """A piece of a body as text where it is; one that ends within a character is not."""
+    media = media_type(content_type)
+    try:
+        if is_text(media) or media == JSON:
+            return {"text": payload.decode()}
+    except UnicodeDecodeError:
+        pass
+    return {"base64": b64encode(payload).decode()}
+
+
+def _say_how_to_go_on(output: Output, reading: ResponseReading, place: Place) -> None:
+    output.end_line()
+    start = "" if reading.offset == START else f" --from {reading.offset}"
+    which = f"{place.words()} --response {place.response_id}"
+    output.notice(
+        f"Response {place.response_id} goes on. To follow it: holdfast proxy follow {which}{start}"
+    )
+    output.notice(f"To stop it: holdfast proxy abort {which}")
