@@ -35,7 +35,7 @@ class Command:
 
     def with_env(self, **variables: str) -> "Command":
         """The same with other variables; an empty one is removed."""
-        new = Command(self.home)
+        new = type(self)(self.home)
         merged = self.env | variables
         new.env = {name: value for name, value in merged.items() if value}
         return new
@@ -65,6 +65,12 @@ class Command:
 
     def here(self, *arguments: str) -> str:
         """Run a command that succeeds in this process, where only what it prints matters."""
+        done = self.run_here(*arguments)
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    def run_here(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+        """Run a command in this process to its end, whatever that is; it has no stdin."""
         stdout = TextIOWrapper(BytesIO(), encoding="utf-8", write_through=True)
         stderr = StringIO()
         with (
@@ -78,9 +84,10 @@ class Command:
             for name, value in self.env.items():
                 patch.setenv(name, value)
             status = main(arguments)
-        assert status == 0, stderr.getvalue()
-        stdout.seek(0)
-        return stdout.read()
+        printed = stdout.buffer
+        assert isinstance(printed, BytesIO)
+        said = printed.getvalue().decode(errors="surrogateescape")
+        return subprocess.CompletedProcess(list(arguments), status, said, stderr.getvalue())
 
     def json(self, *arguments: str, stdin: bytes | str = b"") -> list[dict[str, Any]]:
         """Run a command that succeeds with `--json`; its documents."""

@@ -234,7 +234,8 @@ def test_a_summary_in_words():
         "  bytes: 5.00 MiB",
         "  streams: 7",
         "  buckets: 2",
+        "  responses: 0",
     ]
     assert list(as_document("report", summary, 1.25)) == [
-        *("job", "page", "messages", "bytes", "streams", "buckets", "seconds")
+        *("job", "page", "messages", "bytes", "streams", "buckets", "responses", "seconds")
     ]

@@ -5,6 +5,7 @@ import re
 import signal
 import subprocess
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from threading import Thread
 
@@ -14,6 +15,7 @@ from cyclopts import App
 from holdfast.cli.main import app
 from tests.cli.holdfast_command import DEADLINE_S, Command
 from tests.server_process import ServerProcess
+from tests.upstreams import Upstream
 from tools.coverage_page import ROOT
 
 PAGE = (ROOT / "docs/cli.md").read_text()
@@ -22,13 +24,25 @@ LINES = [line for block in BLOCKS for line in block.splitlines()]
 # One section for all scenarios, and one for all jobs, whose options have a page of their own.
 ELSEWHERE = {"bench", "pipeline"}
 SETTINGS = {"serve", "config", "check", "backup", "restore"}
+SECRET = "the-secret-of-the-proxy-of-the-cli-page"
+# Where the page's requests to an upstream go.
+UPSTREAM = "https://api.openai.com"
+
+
+@contextmanager
+def serving(folder: Path) -> Iterator[Command]:
+    """Commands for a server that has a proxy, and an upstream that takes another one's place."""
+    settings = {"proxy_secret": SECRET, "proxy_allowlist": "http://127.0.0.1:*"}
+    with Upstream() as upstream, ServerProcess(folder / "data", **settings) as server:
+        yield Command(
+            folder / "home", server.url, HOLDFAST_TOKEN=SECRET, UPSTREAM=upstream.base_url
+        )
 
 
 @pytest.fixture(scope="module")
 def command(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Command]:
-    folder = tmp_path_factory.mktemp("cli page")
-    with ServerProcess(folder / "data") as server:
-        yield Command(folder / "home", server.url)
+    with serving(tmp_path_factory.mktemp("cli page")) as command:
+        yield command
 
 
 def test_every_line_is_a_command_and_says_how_it_ends() -> None:
@@ -52,6 +66,7 @@ def test_the_commands_run_in_their_order(command: Command) -> None:
 def _run(line: str, command: Command) -> tuple[int, int, str]:
     script, _, ending = line.partition("  # ")
     script = script.replace("http://127.0.0.1:4437", command.env["HOLDFAST_URL"])
+    script = script.replace(UPSTREAM, command.env["UPSTREAM"])
     if ending == "until Ctrl-C":
         expected = 0 if "serve" in script else 130
         status, stderr = _run_until_it_waits(script, command)
@@ -149,9 +164,7 @@ def test_every_command_is_in_the_json_contract() -> None:
 @pytest.fixture(scope="module")
 def documents(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[dict[str, object]]]:
     """What every command really prints."""
-    folder = tmp_path_factory.mktemp("cli json")
-    with ServerProcess(folder / "data") as server:
-        command = Command(folder / "home", server.url)
+    with serving(tmp_path_factory.mktemp("cli json")) as command:
         return {name: _documents(command, name) for name in EXAMPLES}
 
 
@@ -176,6 +189,11 @@ EXAMPLES = {
     "close": "close json1/a",
     "delete": "delete json1/d; delete json1/a; delete json1/b; delete json1/c; delete json1/e",
     "bucket delete": "bucket delete json1",
+    "proxy connect": "proxy connect json-1",
+    "proxy request": f"proxy request {UPSTREAM}/v1/messages --session json-1 --no-follow",
+    "proxy follow": "proxy follow --session json-1 --sse; "
+    "proxy follow --session json-1 --frames --exit",
+    "proxy abort": "proxy abort --session json-1",
     "context add": "context add one http://127.0.0.1:1",
     "context use": "context use one",
     "context list": "context list",
@@ -195,6 +213,11 @@ def _documents(command: Command, name: str) -> list[dict[str, object]]:
         command.here("create", "json1/c", "--content-type", "application/json", "--data", "11")
         command.here("create", "json1/e", "--data", "bytes")
         command.here("append", "json1/c", "22")
+    if name == "proxy follow":
+        # A body of bytes, and one that is cut off.
+        for query in ("/bytes?count=9", "/fixed?body=xy&piece=1&framing=chunked&after=1&end=cut"):
+            url = command.env["UPSTREAM"] + query
+            command.run_here("proxy", "request", url, "--session", "json-1")
     if name == "check":
         with ServerProcess(command.home / "kept"):
             pass
@@ -213,6 +236,7 @@ def _printed(command: Command, arguments: list[str]) -> list[dict[str, object]]:
         process.terminate()
         process.communicate(timeout=DEADLINE_S)
         return [json.loads(line)]
+    arguments = [each.replace(UPSTREAM, command.env["UPSTREAM"]) for each in arguments]
     printed = command.here(*arguments, "--json")
     if arguments[0] in {"check", "backup", "restore"}:
         return [json.loads(printed)]

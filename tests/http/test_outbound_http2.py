@@ -359,6 +359,7 @@ def test_silence_is_late_and_ends_one_answer_only(authority, tls):
             with pytest.raises(OutboundError, match="in time") as caught:
                 await collected(outbound, "GET", url, silence_s=0.1)
             assert caught.value.late
+            await until(lambda: len(server.exchanges) == 2)
             assert await server.exchanges[1].reset == h2.errors.ErrorCodes.CANCEL
             server.exchanges[0].data(b"end", end=True)
             assert await patient == (200, [b"end"])
@@ -385,12 +386,18 @@ def test_a_busy_neighbour_does_not_hide_silence(authority, tls):
 
 
 def test_a_head_that_does_not_come_is_late(authority, tls):
+    async def behave(exchange):
+        if exchange.stream_id == 1:
+            await hello(exchange)
+
     async def scenario():
-        async with serving_http2(nothing, authority) as server, calling(tls=tls) as outbound:
-            with pytest.raises(OutboundError, match=r"within 0\.3 s") as caught:
-                await collected(outbound, "GET", url_of(server), header_timeout_s=0.3)
+        async with serving_http2(behave, authority) as server, calling(tls=tls) as outbound:
+            await collected(outbound, "GET", url_of(server))
+            with pytest.raises(OutboundError, match=r"within 0\.1 s") as caught:
+                await collected(outbound, "GET", url_of(server), header_timeout_s=0.1)
             assert caught.value.late
-            assert await server.exchanges[0].reset == h2.errors.ErrorCodes.CANCEL
+            await until(lambda: len(server.exchanges) == 2)
+            assert await server.exchanges[1].reset == h2.errors.ErrorCodes.CANCEL
 
     run(scenario())
 

@@ -8,7 +8,7 @@ import httpx
 import pytest
 
 from tests.http.raw import RawConnection
-from tests.proxy.proxying import ALLOWLIST, DEADLINE_S, SECRET, Proxy
+from tests.proxy.proxying import ALLOWLIST, DEADLINE_S, OLD_SECRET, SECRET, Proxy
 from tests.server_process import ServerProcess
 from tests.upstreams.fixtures import upstream
 
@@ -73,3 +73,31 @@ def start_proxy(
 ) -> StartProxy:
     """The proxy of a further server."""
     return lambda **settings: Proxy(client_of(start_server(**settings)))
+
+
+@pytest.fixture(scope="session")
+def strict_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
+    """A server with little patience and small limits, which says more than it should have to."""
+    data_dir = tmp_path_factory.mktemp("strict") / "data"
+    settings = {
+        "proxy_secret": f"{SECRET},{OLD_SECRET}",
+        "proxy_allowlist": ALLOWLIST,
+        "proxy_header_timeout": 1.5,
+        "proxy_inactivity_timeout": 2,
+        "proxy_url_ttl": 1000,
+        "proxy_url_ttl_max": 5000,
+        "proxy_request_bytes_max": 200_000,
+        "proxy_response_bytes_max": 300_000,
+        "proxy_client_upstreams_max": 3,
+        "public_url": "https://streams.example/base",
+        "log_level": "debug",
+    }
+    with ServerProcess(data_dir, **settings) as process:
+        yield process
+
+
+@pytest.fixture(scope="session")
+def strict(strict_server: ServerProcess) -> Iterator[Proxy]:
+    """The proxy of the strict server."""
+    with httpx.Client(base_url=strict_server.url, timeout=DEADLINE_S) as client:
+        yield Proxy(client)

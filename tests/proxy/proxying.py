@@ -17,6 +17,8 @@ from uuid import uuid4
 import httpx
 
 SECRET = "7d1c0b9f52e84a6c93f0e1b7a45d8c26"
+# What the strict server signed with before.
+OLD_SECRET = "b4f0a6d87c3e4215906bd1fe8a27c95d"
 ALLOWLIST = "http://127.0.0.1:*"
 PATH = "/v1/proxy"
 DEADLINE_S = 20.0
@@ -162,6 +164,11 @@ class Proxy:
         """The frames of a new stream whose only response has ended."""
         return self.frames(self.created(url, **more))
 
+    def at(self, location: str) -> str:
+        """The path and query of a URL: a public one leads elsewhere."""
+        url = urlsplit(location)
+        return f"{PATH}{url.path.partition(PATH)[2]}?{url.query}"
+
     def frames(
         self, location: str, wanted: Callable[[list[Frame]], bool] = ended(1)
     ) -> list[Frame]:
@@ -170,7 +177,7 @@ class Proxy:
         data, offset = b"", "-1"
         while not wanted(frames := frames_of(data)):
             assert time.monotonic() < deadline_s, frames
-            answer = self.client.get(f"{location}&offset={offset}&live=long-poll")
+            answer = self.client.get(f"{self.at(location)}&offset={offset}&live=long-poll")
             assert answer.status_code in {200, 204}, answer.text
             data += answer.content
             offset = answer.headers["stream-next-offset"]
@@ -178,14 +185,14 @@ class Proxy:
 
     def now(self, location: str) -> list[Frame]:
         """The frames that are there."""
-        answer = self.client.get(location)
+        answer = self.client.get(self.at(location))
         assert answer.status_code == 200, answer.text
         return frames_of(answer.content)
 
     def abort(self, location: str, **query: object) -> httpx.Response:
         """Stop what is under way."""
         more = "".join(f"&{name}={value}" for name, value in query.items())
-        return self.client.patch(f"{location}&action=abort{more}")
+        return self.client.patch(f"{self.at(location)}&action=abort{more}")
 
     def streams(self) -> set[str]:
         """The ids of all proxy streams."""

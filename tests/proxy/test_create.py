@@ -52,11 +52,10 @@ def test_the_location_is_as_the_client_knows_the_server(proxy, upstream) -> None
     assert location.startswith(f"http://streams.example:8443{PATH}/")
 
 
-def test_the_location_starts_with_the_public_url(start_proxy, upstream) -> None:
-    proxy = start_proxy(public_url="https://streams.example/base")
-    location = proxy.created(upstream.url())
+def test_the_location_starts_with_the_public_url(strict, upstream) -> None:
+    location = strict.created(upstream.url())
     assert location.startswith(f"https://streams.example/base{PATH}/")
-    assert proxy.connected().startswith(f"https://streams.example/base{PATH}/")
+    assert strict.connected().startswith(f"https://streams.example/base{PATH}/")
 
 
 @pytest.mark.spec("proxy 4.2-10", "proxy 5.2-6", "proxy 5.2-8", "proxy 9.2-2")

@@ -73,8 +73,7 @@ def test_odd_content_types_break_nothing(proxy, upstream) -> None:
         upstream.routes["/typed"] = lambda _request, value=value: Reply(b"x", content_type=value)
         answer = proxy.create(upstream.url("/typed"))
         assert answer.status_code == 201
-        told = answer.headers["upstream-content-type"].encode("latin-1")
-        assert told.decode() == value.strip() or not value.strip()
+        assert answer.headers["upstream-content-type"] == value.strip()
 
 
 def test_an_error_with_an_odd_content_type(proxy, upstream) -> None:

@@ -161,8 +161,7 @@ def test_repeated_headers_are_joined(proxy, upstream) -> None:
 def test_values_go_on_as_bytes(proxy, upstream, value) -> None:
     asked = ask(proxy, upstream, {"X-Value": value, "Upstream-Authorization": b"Bearer " + value})
     assert asked.header("X-Value").encode("latin-1") == value
-    if value != b"\xff\xfe":
-        assert asked.header("Authorization").encode("latin-1") == b"Bearer " + value
+    assert asked.header("Authorization").encode("latin-1") == b"Bearer " + value
 
 
 def test_nothing_encoded_is_asked_for(proxy, upstream) -> None:

@@ -225,10 +225,9 @@ class Shard:
         staged = self._staging.view(name)
         return staged is not None and not staged.gone and not staged.expired(self._clock.now_ms())
 
-    def number_of(self, name: str) -> int | None:
-        """The number of the stream that a write to this name would go to; None if there is none."""
-        staged = self._staging.view(name)
-        return None if staged is None or staged.gone else staged.number
+    def staged(self, name: str) -> Staged | None:
+        """The stream of this name as it will be once all that is pending is durable."""
+        return self._staging.view(name)
 
     def names(self, prefix: str) -> Iterator[str]:
         """The names of all published streams that start so, in order within each bucket."""
@@ -285,6 +284,16 @@ class Shard:
             reply(context, outcome)
         else:
             batch.answers.append((reply, context, outcome))
+
+    def append_to(
+        self, number: int, name: str, request: AppendRequest, reply: Reply, context: Any
+    ) -> None:
+        """Append to the stream with this number, and to no other that has its name by now."""
+        staged = self._staging.view(name)
+        if staged is not None and staged.number != number:
+            self._answer(staged, reply, context, StreamNotFoundError(name))
+        else:
+            self.append(name, request, reply, context)
 
     def create(self, name: str, request: CreateRequest, reply: Reply, context: Any) -> None:
         """Create a stream, or confirm that it exists as asked for."""

@@ -366,9 +366,8 @@ class RequestReader(ABC, asyncio.Protocol):
             b"connection: close" if slot.closes else b"connection: keep-alive",
         ]
         lines += [b"%b: %b" % field for field in request.fields.items() if field[0] != b"upgrade"]
-        lines += [
-            b"%b: %b" % field for field in request.others if field[0].lower() != b"connection"
-        ]
+        # What `Connection` names besides is not to be forwarded either.
+        lines += [b"%b: %b" % field for field in request.others]
         return b"\r\n".join([*lines, b"", b""])
 
     def _refuse_body(self) -> None:

@@ -54,7 +54,7 @@ def upstream_request(request: Request, fields: Mapping[str, str]) -> UpstreamReq
         raise MissingUpstreamMethodError("The header Upstream-Method is needed.")
     if method not in METHODS:
         raise InvalidUpstreamMethodError(f"Upstream-Method must be one of {', '.join(METHODS)}.")
-    headers = upstream_headers(request, fields.get("upstream-authorization"))
+    headers = upstream_headers(request)
     return UpstreamRequest(method, url, headers)
 
 
@@ -65,7 +65,7 @@ def approval_request(
     url = fields.get("upstream-url")
     if not url:
         return None
-    headers = upstream_headers(request, fields.get("upstream-authorization"))
+    headers = upstream_headers(request)
     return UpstreamRequest("POST", url, headers | {"stream-id": stream_id.encode()})
 
 

@@ -70,17 +70,16 @@ class Desk:
         self._ttl_s = ttl_s
         self._on_ended = on_ended
         self._on_idle = on_idle
-        self.responses: dict[int, Response] = {}
+        # By producer; the last ones may not have begun yet, and may never do.
+        self.responses: dict[bytes, Response] = {}
         # Calls that have no response yet.
         self.calls: set[asyncio.Task[None]] = set()
-        # Ids whose Start frame is not durable yet.
-        self._starting: set[int] = set()
         self._watched: Stream | None = None
 
     @property
     def is_idle(self) -> bool:
         """Whether nothing is under way."""
-        return not self.responses and not self.calls and not self._starting
+        return not self.responses and not self.calls
 
     async def begin(self, status: int, headers: Mapping[str, str], *, number: int | None) -> Begun:
         """Write the Start frame of a new response; it has its id once that is durable.
@@ -90,46 +89,42 @@ class Desk:
         place = self._next_place(number or 0)
         frame = encode_start(place.response_id, status, headers)
         response = Response(self._shard, self._clock, place, self._response_done)
-        self._starting.add(place.response_id)
-        self.responses[place.response_id] = response
+        response.task = asyncio.current_task()
+        self.responses[place.producer_id] = response
         try:
             outcome: Created | Appended = await answer_of(
                 lambda done: self._start(place, frame, number is None, done)
             )
         except asyncio.CancelledError:
             # It is on its way already, and has to end as well.
-            self._starting.discard(place.response_id)
-            response.recording.start_again(frame)
             response.abort()
             raise
         except HoldfastError as error:
-            self._starting.discard(place.response_id)
             if isinstance(error, CommitUnknownError):
-                response.recording.start_again(frame)
+                # The same, if it turns out to be stored.
                 response.fail(ProxyStorageError(error.message))
             else:
-                del self.responses[place.response_id]
-                self._forget(place)
+                response.cut()
             raise _as_proxy_error(error, self.stream_id) from None
-        self._starting.discard(place.response_id)
         assert isinstance(outcome, Created | Appended)
         response.recording.place = place._replace(number=outcome.number)
+        response.recording.has_begun = True
         self.watch()
+        if self._watched is None:
+            # Deleted before anybody could watch it.
+            self.cut()
         return Begun(response, outcome.tail - len(frame))
 
     def _next_place(self, number: int) -> Place:
-        stream = self._shard.state.find(self.name) if number else None
-        last = int(stream.seq) if stream is not None and stream.seq else 0
-        used = {each.recording.place.producer_id for each in self.responses.values()}
+        """The next id, and a producer that nobody else writes as; pending ones count."""
+        stream = self._shard.staged(self.name) if number else None
         slot = 0
-        while (producer_id := b"proxy-%d" % slot) in used:
+        while (producer_id := b"proxy-%d" % slot) in self.responses:
             slot += 1
-        state = None
-        if stream is not None and stream.producers is not None:
-            state = stream.producers.get(producer_id)
+        state = None if stream is None else stream.producer_state(producer_id)
         epoch = 0 if state is None else (state.epoch // 2 + 1) * 2
-        response_id = max(last, *self._starting, 0) + 1
-        return Place(self.name, response_id, producer_id, epoch, number)
+        last = int(stream.seq) if stream is not None and stream.seq else 0
+        return Place(self.name, last + 1, producer_id, epoch, number)
 
     def _start(self, place: Place, frame: bytes, creates: bool, done: Callable[..., None]) -> None:
         shard = self._shard
@@ -138,8 +133,6 @@ class Desk:
         def reply(_context: object, outcome: object) -> None:
             done(outcome)
 
-        if place.number and shard.number_of(self.name) != place.number:
-            raise StreamNotFoundError(self.name)
         # First, so that it is there if the Start frame is.
         shard.documents.commit({_key(self, place): encode_place(place)}, _ignore, None)
         if creates:
@@ -149,12 +142,13 @@ class Desk:
             shard.create(self.name, asked, reply, None)
         else:
             request = AppendRequest(frame, DEFAULT, producer=producer, seq=place.seq)
-            shard.append(self.name, request, reply, None)
+            shard.append_to(place.number, self.name, request, reply, None)
 
     def take_up(self, place: Place) -> Response:
         """A response that an earlier server left open."""
         response = Response(self._shard, self._clock, place, self._response_done)
-        self.responses[place.response_id] = response
+        response.recording.has_begun = True
+        self.responses[place.producer_id] = response
         return response
 
     def fail_all(self, error: HoldfastError) -> None:
@@ -162,8 +156,8 @@ class Desk:
         for task in list(self.calls):
             task.cancel()
         for response in list(self.responses.values()):
-            if response.id not in self._starting:
-                response.fail(error)
+            response.fail(error)
+            response.recording.hurry()
 
     def abort(self, response_id: int | None) -> list[Response]:
         """End one response or all of them, and the calls that have none yet; those it ended."""
@@ -173,10 +167,12 @@ class Desk:
         ended = [
             response
             for response in self.responses.values()
-            if response_id in {None, response.id} and response.id not in self._starting
+            if response_id in {None, response.id}
         ]
         for response in ended:
             response.abort()
+            # What comes next may be the stream's closure.
+            response.recording.hurry()
         return ended
 
     # What happens to the stream.
@@ -192,6 +188,7 @@ class Desk:
         """The stream changed: if it is closed or gone, no response can go on."""
         stream = self._watched
         if stream is not None and (stream.closed or stream.gone):
+            self._look_away()
             self.cut()
 
     def finish(self) -> None:
@@ -205,19 +202,24 @@ class Desk:
             response.cut()
 
     def _response_done(self, response: Response) -> None:
-        self.responses.pop(response.id, None)
-        self._forget(response.recording.place)
-        self._on_ended(response)
+        recording = response.recording
+        del self.responses[recording.place.producer_id]
+        self._forget(recording.place)
+        if recording.has_begun:
+            self._on_ended(response)
         self.rest()
 
     def rest(self) -> None:
         """If nothing is under way, nothing is to be kept."""
         if not self.is_idle:
             return
+        self._look_away()
+        self._on_idle(self)
+
+    def _look_away(self) -> None:
         if self._watched is not None:
             self._shard.live.remove(self._watched, self)
             self._watched = None
-        self._on_idle(self)
 
     def _forget(self, place: Place) -> None:
         """It needs no help after a crash; if that is not written, it will be seen then."""
@@ -226,7 +228,7 @@ class Desk:
 
 
 def _key(desk: Desk, place: Place) -> str:
-    return f"{DOCUMENTS}{desk.stream_id}/{place.response_id}"
+    return f"{DOCUMENTS}{desk.stream_id}/{place.producer_id.decode()}"
 
 
 def _ignore(_context: Any, _outcome: object) -> None:

@@ -65,14 +65,16 @@ def proxy_fields(request: Request) -> dict[str, str]:
     return found
 
 
-def upstream_headers(request: Request, authorization: str | None) -> dict[str, bytes]:
+def upstream_headers(request: Request) -> dict[str, bytes]:
     """What the upstream is sent."""
     fields = [*request.fields.items(), *request.others]
     named = _named_by_connection(fields)
     sent: dict[str, bytes] = {}
     for raw, value in fields:
         name = raw.decode("latin-1").lower()
-        if name in _NOT_FORWARDED or name in named:
+        if name == "upstream-authorization":
+            name = "authorization"
+        elif name in _NOT_FORWARDED or name in named:
             continue
         if not _TOKEN.fullmatch(raw) or _CONTROL_CHARACTERS.search(value):
             raise InvalidRequestError("A header holds characters that cannot be forwarded.")
@@ -80,8 +82,6 @@ def upstream_headers(request: Request, authorization: str | None) -> dict[str, b
         separator = b"; " if name == "cookie" else b", "
         sent[name] = value if before is None else before + separator + value
     sent["accept-encoding"] = b"identity"
-    if authorization is not None:
-        sent["authorization"] = authorization.encode()
     return sent
 
 

@@ -9,6 +9,8 @@ Rules:
   until there are `BATCH_BYTES` or that time is over.
 - What the log refuses for now is sent again, and everything behind it. A terminal frame is sent
   until it is stored, or until there is no stream to store it in.
+- While nobody knows whether the Start frame is stored only the terminal frame may follow it, and
+  only if it is.
 """
 
 from __future__ import annotations
@@ -22,10 +24,10 @@ from holdfast.engine.requests import AppendRequest
 from holdfast.errors import (
     HoldfastError,
     NotFoundError,
+    ProducerGapError,
     QuotaExceededError,
     StreamClosedError,
     StreamDeletedError,
-    StreamNotFoundError,
 )
 from holdfast.protocol.content import DEFAULT
 from holdfast.protocol.frames import DATA, encode_frame
@@ -49,6 +51,8 @@ _RETRY_S_MAX: Final = 5.0
 # How long the log may refuse before the response is given up.
 PATIENCE_S: Final = 30.0
 _WITHOUT_STREAM: Final = (NotFoundError, StreamClosedError, StreamDeletedError)
+# A full bucket may have room again; behind a gap is what followed something that was refused.
+_PASSING: Final = (QuotaExceededError, ProducerGapError)
 
 
 class Place(NamedTuple):
@@ -98,6 +102,8 @@ class Recording:
         self._on_failing = on_failing
         self._on_done = on_done
         self.first_stored: Callable[[], None] | None = None
+        # Whether the Start frame is known to be stored.
+        self.has_begun = False
         self._next_seq = 1
         self._chunks: list[bytes] = []
         self._chunk_bytes = 0
@@ -142,25 +148,24 @@ class Recording:
         self._flushed_s = self._clock.monotonic_s()
         place = self.place
         for at in range(0, len(data), FRAME_BYTES_MAX):
+            if self._ended:
+                # The stream took no more in the middle of this.
+                return
             frame = encode_frame(DATA, place.response_id, data[at : at + FRAME_BYTES_MAX])
             self._send(frame, Producer(place.producer_id, place.epoch, self._next_seq))
             self._next_seq += 1
-
-    def start_again(self, frame: bytes) -> None:
-        """Nobody knows whether the Start frame was stored: send it once more."""
-        place = self.place
-        self._send(frame, Producer(place.producer_id, place.epoch, 0), place.seq)
 
     def end(self, frame: bytes, *, drop: bool = False) -> None:
         """Write the terminal frame behind everything; `drop` what has not been stored before it."""
         assert not self._ended, "a response ends once"
         if drop:
+            # What is under way is stored or not; nothing of it is sent again.
             self._chunks.clear()
-            if self._retry_timer is not None:
-                # Nothing is under way: what waits to be sent again can be forgotten.
-                self._sent = deque(each for each in self._sent if each.request.seq is not None)
-                self._sent_bytes = sum(len(each.request.body) for each in self._sent)
+            self._sent.clear()
+            self._sent_bytes = 0
         self.flush()
+        if self._is_done:
+            return
         self._ended = True
         self._send(frame, Producer(self.place.producer_id, self.place.epoch + 1, 0))
 
@@ -168,6 +173,17 @@ class Recording:
     def is_full(self) -> bool:
         """Whether no more should come before something is stored."""
         return self._sent_bytes > WINDOW_BYTES
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether something was refused, and will be sent again in a while."""
+        return self._retry_timer is not None
+
+    def hurry(self) -> None:
+        """Send it again now, and not in a while."""
+        if self._retry_timer is not None:
+            self._retry_timer.cancel()
+            self._retry()
 
     async def room(self) -> None:
         """Wait until more may come."""
@@ -177,30 +193,48 @@ class Recording:
 
     # What becomes of it.
 
-    def _send(self, frame: bytes, producer: Producer, seq: bytes | None = None) -> None:
-        sent = _Sent(AppendRequest(frame, DEFAULT, producer=producer, seq=seq))
+    def _send(self, frame: bytes, producer: Producer) -> None:
+        sent = _Sent(AppendRequest(frame, DEFAULT, producer=producer))
         self._sent.append(sent)
         self._sent_bytes += len(frame)
         if self._retry_timer is None:
             self._try(sent)
 
     def _try(self, sent: _Sent) -> None:
+        if not self.has_begun and not self._may_have_begun():
+            self._finish()
+            return
         name, number = self.place.name, self.place.number
+        sent.in_flight = True
         try:
-            if number and self._shard.number_of(name) != number:
-                raise StreamNotFoundError(name)
-            sent.in_flight = True
-            self._shard.append(name, sent.request, self._replied, sent)
+            if number:
+                self._shard.append_to(number, name, sent.request, self._replied, sent)
+            else:
+                self._shard.append(name, sent.request, self._replied, sent)
         except HoldfastError as error:
             sent.in_flight = False
             self._refused(error)
 
+    def _may_have_begun(self) -> bool:
+        """Whether the Start frame is stored, or still may be."""
+        place = self.place
+        staged = self._shard.staged(place.name)
+        if staged is None:
+            return False
+        if place.number and staged.number != place.number:
+            # Another stream is about to have the name: the shard says so once that is durable.
+            return True
+        state = staged.producer_state(place.producer_id)
+        return state is not None and state.epoch >= place.epoch
+
     def _replied(self, sent: _Sent, outcome: object) -> None:
         sent.in_flight = False
+        if self._is_done:
+            return
         if isinstance(outcome, HoldfastError):
             self._refused(outcome)
             return
-        sent.stored = True
+        sent.stored = self.has_begun = True
         self._failing_since_s = None
         self._retry_s = _RETRY_S
         if self.first_stored is not None and sent.request.producer[2] == 1:  # type: ignore[index]
@@ -214,10 +248,9 @@ class Recording:
 
     def _refused(self, error: HoldfastError) -> None:
         """Something was not stored: it never will be, or it is sent again in a while."""
-        is_full = isinstance(error, QuotaExceededError)
         if self._is_done:
             return
-        if not error.retryable and not is_full:
+        if not error.retryable and not isinstance(error, _PASSING):
             if not isinstance(error, _WITHOUT_STREAM):
                 _log.error("response %d of %r: %s", self.place[1], self.place.name, error.message)
             self._finish()
@@ -228,6 +261,7 @@ class Recording:
         if self._retry_timer is None:
             self._retry_timer = self._clock.call_later(self._retry_s, self._retry)
             self._retry_s = min(2 * self._retry_s, _RETRY_S_MAX)
+        is_full = isinstance(error, QuotaExceededError)
         if not self._ended and (is_full or now_s - self._failing_since_s > PATIENCE_S):
             self._on_failing(error)
 
@@ -236,7 +270,7 @@ class Recording:
         for sent in list(self._sent):
             if not sent.stored and not sent.in_flight:
                 self._try(sent)
-            if self._retry_timer is not None or self._is_done:
+            if self.is_waiting or self._is_done:
                 return
 
     def _make_room(self) -> None:
@@ -253,6 +287,7 @@ class Recording:
         for timer in (self._flush_timer, self._retry_timer):
             if timer is not None:
                 timer.cancel()
+        self._flush_timer = self._retry_timer = None
         self._make_room()
         # Nobody is called again: whoever holds this is held by these, and would never be freed.
         on_done, self._on_done = self._on_done, _nothing

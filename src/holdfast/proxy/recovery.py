@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import logging
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from holdfast.errors import UpstreamError
+from holdfast.errors import HoldfastError, UpstreamError
 from holdfast.proxy.desk import DOCUMENTS, decode_place
 
 if TYPE_CHECKING:
@@ -34,7 +35,9 @@ def end_open_responses(shard: Shard, desk_of: Callable[[str], Desk]) -> int:
         desk.watch()
         ended += 1
     if stale:
-        shard.documents.commit(stale, lambda _context, _outcome: None, None)
+        # If that is not written they are stale the next time as well.
+        with suppress(HoldfastError):
+            shard.documents.commit(stale, lambda _context, _outcome: None, None)
     if ended:
         _log.warning("%d responses of upstreams were cut off by the end of the server", ended)
     return ended

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 class Response:
-    """Begun with its Start frame; over once its terminal frame is stored or never can be."""
+    """Begins with its Start frame; over once its terminal frame is stored or never can be."""
 
     def __init__(
         self, shard: Shard, clock: Clock, place: Place, on_done: Callable[[Response], None]
@@ -50,6 +50,9 @@ class Response:
             async for chunk in answer.chunks():
                 for piece in (chunk,) if decoder is None else decoder.feed(chunk):
                     self._take(piece, bytes_max)
+                    if self.outcome is not None or self.done.is_set():
+                        # The stream takes no more of it.
+                        return
                     if self.recording.is_full:
                         await self.recording.room()
             if decoder is not None:

@@ -148,7 +148,6 @@ class ProxyService:
                         headers.pop("content-length", None)
                     begun = await desk.begin(answer.status, headers, number=number)
                     response = begun.response
-                    response.task = task
                     desk.calls.discard(task)
                     response.recording.first_stored = lambda: self._first_frame(started_s)
                     slot.answer(
@@ -166,15 +165,16 @@ class ProxyService:
                     )
         except asyncio.CancelledError:
             # Before there is a response its client is still waiting; a response ends by itself.
-            raise self._why_cancelled(stream_id) from None
+            raise self._why_cancelled(stream_id, number) from None
         finally:
             desk.calls.discard(task)
             desk.rest()
 
-    def _why_cancelled(self, stream_id: str) -> HoldfastError:
+    def _why_cancelled(self, stream_id: str, number: int | None) -> HoldfastError:
         if self._stopped:
             return UnavailableError("The server is shutting down.")
-        if self._shard.number_of(name_of(stream_id)) is None:
+        stream = self._shard.staged(name_of(stream_id))
+        if stream is None or stream.gone or number not in {None, stream.number}:
             return ProxyStreamNotFoundError(stream_id)
         return UpstreamError("The call was aborted before the upstream had answered.")
 
@@ -242,10 +242,10 @@ class ProxyService:
         await _all_done(ended)
 
     def abort_all(self, stream_id: str) -> None:
-        """End all responses of a stream ahead of what is written to it next."""
+        """End all responses of a stream ahead of what is written to it next, or raise."""
         desk = self._desks.get(stream_id)
-        if desk is not None:
-            desk.abort(None)
+        if desk is not None and any(each.recording.is_waiting for each in desk.abort(None)):
+            raise UnavailableError("Responses of this stream have not ended yet. Try again later.")
 
 
 async def _all_done(responses: list[Response]) -> None:

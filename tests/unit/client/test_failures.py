@@ -32,6 +32,7 @@ ARGUMENTS = {
     "retry_after_s": 17,
     "sent": True,
     "passing": True,
+    "late": False,
     "stream_id": "0f6e7a52-6c3b-5d0e-8f1a-3f1f1d3c2b1a",
     "renewable": True,
     # One that did answer is not answered in this form.

@@ -14,7 +14,7 @@ from holdfast.proxy.service import ProxyService
 from holdfast.proxy.stream_ids import name_of, new_stream_id, session_stream_id
 from holdfast.settings import ProxySettings
 from holdfast.testing import FakeClock
-from tests.unit.engine.driver import Driver
+from tests.unit.engine.driver import Ask, Driver
 
 # More rounds of the event loop than anything here takes.
 ROUNDS = 12
@@ -313,7 +313,12 @@ class Proxy:
         """Close a stream as the base protocol does it."""
 
         def close():
-            self.service.abort_all(stream_id)
+            try:
+                self.service.abort_all(stream_id)
+            except HoldfastError as error:
+                ask = Ask()
+                ask.outcomes.append(error)
+                return ask
             return self.engine.append(name=name_of(stream_id), close=True)
 
         return self.do(close)

@@ -267,11 +267,10 @@ def test_a_full_bucket_ends_the_response_and_its_upstream(make_proxy):
     call = proxy.begun(piece=b"kept")
     proxy.send(call, b"x" * 200_000)
     assert call.upstream.left
-    proxy.commit()
+    proxy.settle()
     assert proxy.kinds(call.stream_id) == "S1 D1 E1"
     assert proxy.body(call.stream_id) == b"kept"
     assert last_error(proxy, call.stream_id).code == "STORAGE_ERROR"
-    proxy.settle()
     assert (proxy.documents, proxy.service._desks) == ({}, {})
 
 
