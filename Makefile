@@ -6,6 +6,9 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
+# Set in many containers. The tests start hundreds of processes, and each would compile all of the code again.
+unexport PYTHONDONTWRITEBYTECODE
+
 .DEFAULT_GOAL := help
 .PHONY: help serve test test-unit test-crash test-spark sim lint format bench example-pipeline example-chat docs lock clean
 
@@ -13,7 +16,7 @@ help:
 	@echo 'make serve        start the server on 127.0.0.1:4437 with its data in ./data (ARGS="--durability memory ...")'
 	@echo 'make test         everything: ruff, mypy, unit, log, http, crash, docs and conformance tests (ARGS="-k name")'
 	@echo 'make test-unit    the tests without sockets or processes'
-	@echo 'make test-crash   the tests that kill real servers'
+	@echo 'make test-crash   the tests that kill real servers, at more moments than make test (SEEDS=50)'
 	@echo 'make test-spark   Spark in every mode, drivers, executors, servers and jobs killed: 30 minutes and more (ARGS="-k jobs")'
 	@echo 'make sim          the simulation of the storage engine: SEEDS=5000 runs so many, SEED=17 shows one'
 	@echo 'make lint         ruff and mypy'
@@ -48,7 +51,7 @@ test-unit: $(STAMP)
 	@$(BIN)/python -m pytest tests/unit tests/log $(ARGS)
 
 test-crash: $(STAMP)
-	@$(BIN)/python -m pytest tests/crash $(ARGS)
+	@CRASH_SEEDS=$(or $(SEEDS),10) $(BIN)/python -m pytest tests/crash $(ARGS)
 
 test-spark: $(STAMP)
 	@SPARK_MATRIX=1 $(BIN)/python -m pytest -n 0 tests/spark_matrix $(ARGS)

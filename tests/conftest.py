@@ -1,4 +1,4 @@
-"""Which tests share a process, and what every run of the tests says at its end."""
+"""Which tests share a process, in what order they run, and what every run says at its end."""
 
 from typing import Any
 
@@ -7,6 +7,12 @@ from _pytest.terminal import TerminalReporter
 from xdist.scheduler import LoadFileScheduling
 
 SPARK = "tests/spark"
+# Files that take long come first, so that short ones are left when a worker has nothing else to do,
+# and all end at about the same time. Spark needs processors while the upstream suites mostly wait.
+FIRST = tuple(
+    f"tests/{name}"
+    for name in ("spark", "conformance", "crash", "browser", "proxy", "cli", "docs", "http")
+)
 
 
 class _Files(LoadFileScheduling):
@@ -19,7 +25,21 @@ class _Files(LoadFileScheduling):
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> _Files | None:
     """Take our order instead of xdist's, unless another one was asked for."""
-    return _Files(config, log) if config.getvalue("dist") == "loadfile" else None
+    if config.getvalue("dist") != "loadfile":
+        return None
+    # It would start with the files that hold the most tests, which are the quick ones.
+    config.option.loadscopereorder = False
+    return _Files(config, log)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Long files first; apart from that the order stays."""
+    items.sort(key=lambda item: _rank(item.nodeid))
+
+
+def _rank(nodeid: str) -> int:
+    folders = [at for at, folder in enumerate(FIRST) if nodeid.startswith(f"{folder}/")]
+    return folders[0] if folders else len(FIRST)
 
 
 def pytest_terminal_summary(terminalreporter: TerminalReporter) -> None:

@@ -5,10 +5,13 @@ import os
 import shutil
 import subprocess
 import time
-from contextlib import closing
+from contextlib import closing, redirect_stderr, redirect_stdout
+from io import StringIO
 
 import httpx
+import pytest
 
+from holdfast.cli.main import main
 from holdfast.storage.catalog import Catalog
 from tests.http.streams import JSON, Stream, producer
 from tests.server_process import COMMAND, ServerProcess
@@ -26,20 +29,34 @@ HEADERS = ("Content-Type", "Stream-Next-Offset", "ETag", "Stream-Closed", "Strea
 
 def check(data_dir, *arguments, failpoints=""):
     """Run the command; `found` of what it returns is its JSON, if it was to print some."""
+    words = ["check", "--data-dir", str(data_dir), *arguments]
+    run = _killed(words, failpoints) if failpoints else _run_here(words)
+    assert "Traceback" not in run.stderr, run.stderr
+    run.found = json.loads(run.stdout) if "--json" in arguments and run.stdout else None
+    return run
+
+
+def _run_here(words):
+    """Run it in this process, where only what it prints and returns matters."""
+    stdout, stderr = StringIO(), StringIO()
+    with pytest.MonkeyPatch.context() as patch, redirect_stdout(stdout), redirect_stderr(stderr):
+        for name in os.environ:
+            if name.startswith("HOLDFAST_"):
+                patch.delenv(name)
+        status = main(words)
+    return subprocess.CompletedProcess(words, status, stdout.getvalue(), stderr.getvalue())
+
+
+def _killed(words, failpoints):
     env = {name: value for name, value in os.environ.items() if not name.startswith("HOLDFAST_")}
-    if failpoints:
-        env["HOLDFAST_FAILPOINTS"] = failpoints
-    run = subprocess.run(
-        [COMMAND[0], "check", "--data-dir", str(data_dir), *arguments],
+    return subprocess.run(
+        [COMMAND[0], *words],
         capture_output=True,
         check=False,
         text=True,
         timeout=60,
-        env=env,
+        env=env | {"HOLDFAST_FAILPOINTS": failpoints},
     )
-    assert "Traceback" not in run.stderr, run.stderr
-    run.found = json.loads(run.stdout) if "--json" in arguments and run.stdout else None
-    return run
 
 
 def places(found):

@@ -29,7 +29,7 @@ PROGRAM = [sys.executable, "-c", CODE, "bench"]
 DEADLINE_S = 60
 
 
-def brief(duration=1.0, warmup=0.2):
+def brief(duration=0.4, warmup=0.1):
     """The flags of a brief run with two processes, and with its result on stdout."""
     times = ("--duration", str(duration), "--warmup", str(warmup))
     return (*times, "--processes", "2", "--json", "-")
@@ -73,7 +73,7 @@ def bench(server_url, *arguments, **environment):
     return process.returncode, output, errors
 
 
-def measured(server_url, *arguments, code=0, duration=1.0, **environment):
+def measured(server_url, *arguments, code=0, duration=0.4, **environment):
     """The document of a brief run that ends with this code."""
     ended, output, errors = bench(server_url, *arguments, *brief(duration), **environment)
     assert (ended, errors) == (code, "")
@@ -163,7 +163,7 @@ class TestAppend:
     def test_a_stalled_server_is_charged_with_all_that_was_due(self, own_server):
         """Coordinated omission: the stall delays what was scheduled, it takes none of it away."""
         arguments = ("append", "--streams", "2", "--connections", "2", "--rate", "200")
-        with started(own_server.url, *arguments, *brief(4)) as process:
+        with started(own_server.url, *arguments, *brief(4, warmup=0.2)) as process:
             wait_until(lambda: metric(own_server, "holdfast_appends_total") > 100)
             own_server.signal(signal.SIGSTOP)
             time.sleep(0.6)
@@ -204,7 +204,7 @@ class TestFanout:
         "content_type", ["text/plain", "application/octet-stream", "application/json"]
     )
     def test_every_reader_gets_everything(self, server, content_type):
-        flags = ("--readers", "11", "--streams", "3", "--rate", "90", "--content-type")
+        flags = ("--readers", "11", "--streams", "3", "--rate", "216", "--content-type")
         with counting(server, "holdfast_appends_total") as grown:
             result = measured(server.url, "fanout", *flags, content_type)
         check_sums(result)
@@ -221,9 +221,9 @@ class TestFanout:
         assert metric(server, "holdfast_streams") == 0
 
     def test_readers_go_on_where_a_server_ends_their_answers(self, tmp_path):
-        with ServerProcess(tmp_path / "data", sse_lifetime=1) as server:
+        with ServerProcess(tmp_path / "data", sse_lifetime=0.5) as server:
             flags = ("--readers", "4", "--rate", "100")
-            result = measured(server.url, "fanout", *flags, duration=2.5)
+            result = measured(server.url, "fanout", *flags, duration=1.5)
         assert result["fanout"]["reconnects"] > 0
         assert result["fanout"]["deliveries"] == result["fanout"]["appends"] * 4
         assert (result["errors"], result["fanout"]["duplicated"]) == ({}, 0)
@@ -264,9 +264,15 @@ class TestBootstrap:
 
 
 class TestEnds:
-    @pytest.mark.parametrize("scenario", ["append", "fanout", "bootstrap"])
-    def test_ctrl_c_reports_what_there_is_and_deletes_the_streams(self, own_server, scenario):
-        arguments = (scenario, *brief(50, warmup=0))
+    @pytest.mark.parametrize(
+        ("scenario", "flags"),
+        [("append", ()), ("fanout", ()), ("bootstrap", ("--clients", "20", "--messages", "20"))],
+        ids=["append", "fanout", "bootstrap"],
+    )
+    def test_ctrl_c_reports_what_there_is_and_deletes_the_streams(
+        self, own_server, scenario, flags
+    ):
+        arguments = (scenario, *flags, *brief(50, warmup=0))
         with started(own_server.url, *arguments) as process:
             route = {"fanout": "append"}.get(scenario, scenario)
             wait_until(lambda: process.poll() is not None or answered(own_server, route) > 10)
@@ -282,7 +288,7 @@ class TestEnds:
         assert all(map(is_gone, workers))
 
     def test_ctrl_c_while_streams_are_made_deletes_those(self, own_server):
-        with started(own_server.url, "append", "--streams", "50000", *brief()) as process:
+        with started(own_server.url, "append", "--streams", "20000", *brief()) as process:
             wait_until(lambda: streams(own_server) > 10)
             process.send_signal(signal.SIGINT)
             output, errors = process.communicate(timeout=DEADLINE_S)
@@ -299,7 +305,7 @@ class TestEnds:
 
     @pytest.mark.parametrize("scenario", ["append", "fanout"])
     def test_a_server_that_dies_is_an_error_and_not_the_end(self, own_server, scenario):
-        with started(own_server.url, scenario, *brief(3)) as process:
+        with started(own_server.url, scenario, *brief(2)) as process:
             wait_until(lambda: metric(own_server, "holdfast_appends_total") > 5)
             threading.Timer(0.5, own_server.kill).start()
             output, errors = process.communicate(timeout=DEADLINE_S)

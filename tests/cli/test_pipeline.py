@@ -120,11 +120,30 @@ def test_missing_java_is_one_sentence(alone, lake):
     )
 
 
-def test_a_spark_that_cannot_be_reached_is_one_sentence(alone, lake):
-    done = alone.run("pipeline", "report", "--table", "lake", "--remote", "sc://127.0.0.1:1")
+def test_a_spark_that_cannot_be_reached_is_one_sentence_and_a_traceback_if_asked_for(alone, lake):
+    arguments = ["pipeline", "report", "--table", "lake", "--remote", "sc://127.0.0.1:1"]
+    done = alone.run(*arguments)
     assert done.returncode == 6
-    assert done.stderr == (
+    sentence = (
         "holdfast: Spark Connect at sc://127.0.0.1:1 cannot be reached: Connection refused.\n"
+    )
+    assert done.stderr == sentence
+    asked = run_with_traceback(alone, *arguments)
+    assert asked.returncode == 6
+    assert asked.stderr.startswith("Traceback (most recent call last)")
+    assert asked.stderr.endswith(f"\n{sentence}")
+
+
+def run_with_traceback(command: Command, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """As `Command.run`, which takes no traceback."""
+    return subprocess.run(
+        [BIN / "holdfast", *arguments, "--traceback"],
+        env=command.env,
+        cwd=command.home,
+        capture_output=True,
+        text=True,
+        timeout=DEADLINE_S,
+        check=False,
     )
 
 
@@ -146,6 +165,11 @@ needs = ["bad"]
 
 [[job]]
 job = "report"
+name = "unreadable"
+tables = ["noise"]
+
+[[job]]
+job = "report"
 name = "good"
 tables = ["lake"]
 to = "out/page.html"
@@ -154,17 +178,28 @@ to = "out/page.html"
 
 def test_the_jobs_of_a_file_run_once_and_a_failure_stops_only_what_needs_it(alone, lake, java):
     (alone.home / "jobs.toml").write_text(FILE)
-    done = alone.run("pipeline", "run", str(alone.home / "jobs.toml"), "--json")
+    noise = alone.home / "noise" / "date=2026-03-01"
+    noise.mkdir(parents=True)
+    (noise / "part-0.parquet").write_bytes(b"no parquet at all")
+    done = run_with_traceback(alone, "pipeline", "run", str(alone.home / "jobs.toml"), "--json")
     assert done.returncode == 1, done.stderr
-    bad, after, good = (json.loads(line) for line in done.stdout.splitlines())
+    bad, after, unreadable, good = (json.loads(line) for line in done.stdout.splitlines())
     assert (bad["name"], bad["job"], bad["ok"]) == ("bad", "report", False)
     said = f"There is no table at {alone.home}/nowhere."
     assert bad["error"] == {"code": "invalid_settings", "message": said}
     assert after["error"]["message"] == "left out, since bad failed."
     assert (good["name"], good["ok"], good["messages"], good["bytes"]) == ("good", True, 1, 5)
-    assert [json.loads(line)["error"]["message"] for line in done.stderr.splitlines()] == [
+    # What Spark says about the file is one sentence, and all there is of it if asked for.
+    found = unreadable["error"]["message"]
+    assert "part-0.parquet" in found
+    assert len(found) < 700
+    assert len(found.splitlines()) == 1
+    assert done.stderr.count("Traceback (most recent call last)") >= 2
+    told = [line for line in done.stderr.splitlines() if line.startswith('{"error"')]
+    assert [json.loads(line)["error"]["message"] for line in told] == [
         f"bad: {said}",
         "after-bad: left out, since bad failed.",
+        f"unreadable: {found}",
     ]
     assert "<h1>Streams</h1>" in (alone.home / "out/page.html").read_text()
 
@@ -183,46 +218,41 @@ def processes_of(session):
     return found
 
 
+SCHEDULED = """
+[[job]]
+job = "report"
+tables = ["{table}"]
+every = "1h"
+"""
+
+
 @pytest.mark.parametrize(
-    ("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)], ids=["ctrl-c", "term"]
+    ("number", "status", "table"),
+    [(signal.SIGINT, 130, "lake"), (signal.SIGTERM, 143, "nowhere")],
+    ids=["ctrl-c", "term after a failure"],
 )
-def test_a_schedule_goes_on_until_it_is_ended_and_leaves_no_jvm(alone, lake, java, number, status):
-    last = FILE.rpartition("[[job]]")
-    (alone.home / "jobs.toml").write_text(FILE[: FILE.index("[[job]]")] + "[[job]]" + last[2])
-    with (alone.home / "jobs.toml").open("a") as file:
-        file.write('every = "1h"\n')
+def test_a_schedule_goes_on_until_it_is_ended_and_leaves_no_jvm(
+    alone, lake, java, number, status, table
+):
+    (alone.home / "jobs.toml").write_text(
+        FILE[: FILE.index("[[job]]")] + SCHEDULED.format(table=table)
+    )
     process = alone.start("pipeline", "run", "jobs.toml", "--json", start_new_session=True)
     assert process.stdout is not None
-    line = process.stdout.readline()
-    assert line, process.communicate(timeout=DEADLINE_S)[1]
-    assert json.loads(line)["ok"] is True
+    assert process.stderr is not None
+    said = []
+    for line in process.stderr:
+        said.append(line.decode())
+        if "next job in" in said[-1]:
+            break
+    *failures, resting = said
+    assert "next job in" in resting, said
+    assert len(failures) == (table == "nowhere")
+    assert json.loads(process.stdout.readline())["ok"] is (table == "lake")
     process.send_signal(number)
-    _, stderr = process.communicate(timeout=DEADLINE_S)
+    assert process.communicate(timeout=DEADLINE_S) == (b"", b"")
     assert process.returncode == status
-    assert [each for each in stderr.decode().splitlines() if "next job in" not in each] == []
     assert processes_of(process.pid) == []
-
-
-def test_an_error_from_spark_is_one_sentence_and_a_traceback_if_asked_for(alone, lake, java):
-    (lake / "date=2026-03-01" / "part-0.parquet").write_bytes(b"no parquet at all")
-    done = subprocess.run(
-        [
-            BIN / "holdfast",
-            *["pipeline", "report", "--table", "lake", "--master", "local[1]", "--traceback"],
-        ],
-        env=alone.env,
-        cwd=alone.home,
-        capture_output=True,
-        text=True,
-        timeout=DEADLINE_S,
-        check=False,
-    )
-    assert done.returncode == 1
-    assert "Traceback (most recent call last)" in done.stderr
-    last = done.stderr.splitlines()[-1]
-    assert last.startswith("holdfast: ")
-    assert "part-0.parquet" in last
-    assert len(last) < 700
 
 
 def test_a_summary_in_words():

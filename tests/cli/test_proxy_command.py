@@ -103,7 +103,7 @@ class TestRequest:
         assert end["next_offset"] > piece["next_offset"] > begin["next_offset"]
         alone = command.json("proxy", "request", url, "--no-follow")
         assert [set(each) for each in alone] == [
-            {"url", "stream_id", "response_id", "content_type"}
+            {"url", "stream_id", "response_id", "content_type", "offset"}
         ]
 
     def test_bytes_come_as_they_are(self, command, upstream):
@@ -168,7 +168,8 @@ class TestFailures:
         done = command.with_env(HOLDFAST_TOKEN="").run("proxy", "follow", url[:-4] + "AAAA")
         assert done.returncode == 5
         assert url[-20:-4] not in done.stderr
-        assert command.run("proxy", "abort", "http://127.0.0.1:1/v1/proxy/x", "--retries", "0")
+        nowhere = ("abort", "http://127.0.0.1:1/v1/proxy/x", "--retries", "0")
+        assert command.run("proxy", *nowhere).returncode == 6
         gone = url.replace("/v1/proxy/", "/v1/proxy/0")
         assert command.run("proxy", "follow", gone).returncode == 3
 
@@ -184,6 +185,7 @@ class TestFailures:
             (("request", "http://h/", "-H", "Session-Id: x"), "Session-Id is set"),
             (("request", "http://h/", "-d", "@"), "names no file"),
             (("request", "http://h/", "--upstream-authorization", "@nothing"), "cannot be read"),
+            (("request", "http://h/", "--upstream-authorization", "ü"), "printable ASCII"),
             (("request", "http://h/", "--ttl", "0"), "at least 1"),
             (("request", "http://h/", "--session", " "), "printable ASCII"),
             (("request", "http://h/", "--session", "a", "--append-to", "http://h/?"), "together"),

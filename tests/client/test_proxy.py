@@ -323,6 +323,9 @@ class TestSessions:
         bodies = await asyncio.gather(*(again.follow(number).read() for number in (1, 2, 3)))
         assert bodies == [b"turn 0", b"turn 1", b"turn 2"]
         assert [await turn.follow().read() for turn in turns] == bodies
+        offsets = [turn.offset for turn in turns]
+        assert offsets == sorted({*offsets})
+        assert int(offsets[0]) == 0
 
     async def test_are_asked_for(self, client: Client, upstream: Upstream) -> None:
         url = upstream.url("/auth", id="asked")

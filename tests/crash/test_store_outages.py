@@ -137,10 +137,11 @@ def test_store_that_is_away_for_a_while(
         assert len(author.acknowledged) > (HARD_BYTES - SOFT_BYTES) / 2
         check_refusal(refusal, "overloaded")
         check_full(client)
+        flushing = elsewhere.submit(client.post, "/cluster/flush")
         author.check()
         assert old.stream.tail() == f"{len(old.acknowledged):020d}"
         until_trouble_is_told(client, "refused")
-        check_refusal(client.post("/cluster/flush"), "store_unavailable")
+        check_refusal(flushing.result(), "store_unavailable")
         check_refusal(author.append(), "overloaded")
         for read in cold_reads:
             check_refusal(read.result(), "store_unavailable")

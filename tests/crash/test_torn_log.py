@@ -2,6 +2,7 @@
 
 import os
 import re
+import shutil
 import signal
 import subprocess
 from pathlib import Path
@@ -18,16 +19,25 @@ APPENDS = 40
 TEXT = "text/plain"
 
 
+@pytest.fixture(scope="module")
+def left_behind(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What a killed server left that holds a stream."""
+    data_dir = tmp_path_factory.mktemp("killed") / "data"
+    with ServerProcess(data_dir) as server:
+        with client_of(server) as client:
+            stream = Stream(client, "torn/one")
+            assert stream.create().status_code == 201
+            for seq in range(APPENDS):
+                assert stream.append(b"%d\n" % seq, **producer(seq)).status_code == 200
+        server.kill()
+    return data_dir
+
+
 @pytest.fixture
-def server(make_server: MakeServer) -> ServerProcess:
+def server(make_server: MakeServer, left_behind: Path) -> ServerProcess:
     """A server that holds a stream and was killed."""
-    server = make_server().start()
-    with client_of(server) as client:
-        stream = Stream(client, "torn/one")
-        assert stream.create().status_code == 201
-        for seq in range(APPENDS):
-            assert stream.append(b"%d\n" % seq, **producer(seq)).status_code == 200
-    server.kill()
+    server = make_server()
+    shutil.copytree(left_behind, server.data_dir)
     return server
 
 
@@ -221,6 +231,8 @@ def test_a_second_server_on_the_same_directory_is_refused(server: ServerProcess,
 
 
 def test_a_killed_server_leaves_no_lock_behind(server: ServerProcess) -> None:
+    server.start()
+    server.kill()
     assert (server.data_dir / "lock").exists()
     server.start()
     check_all_there(server)

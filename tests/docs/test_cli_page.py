@@ -34,6 +34,7 @@ def serving(folder: Path) -> Iterator[Command]:
     """Commands for a server that has a proxy, and an upstream that takes another one's place."""
     settings = {"proxy_secret": SECRET, "proxy_allowlist": "http://127.0.0.1:*"}
     with Upstream() as upstream, ServerProcess(folder / "data", **settings) as server:
+        upstream.routes["/v1/models"] = upstream.routes["/echo"]
         yield Command(
             folder / "home", server.url, HOLDFAST_TOKEN=SECRET, UPSTREAM=upstream.base_url
         )
@@ -67,6 +68,7 @@ def _run(line: str, command: Command) -> tuple[int, int, str]:
     script, _, ending = line.partition("  # ")
     script = script.replace("http://127.0.0.1:4437", command.env["HOLDFAST_URL"])
     script = script.replace(UPSTREAM, command.env["UPSTREAM"])
+    script = script.replace("--duration 2", "--duration 0.5")
     if ending == "until Ctrl-C":
         expected = 0 if "serve" in script else 130
         status, stderr = _run_until_it_waits(script, command)

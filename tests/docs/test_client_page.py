@@ -15,6 +15,7 @@ import trustme
 
 import holdfast.client
 from tests.server_process import ServerProcess
+from tests.upstreams import Upstream
 from tools.coverage_page import ROOT
 
 PAGE = (ROOT / "docs/client.md").read_text()
@@ -38,11 +39,22 @@ def printed(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
     """What each example prints; the ones behind an example that fails have nothing."""
     directory = tmp_path_factory.mktemp("client page")
     trustme.CA().cert_pem.write_to_path(directory / "ca.pem")
+    (secret,) = set(re.findall(r'"(proxy-secret-[\w-]+)"', PAGE))
+    settings = {"proxy_secret": secret, "proxy_allowlist": "http://127.0.0.1:*"}
     with (
+        Upstream() as upstream,
         ServerProcess(directory / "data") as server,
+        ServerProcess(directory / "chat", durability="memory", **settings) as chat,
         contextlib.chdir(directory),
     ):
-        blocks = [block.replace("http://127.0.0.1:4437", server.url) for block in BLOCKS]
+        places = {
+            "http://127.0.0.1:4437": server.url,
+            "https://chat.example.com": chat.url,
+            "https://api.openai.com": upstream.base_url,
+        }
+        blocks = BLOCKS
+        for named, place in places.items():
+            blocks = [block.replace(named, place) for block in blocks]
         return asyncio.run(asyncio.wait_for(_run_all(blocks), DEADLINE_S))
 
 

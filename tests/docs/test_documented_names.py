@@ -12,6 +12,7 @@ from holdfast.errors import error_classes
 from holdfast.http.node import Node
 from holdfast.http.openapi.failures import NEVER_ANSWERED
 from holdfast.http.tree import TREE
+from holdfast.proxy.opening import open_proxy
 from holdfast.settings import load_settings
 from tools.coverage_page import ROOT
 
@@ -36,7 +37,7 @@ def test_every_route_is_in_the_documentation_of_the_metrics() -> None:
     page = (ROOT / "docs/metrics.md").read_text()
     (listed,) = re.findall(r"routes are (.+?) \|", page)
     # Set by handlers, or where there is no route.
-    elsewhere = {"long_poll", "sse", "unknown"}
+    elsewhere = {"long_poll", "sse", "proxy", "proxy_read", "unknown"}
     assert set(re.findall(r"`(\w+)`", listed)) == labels() | elsewhere
 
 
@@ -56,8 +57,9 @@ def labels() -> set[str]:
 @pytest.fixture
 def metrics_text(tmp_path: Path) -> str:
     async def render() -> str:
-        settings = load_settings(file=None, env={}, flags={"data_dir": str(tmp_path / "data")})
-        node = Node(settings, SystemClock())
+        flags = {"data_dir": str(tmp_path / "data"), "proxy_secret": "a secret of the proxy's"}
+        settings = load_settings(file=None, env={}, flags=flags)
+        node = Node(settings, SystemClock(), open_mount=open_proxy)
         try:
             node.app.counters.answered("append", 204, 0.001)
             return node.app.metrics.render().decode()

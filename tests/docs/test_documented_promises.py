@@ -21,3 +21,15 @@ def test_scope_of_stream_seq_is_documented() -> None:
 def test_atomicity_of_producer_state_is_documented() -> None:
     about = [text for text in paragraphs_of("http.md") if "producer" in text]
     assert any("atomic" in text for text in about)
+
+
+@pytest.mark.spec("proxy 7-3")
+def test_syntax_of_the_allowlist_is_documented() -> None:
+    about = [text for text in paragraphs_of("proxy.md") if "pattern" in text]
+    assert any("[scheme://]host[:port][/path]" in text for text in about)
+
+
+@pytest.mark.spec("proxy 10.1-2")
+def test_service_authentication_is_documented() -> None:
+    about = [text for text in paragraphs_of("proxy.md") if "**service**" in text]
+    assert any("authorization: bearer" in text and "?secret=" in text for text in about)

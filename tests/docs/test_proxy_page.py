@@ -137,7 +137,7 @@ def test_the_table_of_patterns_is_there() -> None:
     assert len(PATTERNS) == 10
 
 
-@pytest.mark.spec("proxy 7-2")
+@pytest.mark.spec("proxy 7-3")
 @pytest.mark.parametrize(("pattern", "allowed", "refused"), PATTERNS)
 def test_patterns_allow_what_the_page_says(
     pattern: list[str], allowed: list[str], refused: list[str]

@@ -2,6 +2,7 @@
 
 import asyncio
 import ssl
+from contextlib import suppress
 
 import h2.errors
 import h2.events
@@ -222,6 +223,28 @@ def test_an_answer_before_the_whole_body_ends_the_body(authority, tls):
     run(scenario())
 
 
+def test_a_reset_while_the_body_is_still_to_come_is_an_error(authority, tls):
+    async def behave(exchange):
+        exchange.connection.state.reset_stream(exchange.stream_id, 2)
+        exchange.connection.flush()
+
+    async def scenario():
+        async with serving_http2(behave, authority) as server, calling(tls=tls) as outbound:
+
+            async def body():
+                await until(lambda: server.exchanges)
+                # What comes of this one comes behind the other's reset.
+                with suppress(OutboundError):
+                    await collected(outbound, "GET", url_of(server))
+                yield b""
+
+            with pytest.raises(OutboundError, match="broke off"):
+                await collected(outbound, "PUT", url_of(server), {}, body())
+            assert len(server.connections) == 1
+
+    run(scenario())
+
+
 @pytest.mark.parametrize("code", [h2.errors.ErrorCodes.INTERNAL_ERROR, 0, 8])
 @pytest.mark.parametrize("begun", [True, False])
 def test_a_reset_by_the_server_is_an_error(authority, tls, code, begun):
@@ -376,6 +399,8 @@ def test_a_busy_neighbour_does_not_hide_silence(authority, tls):
             await until(lambda: len(server.exchanges) == 2)
             while not silent.done():
                 server.exchanges[0].data(b"x")
+                server.connections[0].state.increment_flow_control_window(1)
+                server.connections[0].flush()
                 await asyncio.sleep(0.01)
             with pytest.raises(OutboundError, match="in time"):
                 await silent

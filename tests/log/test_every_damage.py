@@ -7,6 +7,7 @@ what was committed; only where the last segment ends may something be missing.
 import errno
 import logging
 import re
+from pathlib import Path
 
 import pytest
 
@@ -14,6 +15,7 @@ from holdfast.errors import LogCorruptError
 from holdfast.format.segments import FRAME_BYTES, HEADER_BYTES, decode_header
 from holdfast.log.interface import Batch, Outcome
 from tests.log.implementations import FileImplementation, batches
+from tests.memory_directory import memory_directory
 
 BODIES = [b"alpha", b"", b"gamma gamma", b"delta", b"HFB\x01HFB\x01", b"zeta" * 3, b"eta"]
 
@@ -25,17 +27,20 @@ def quiet(caplog):
 
 
 @pytest.fixture(params=[0, 64], ids=["growing", "zeroed"])
-def small(request, tmp_path):
+def small(request):
     """Three segments with seven batches; the last segment holds three."""
-    implementation = FileImplementation(tmp_path, segment_bytes=180, zero_ahead_bytes=request.param)
-    log = implementation.open()
-    log.commit(*batches(*BODIES[:4]))
-    implementation.segment_bytes = 4096
-    log = implementation.reopen()
-    log.commit(*batches(*BODIES)[4:])
-    implementation.close()
-    assert len(implementation.segments()) == 3
-    return implementation
+    with memory_directory() as directory:
+        implementation = FileImplementation(
+            Path(directory), segment_bytes=180, zero_ahead_bytes=request.param
+        )
+        log = implementation.open()
+        log.commit(*batches(*BODIES[:4]))
+        implementation.segment_bytes = 4096
+        log = implementation.reopen()
+        log.commit(*batches(*BODIES)[4:])
+        implementation.close()
+        assert len(implementation.segments()) == 3
+        yield implementation
 
 
 def outcome(log):

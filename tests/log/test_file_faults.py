@@ -1,7 +1,6 @@
 """The file log on a disk that is full or broken: nothing is promised that cannot be kept."""
 
 import errno
-import tempfile
 from pathlib import Path
 
 import pytest
@@ -10,6 +9,7 @@ from hypothesis import strategies as st
 
 from holdfast.log.interface import Batch, Outcome
 from tests.log.implementations import FileImplementation, batches
+from tests.memory_directory import memory_directory
 
 BALLAST_BYTES = 8192
 
@@ -243,7 +243,7 @@ events = st.lists(st.tuples(faults, st.booleans(), st.integers(0, 300)), min_siz
 @settings(max_examples=40, derandomize=True, deadline=None)
 @given(events, st.sampled_from([0, 200]), st.sampled_from([0, 4096]))
 def test_any_faults_and_crashes_keep_what_was_committed(history, zero_ahead_bytes, ballast):
-    with tempfile.TemporaryDirectory() as directory:
+    with memory_directory() as directory:
         disk = FileImplementation(
             Path(directory),
             segment_bytes=400,

@@ -1,9 +1,8 @@
-"""The simulation itself: it repeats, it has everything in it, and it can fail."""
+"""The simulation itself: it repeats, and it can fail."""
 
 import os
 import subprocess
 import sys
-from collections import Counter
 from contextlib import suppress
 
 import pytest
@@ -19,62 +18,11 @@ from holdfast.testing.sim_files import SimFile
 from tests.simulation.run import Failure, run_seed
 
 PATIENCE_SEEDS = 60
-SEEN = {
-    "catalog full",
-    "cold read",
-    "cold read failed",
-    "commit failed",
-    "commit unknown",
-    "confirmed append",
-    "confirmed create",
-    "confirmed create_bucket",
-    "confirmed delete",
-    "confirmed delete_bucket",
-    "confirmed documents",
-    "confirmed fork",
-    "confirmed snapshot",
-    "corrupt pack read",
-    "duplicates",
-    "evictions",
-    "expirations",
-    "flush retries",
-    "followed",
-    "kill",
-    "killed at start",
-    "late put",
-    "loads",
-    "merge failures",
-    "merges",
-    "object removed",
-    "orphaned snapshot removed",
-    "pending write kept",
-    "pending writes lost",
-    "power failure",
-    "read cut short after many extents",
-    "read of what is gone",
-    "read through a fork",
-    "rebuild",
-    "refused: hot limit",
-    "refused: pending bytes",
-    "refused: stalled",
-    "restarts of the storage process",
-    "snapshot removed",
-    "snapshot taken back",
-    "start refused",
-    "stopped",
-    "store outage",
-    "swaps",
-    "unknown write found",
-    "upload failed",
-}
 
 
 def run_seeds(count):
-    """What was seen in the first so many seeds."""
-    seen = Counter()
     for seed in range(count):
-        seen.update(run_seed(seed)[0])
-    return seen
+        run_seed(seed)
 
 
 def digests(seeds, hash_seed):
@@ -91,14 +39,6 @@ def test_same_seed_gives_the_same_run():
     assert len(set(here)) == seeds
     assert here == [run_seed(seed)[1] for seed in range(seeds)]
     assert here == digests(seeds, 1) == digests(seeds, 2)
-
-
-def test_runs_have_everything_in_them():
-    seen = run_seeds(PATIENCE_SEEDS)
-    work = {name for name in failpoints.NAMES if name.startswith(("flush.", "merge.", "garbage."))}
-    killed = {f"storage process killed at {name}" for name in work}
-    killed |= {f"node killed at {name}" for name in work}
-    assert {each for each in SEEN | work | killed if not seen[each]} == set()
 
 
 def lose_producers(monkeypatch):

@@ -19,7 +19,6 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from holdfast.client.calls import Answer, Calls, Value
-from holdfast.client.proxy_frames import Position
 from holdfast.client.proxy_reading import FrameReading
 from holdfast.client.proxy_requests import (
     UpstreamRequest,
@@ -233,7 +232,7 @@ class Proxy:
             stream_id_of(url),
             response_id,
             answer.headers.get("upstream-content-type", ""),
+            answer.headers.get("stream-start-offset", START),
             url,
             Source(self._calls, url),
-            Position(),
         )

@@ -64,7 +64,7 @@ async def upstream_request(
     if method is not None:
         sent["Upstream-Method"] = _checked_method(method)
     if authorization is not None:
-        sent["Upstream-Authorization"] = await value_of(authorization)
+        sent["Upstream-Authorization"] = _checked_authorization(await value_of(authorization))
     if url_ttl_s is not None:
         if url_ttl_s < 1:
             raise InvalidRequestError(f"url_ttl_s is {url_ttl_s}: expected 1 or more.")
@@ -87,6 +87,13 @@ def _checked_method(method: str) -> str:
     if method.upper() not in METHODS:
         raise InvalidRequestError(f"Unknown method {method[:20]!r}: use {', '.join(METHODS)}.")
     return method.upper()
+
+
+def _checked_authorization(value: str) -> str:
+    # Without the value itself, which is a secret.
+    if not (value.isascii() and value.isprintable() and value.strip()):
+        raise InvalidRequestError("upstream_authorization must be printable ASCII characters.")
+    return value
 
 
 def body_bytes(body: Any) -> tuple[bytes, str]:

@@ -226,15 +226,19 @@ class ProxyResponse:
     response_id: int
     # The upstream's, as it is known before the response is read.
     content_type: str
+    # Where its first frame is; `-1` if the server does not tell.
+    offset: str
     # Whoever has it may read, abort and append until it expires.
     url: str = field(repr=False)
     _source: Source = field(repr=False, compare=False)
-    _position: Position = field(repr=False, compare=False)
+    # It begins somewhere behind this.
+    _position: Position = field(default=Position(), repr=False, compare=False)
 
     def follow(self, *, state: str | None = None, live: Live = True) -> ResponseReading:
         """Read it from its beginning, or from where an earlier reading's `state` was.
 
         Without `live` the read ends at what there is so far.
         """
-        begin = Saved(self._position).text() if state is None else state
+        position = self._position if self.offset == FIRST else Position(self.offset)
+        begin = Saved(position).text() if state is None else state
         return ResponseReading(self._source, self.response_id, state=begin, live=live)

@@ -61,7 +61,7 @@ class ProxySession:
         timeout_s: float | None = None,
     ) -> ProxyResponse:
         """Call an upstream, and have its response recorded in the session's stream."""
-        # All that comes of it lies behind what was read before.
+        # All that comes of it lies behind what was read before, if the server does not tell where.
         begin = self._source.position
         response = await self._proxy.append(
             self.url,

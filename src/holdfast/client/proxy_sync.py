@@ -113,6 +113,11 @@ class SyncProxyResponse(Facade):
         return self._inner.content_type
 
     @property
+    def offset(self) -> str:
+        """Where its first frame is; `-1` if the server does not tell."""
+        return self._inner.offset
+
+    @property
     def url(self) -> str:
         """The signed URL: whoever has it may read, abort and append until it expires."""
         return self._inner.url

@@ -15,7 +15,7 @@ from holdfast.protocol.names import DEFAULT_BUCKET
 _SAFE: Final = "/:@!$&'()*+,;=~"
 _PORTS: Final = {"http": 80, "https": 443}
 # In the query of a URL, wherever that stands.
-_SECRETS: Final = re.compile(r"\b(signature|secret)=[^&\s\"'<>]+", re.IGNORECASE)
+_SECRETS: Final = re.compile(r"\b(signature|secret)=(?![.,;:)])[^&\s\"'<>]+", re.IGNORECASE)
 
 
 class Address(NamedTuple):

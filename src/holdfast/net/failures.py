@@ -14,7 +14,7 @@ import h11
 import httpcore
 
 from holdfast.errors import OutboundError
-from holdfast.net.http2 import NotTakenError
+from holdfast.net.http2_answers import NotTakenError
 from holdfast.net.targets import Target
 
 # What httpcore raises, or lets through. Its errors have no root of their own.

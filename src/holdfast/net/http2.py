@@ -19,7 +19,6 @@ Rules:
 from __future__ import annotations
 
 import asyncio
-from collections import deque
 from collections.abc import AsyncIterator
 from contextlib import suppress
 from typing import Any, Final
@@ -32,6 +31,7 @@ import h2.exceptions
 import h2.settings
 import httpcore
 
+from holdfast.net.http2_answers import Answer, NotTakenError
 from holdfast.net.sockets import SocketStream, wake, within
 
 # How much of one answer the server may send before it is taken, and of all together.
@@ -39,16 +39,14 @@ ANSWER_WINDOW_BYTES: Final = 1024 * 1024
 _CONNECTION_WINDOW_BYTES: Final = 16 * 1024 * 1024
 # After a request that has had no reaction for so long, others go elsewhere.
 REACTION_S: Final = 10.0
+# A server that asks for this much in reply, and takes none of it, is left.
+_UNSENT_BYTES_MAX: Final = 4 * 1024 * 1024
 _READ_BYTES: Final = 64 * 1024
 _HEADER_LIST_BYTES_MAX: Final = 64 * 1024
 # They are about an HTTP/1.1 connection. The host has a field of its own.
 _LEFT_OUT: Final = frozenset(
     {b"host", b"connection", b"keep-alive", b"proxy-connection", b"transfer-encoding", b"upgrade"}
 )
-
-
-class NotTakenError(httpcore.ConnectError):
-    """The server says that it has not looked at a request."""
 
 
 class _State(h2.connection.H2Connection):
@@ -63,40 +61,6 @@ class _State(h2.connection.H2Connection):
         return [], [event]
 
 
-class _Answer:
-    """One request and what has come of its answer."""
-
-    __slots__ = ("ended", "failure", "head", "limits", "pieces", "sent", "stream_id", "waiting")
-
-    def __init__(self, stream_id: int, limits: dict[str, float | None]) -> None:
-        self.stream_id = stream_id
-        self.limits = limits
-        self.head: list[tuple[bytes, bytes]] | None = None
-        # Bytes, and what they count against the window: padding comes on top.
-        self.pieces: deque[tuple[bytes, int]] = deque()
-        self.sent = self.ended = False
-        self.failure: Exception | None = None
-        self.waiting: asyncio.Future[None] | None = None
-
-    @property
-    def is_over(self) -> bool:
-        """Whether nothing more comes, so that it is no use to send more."""
-        return self.ended or self.failure is not None
-
-    def fail(self, failure: Exception) -> None:
-        if not self.is_over:
-            self.failure = failure
-        wake(self.waiting)
-
-    async def news(self, limit: str, too_late: type[Exception]) -> None:
-        """Wait until something comes, or room to send."""
-        self.waiting = asyncio.get_running_loop().create_future()
-        try:
-            await within(self.waiting, self.limits.get(limit), too_late)
-        finally:
-            self.waiting = None
-
-
 class Http2Connection(httpcore.AsyncConnectionInterface):
     """One connection, for many requests at a time."""
 
@@ -105,7 +69,7 @@ class Http2Connection(httpcore.AsyncConnectionInterface):
         self._stream = stream
         self._keep_alive_s = keep_alive_s
         self._loop = asyncio.get_running_loop()
-        self._answers: dict[int, _Answer] = {}
+        self._answers: dict[int, Answer] = {}
         self._is_leaving = False
         self._is_closed = False
         self._expires_at = self._loop.time() + keep_alive_s
@@ -153,7 +117,7 @@ class Http2Connection(httpcore.AsyncConnectionInterface):
             self._leave(answer)
             raise
 
-    def _ask(self, request: httpcore.Request, limits: dict[str, float | None]) -> _Answer:
+    def _ask(self, request: httpcore.Request, limits: dict[str, float | None]) -> Answer:
         fields = [(name.lower(), value) for name, value in request.headers]
         head = [
             (b":method", request.method),
@@ -164,7 +128,7 @@ class Http2Connection(httpcore.AsyncConnectionInterface):
         ]
         has_body = any(name in {b"content-length", b"transfer-encoding"} for name, _ in fields)
         try:
-            answer = _Answer(self._state.get_next_available_stream_id(), limits)
+            answer = Answer(self._state.get_next_available_stream_id(), limits)
             self._state.send_headers(answer.stream_id, head, end_stream=not has_body)
         except h2.exceptions.NoAvailableStreamIDError:
             self._take_no_more()
@@ -180,19 +144,20 @@ class Http2Connection(httpcore.AsyncConnectionInterface):
         self._post()
         return answer
 
-    async def _send_body(self, request: httpcore.Request, answer: _Answer) -> None:
+    async def _send_body(self, request: httpcore.Request, answer: Answer) -> None:
         if answer.sent:
             return
         assert hasattr(request.stream, "__aiter__")
         async for piece in request.stream:
             await self._send_piece(piece, answer)
             if answer.is_over:
-                return
-        self._state.end_stream(answer.stream_id)
-        answer.sent = True
-        self._post()
+                break
+        if not answer.is_over:
+            self._state.end_stream(answer.stream_id)
+            answer.sent = True
+            self._post()
 
-    async def _send_piece(self, piece: bytes, answer: _Answer) -> None:
+    async def _send_piece(self, piece: bytes, answer: Answer) -> None:
         state = self._state
         while piece and not answer.is_over:
             window = state.local_flow_control_window(answer.stream_id)
@@ -204,7 +169,7 @@ class Http2Connection(httpcore.AsyncConnectionInterface):
             piece = piece[room:]
             await self._stream.write(state.data_to_send(), answer.limits.get("write"))
 
-    def _response(self, answer: _Answer) -> httpcore.Response:
+    def _response(self, answer: Answer) -> httpcore.Response:
         if answer.head is None:
             raise answer.failure or httpcore.RemoteProtocolError("The answer has no head.")
         status = next((value for name, value in answer.head if name == b":status"), b"")
@@ -217,7 +182,7 @@ class Http2Connection(httpcore.AsyncConnectionInterface):
             extensions={"http_version": b"HTTP/2", "network_stream": self._stream},
         )
 
-    async def _content(self, answer: _Answer) -> AsyncIterator[bytes]:
+    async def _content(self, answer: Answer) -> AsyncIterator[bytes]:
         while True:
             while answer.pieces:
                 piece, size = answer.pieces.popleft()
@@ -232,7 +197,7 @@ class Http2Connection(httpcore.AsyncConnectionInterface):
                 return
             await answer.news("read", httpcore.ReadTimeout)
 
-    def _leave(self, answer: _Answer) -> None:
+    def _leave(self, answer: Answer) -> None:
         """Nobody waits for the answer any more, or it is complete."""
         if self._answers.pop(answer.stream_id, None) is None:
             return
@@ -243,6 +208,7 @@ class Http2Connection(httpcore.AsyncConnectionInterface):
                 self._state.acknowledge_received_data(unread, answer.stream_id)
             if answer.failure is None and not (answer.ended and answer.sent):
                 self._state.reset_stream(answer.stream_id, h2.errors.ErrorCodes.CANCEL)
+        answer.fail(httpcore.ReadError("The answer was left."))
         self._post()
         self._expires_at = self._loop.time() + self._keep_alive_s
         if self._is_leaving:
@@ -262,8 +228,11 @@ class Http2Connection(httpcore.AsyncConnectionInterface):
                     self._take(event)
                 if self._is_closed:
                     return
-                await self._stream.write(self._state.data_to_send())
-            self._close(httpcore.RemoteProtocolError("The server hung up."))
+                # Without waiting for room: the server may be waiting itself, to be read from.
+                self._post()
+                if self._stream.unsent_bytes > _UNSENT_BYTES_MAX:
+                    break
+            self._close(httpcore.RemoteProtocolError("The server hung up, or takes nothing."))
         except httpcore.NetworkError as error:
             self._close(error)
         except Exception as error:  # noqa: BLE001 (whatever it is, all answers wait for this task)
@@ -287,14 +256,16 @@ class Http2Connection(httpcore.AsyncConnectionInterface):
                 wake(answer.waiting)
         elif isinstance(event, h2.events.StreamReset):
             if (answer := self._answers.get(event.stream_id)) is not None:
-                answer.fail(_reset(event.error_code))
+                answer.reset(event.error_code)
         elif isinstance(event, h2.events.ConnectionTerminated):
             self._say_good_bye(event)
         elif isinstance(event, h2.events.WindowUpdated | h2.events.RemoteSettingsChanged):
             if not self._settled.done() and isinstance(event, h2.events.RemoteSettingsChanged):
                 self._settled.set_result(None)
             for answer in self._answers.values():
-                wake(answer.waiting)
+                # To the others it is no news, and their silence goes on.
+                if not answer.sent:
+                    wake(answer.waiting)
 
     def _say_good_bye(self, event: h2.events.ConnectionTerminated) -> None:
         last = event.last_stream_id or 0
@@ -356,7 +327,7 @@ class Http2Connection(httpcore.AsyncConnectionInterface):
 class _Content:
     """An answer's body, as the pool takes it."""
 
-    def __init__(self, connection: Http2Connection, answer: _Answer) -> None:
+    def __init__(self, connection: Http2Connection, answer: Answer) -> None:
         self._connection = connection
         self._answer = answer
 
@@ -366,9 +337,3 @@ class _Content:
 
     async def aclose(self) -> None:
         self._connection._leave(self._answer)
-
-
-def _reset(code: int | None) -> Exception:
-    if code == h2.errors.ErrorCodes.REFUSED_STREAM:
-        return NotTakenError("It can be sent again.")
-    return httpcore.RemoteProtocolError("The server has broken the answer off.")

@@ -152,6 +152,11 @@ class SocketStream(httpcore.AsyncNetworkStream):
         if self._unsent_bytes >= UNSENT_BYTES_MAX:
             self._send()
 
+    @property
+    def unsent_bytes(self) -> int:
+        """How much is still to be sent."""
+        return self._unsent_bytes + self._protocol.transport.get_write_buffer_size()
+
     def _send(self) -> None:
         if not self._unsent:
             return

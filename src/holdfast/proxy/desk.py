@@ -165,9 +165,7 @@ class Desk:
             for task in list(self.calls):
                 task.cancel()
         ended = [
-            response
-            for response in self.responses.values()
-            if response_id in {None, response.id}
+            response for response in self.responses.values() if response_id in {None, response.id}
         ]
         for response in ended:
             response.abort()

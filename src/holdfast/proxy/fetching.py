@@ -111,6 +111,18 @@ async def _body(request: Request, headers: dict[str, bytes]) -> bytes | AsyncIte
     return request.pieces()
 
 
+def body_of(answer: OutboundStream, decoder: Decoder | None) -> AsyncIterator[bytes]:
+    """The pieces of an answer's body, without their encoding if there is one to be undone."""
+    return answer.chunks() if decoder is None else _decoded(answer, decoder)
+
+
+async def _decoded(answer: OutboundStream, decoder: Decoder) -> AsyncIterator[bytes]:
+    async for chunk in answer.chunks():
+        for piece in decoder.feed(chunk):
+            yield piece
+    decoder.finish()
+
+
 async def _refusal(answer: OutboundStream, timeout_s: float) -> HoldfastError:
     """The error that an answer stands for, with what it says."""
     if 300 <= answer.status < 400:
@@ -120,9 +132,8 @@ async def _refusal(answer: OutboundStream, timeout_s: float) -> HoldfastError:
     body = bytearray()
     try:
         async with asyncio.timeout(timeout_s):
-            async for chunk in answer.chunks():
-                for piece in (chunk,) if decoder is None else decoder.feed(chunk):
-                    body += piece[: ERROR_BYTES_MAX - len(body)]
+            async for piece in body_of(answer, decoder):
+                body += piece[: ERROR_BYTES_MAX - len(body)]
                 if len(body) >= ERROR_BYTES_MAX:
                     break
     except (OutboundError, TimeoutError):

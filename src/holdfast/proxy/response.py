@@ -17,12 +17,10 @@ from holdfast.protocol.responses import Outcome
 from holdfast.proxy.recording import Place, Recording
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import AsyncIterator, Callable
 
     from holdfast.clock import Clock
     from holdfast.engine.shard import Shard
-    from holdfast.net.decoding import Decoder
-    from holdfast.net.outbound import OutboundStream
 
 
 class Response:
@@ -42,21 +40,16 @@ class Response:
         self.task: asyncio.Task[None] | None = None
         self.done = asyncio.Event()
 
-    async def pump(
-        self, answer: OutboundStream, decoder: Decoder | None, *, bytes_max: int, silence_s: float
-    ) -> None:
+    async def pump(self, pieces: AsyncIterator[bytes], *, bytes_max: int, silence_s: float) -> None:
         """Record the body as it arrives, to its end."""
         try:
-            async for chunk in answer.chunks():
-                for piece in (chunk,) if decoder is None else decoder.feed(chunk):
-                    self._take(piece, bytes_max)
-                    if self.outcome is not None or self.done.is_set():
-                        # The stream takes no more of it.
-                        return
-                    if self.recording.is_full:
-                        await self.recording.room()
-            if decoder is not None:
-                decoder.finish()
+            async for piece in pieces:
+                self._take(piece, bytes_max)
+                if self.outcome is not None or self.done.is_set():
+                    # The stream takes no more of it.
+                    return
+                if self.recording.is_full:
+                    await self.recording.room()
         except OutboundError as error:
             if error.late:
                 self.fail(UpstreamTimeoutError(f"Upstream did not send data for {silence_s:g} s."))

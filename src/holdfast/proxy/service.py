@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from holdfast.engine.shard import Shard
     from holdfast.http.exchange import Request, Slot
     from holdfast.proxy.asking import UpstreamRequest
-    from holdfast.proxy.fetching import Upstreams
+    from holdfast.proxy.fetching import Upstreams, body_of
     from holdfast.proxy.response import Response
     from holdfast.settings import ProxySettings
 
@@ -158,8 +158,7 @@ class ProxyService:
                         % (field_value(content_type), response.id, begun.offset),
                     )
                     await response.pump(
-                        answer,
-                        decoder,
+                        body_of(answer, decoder),
                         bytes_max=self._settings.response_bytes_max,
                         silence_s=self._settings.inactivity_timeout_s,
                     )

@@ -26,9 +26,9 @@ class ProxySettings:
     )
     allowlist: tuple[str, ...] = setting(
         (),
-        "Upstreams that may be called: patterns `SCHEME://HOST[:PORT][/PATH]` such as "
-        "`https://api.openai.com`, `https://*.example.com/v1/*` or `http://127.0.0.1:*`. Empty: "
-        "none. As a flag or variable, separated by commas.",
+        "Upstreams that may be called: patterns `[SCHEME://]HOST[:PORT][/PATH]` such as "
+        "`https://api.openai.com`, `https://*.example.com/v1/*` or `http://127.0.0.1:*`, `https` "
+        "unless they say. Empty: none. As a flag or variable, separated by commas.",
     )
     url_ttl_s: Seconds = setting(86_400.0, "How long a signed URL is good, unless a request says.")
     url_ttl_max_s: Seconds = setting(

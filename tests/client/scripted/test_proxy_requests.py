@@ -123,6 +123,12 @@ class TestCreate:
             ),
             (UPSTREAM, {"headers": {"Session-Id": "x"}}, InvalidRequestError, "Session-Id is set"),
             (UPSTREAM, {"headers": {"host": "x"}}, InvalidRequestError, "host is set"),
+            (
+                UPSTREAM,
+                {"upstream_authorization": "Bearer ü"},
+                InvalidRequestError,
+                r"printable ASCII characters\.$",
+            ),
             (UPSTREAM, {"url_ttl_s": 0}, InvalidRequestError, "1 or more"),
             (UPSTREAM, {"body": object()}, InvalidJsonError, "as JSON"),
             (UPSTREAM, {"headers": {"X": "a\nb"}}, OutboundError, "cannot be sent"),

@@ -221,6 +221,29 @@ class TestSession:
 
         run(scenario())
 
+    def test_reads_from_where_the_server_says(self):
+        async def scenario():
+            handler = Conversation()
+            async with scripted(handler=handler) as (server, client):
+                session = await client.proxy.connect("chat")
+                await session.request(UPSTREAM, body="passed over")
+                offset = at(len(handler.stored))
+                await handler.write(start(2), data(b"second", 2), complete(2))
+                server.script = [
+                    answer(
+                        200,
+                        location=handler.url(9),
+                        stream_response_id=2,
+                        stream_start_offset=offset,
+                    )
+                ]
+                response = await session.request(UPSTREAM)
+                before = len(server.requests)
+                assert await response.follow().read() == b"second"
+                assert response.offset == server.requests[before].query["offset"] == offset
+
+        run(scenario())
+
     def test_starts_anew_if_its_stream_is_new(self):
         async def scenario():
             handler = Conversation()

@@ -295,6 +295,10 @@ class TestSecrets:
             assert self.SHOWN in error.message
             assert "c2VjcmV0" not in str(error)
 
+    def test_what_is_said_of_them_stays(self):
+        said = "Give the secret as Authorization: Bearer, or as ?secret=."
+        assert str(error_of(401, {}, said.encode())) == f"The server answered 401: {said}"
+
     def test_of_upstreams_as_well(self):
         assert self.SHOWN in str(error_of(502, {"upstream-status": "500"}, self.SAID.encode()))
         assert self.SHOWN in str(error_of_frame(ErrorInfo("UPSTREAM_ERROR", self.SAID)))

@@ -2,12 +2,12 @@
 
 import random
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.memory_directory import memory_directory
 from tests.unit.engine.driver import FAILED, Driver
 from tests.unit.engine.tiered import Tiered
 
@@ -204,7 +204,7 @@ class Listed:
 @settings(max_examples=60)
 @given(st.integers(0, 2**32), st.integers(20, 120))
 def test_it_is_the_sorted_list_of_what_is_there(seed, length):
-    with TemporaryDirectory() as path:
+    with memory_directory() as path:
         listed = Listed(Path(path), seed)
         for _ in range(length):
             getattr(listed, listed.chance.choice(ACTIONS))()

@@ -1,7 +1,6 @@
 """Reading through: from packs and on from memory gives what memory alone would give."""
 
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
 import pytest
 from hypothesis import given, settings
@@ -12,6 +11,7 @@ from holdfast.engine.reading import end_of_read, read
 from holdfast.engine.state import State
 from holdfast.errors import StoreError, StreamNotFoundError
 from holdfast.storage.cold import ColdBytes, ColdReader
+from tests.memory_directory import memory_directory
 from tests.unit.storage.cold_streams import MEDIA, appends, boundaries, flushed, in_memory
 from tests.unit.storage.ranges import HeldRanges, make_blocks_small
 from tests.unit.storage.rig import TEXT, Rig
@@ -22,7 +22,7 @@ BODIES = [b"aaaa", b"bbbb", b"cccc", b"dddd"]
 @pytest.fixture(scope="module")
 def shared():
     """Small blocks, and one worker for all examples: each has a stream of its own."""
-    with TemporaryDirectory() as path, pytest.MonkeyPatch.context() as patch:
+    with memory_directory() as path, pytest.MonkeyPatch.context() as patch:
         make_blocks_small(patch, 8)
         rig = Rig(Path(path))
         yield rig

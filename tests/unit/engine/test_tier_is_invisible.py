@@ -2,7 +2,6 @@
 
 import random
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
 import msgspec
 from hypothesis import given, settings
@@ -10,6 +9,7 @@ from hypothesis import strategies as st
 
 from holdfast.engine.requests import Appended, Created
 from holdfast.errors import BucketNotEmptyError, HoldfastError
+from tests.memory_directory import memory_directory
 from tests.unit.engine.driver import FAILED, TEXT, Driver
 from tests.unit.engine.tiered import Tiered
 
@@ -24,6 +24,7 @@ ACTIONS = (
     + ["look"] * 3
     + ["restart"]
 )
+
 # The same with streams and buckets that have to do with one another.
 RELATED = [
     *ACTIONS,
@@ -203,7 +204,7 @@ def _said(outcome):
 @settings(max_examples=60)
 @given(st.integers(0, 2**32), st.integers(40, 200), st.sampled_from([ACTIONS, RELATED, RELATED]))
 def test_answers_bytes_and_counts_are_the_same(seed, length, actions):
-    with TemporaryDirectory() as path:
+    with memory_directory() as path:
         pair = Pair(Path(path), seed)
         for _ in range(length):
             getattr(pair, pair.chance.choice(actions))()

@@ -101,14 +101,15 @@ class HandSlot:
         self.route = ""
         self.on_gone = self.on_resume = None
         self.answers = []
-        self.aborted = False
+        # Whether the server was killed before it could answer.
+        self.lost = False
 
     def answer(self, status, fields, body=b""):
-        if not self.answers:
+        if not self.answers and not self.lost:
             self.answers.append((status, fields, body))
 
     def abort(self):
-        self.aborted = True
+        self.lost = True
 
     def refuse_rest(self):
         """There is nothing more to come."""
@@ -158,6 +159,7 @@ class Proxy:
         self.loop = loop or asyncio.new_event_loop()
         self.settings = settings
         self._successor = None
+        self._slots = []
         self.upstreams = HandUpstreams()
         self.service = ProxyService(
             self.shard,
@@ -184,6 +186,8 @@ class Proxy:
         log = self.engine.log
         if stored and log.under_way is not None and log.under_way not in log.batches:
             log.batches.append(log.under_way)
+        for slot in self._slots:
+            slot.lost = True
         for task in list(self.service._tasks):
             task.cancel()
         # Whatever they do, they do to a log that nobody reads again.
@@ -241,6 +245,7 @@ class Proxy:
     def post(self, stream_id=None):
         """A create, or an append to a stream that is there."""
         slot = HandSlot()
+        self._slots.append(slot)
         if stream_id is None:
             stream_id, number = new_stream_id(self.clock), None
         else:
@@ -276,17 +281,23 @@ class Proxy:
         assert call.slot.status == (201 if stream_id is None else 200)
         return call
 
-    def session(self, name="session"):
-        """The id of a session's stream, which is created if there is none."""
+    def connect(self, name):
+        """Ask for a session's stream."""
         slot, stream_id = HandSlot(), session_stream_id(name)
+        self._slots.append(slot)
         request = Request(b"POST", b"/v1/proxy", b"", {}, b"http")
         work = self.service.connect(
             request, slot, None, lambda _id: b"", client="client", stream_id=stream_id
         )
         self.do(self.service.spawn, work, request, slot)
+        return Call(stream_id, slot)
+
+    def session(self, name="session"):
+        """The id of a session's stream, which is created if there is none."""
+        call = self.connect(name)
         self.commit()
-        assert slot.status in {200, 201}
-        return stream_id
+        assert call.slot.status in {200, 201}
+        return call.stream_id
 
     def send(self, call, piece):
         self.do(call.upstream.send, piece)

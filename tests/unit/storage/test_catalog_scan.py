@@ -1,7 +1,6 @@
 """Scanning: the streams of a prefix between two positions, against a model that looks at all."""
 
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
 import pytest
 from hypothesis import given, settings
@@ -10,6 +9,7 @@ from hypothesis import strategies as st
 from holdfast.format.rows import decode_row
 from holdfast.storage import catalog_scan, catalog_schema
 from holdfast.storage.catalog_scan import Scanned, ScanRange, after_prefix
+from tests.memory_directory import memory_directory
 from tests.unit.storage.histories import History, steps
 from tests.unit.storage.rig import Rig
 
@@ -69,7 +69,7 @@ class TestPrefixes:
     @classmethod
     def named(cls):
         """A stream for every name of up to two characters, and some longer ones."""
-        with TemporaryDirectory() as path:
+        with memory_directory() as path:
             rig = Rig(Path(path))
             names = {one + two for one in CHARACTERS for two in ["", *CHARACTERS]}
             names |= {3 * each for each in CHARACTERS}
@@ -121,7 +121,7 @@ class TestPositions:
     @given(steps)
     def test_every_range_of_positions(self, script):
         history = History(script)
-        with TemporaryDirectory() as path:
+        with memory_directory() as path:
             rig = Rig(Path(path))
             rig.log = history.log
             rig.start()

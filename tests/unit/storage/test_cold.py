@@ -1,7 +1,6 @@
 """Cold reads: cut where a read from memory is cut, whatever happens to packs meanwhile."""
 
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
 import pytest
 from hypothesis import given, settings
@@ -18,6 +17,7 @@ from holdfast.errors import (
 from holdfast.format import pack_builder
 from holdfast.storage import cold
 from holdfast.storage.cold import ColdBytes, ColdReader, ColdRequest
+from tests.memory_directory import memory_directory
 from tests.unit.storage.cold_streams import MEDIA, appends, boundaries, flushed, in_memory
 from tests.unit.storage.ranges import HeldRanges, make_blocks_small
 from tests.unit.storage.rig import BINARY, JSON, Rig, calls
@@ -26,7 +26,7 @@ from tests.unit.storage.rig import BINARY, JSON, Rig, calls
 @pytest.fixture(scope="module")
 def shared():
     """Small blocks, and one worker for all examples: each has a stream of its own."""
-    with TemporaryDirectory() as path, pytest.MonkeyPatch.context() as patch:
+    with memory_directory() as path, pytest.MonkeyPatch.context() as patch:
         make_blocks_small(patch, 8)
         rig = Rig(Path(path))
         yield rig

@@ -1,7 +1,6 @@
 """Gathering: records do to rows what the engine does to streams, wherever the log is cut."""
 
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
 import pytest
 from hypothesis import given, settings
@@ -10,6 +9,7 @@ from holdfast.errors import LogCorruptError
 from holdfast.format.records import Kind, Record, encode
 from holdfast.format.rows import BUCKET_PREFIX, decode_bucket, decode_row, encode_row
 from holdfast.storage.gather import Gather
+from tests.memory_directory import memory_directory
 from tests.unit.storage.histories import (
     History,
     fields_of_row,
@@ -120,7 +120,7 @@ class TestEquality:
     def test_flushes_into_a_catalog_add_up_to_the_engines_state(self, script):
         history = History(script)
         state = history.state()
-        with TemporaryDirectory() as path:
+        with memory_directory() as path:
             rig = Rig(Path(path))
             rig.log = history.log
             rig.start()

@@ -1,7 +1,6 @@
 """Merging: the same bytes and rows in fewer packs, and what is dead is left behind."""
 
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
 import pytest
 from hypothesis import given, settings
@@ -15,6 +14,7 @@ from holdfast.objects import pack_merge
 from holdfast.objects.pack_reader import Pack
 from holdfast.storage import flush, merge
 from holdfast.storage.swap import plan_merge, swap
+from tests.memory_directory import memory_directory
 from tests.unit.storage.histories import (
     History,
     fields_of_row,
@@ -125,7 +125,7 @@ class TestBytes:
     @given(steps, st.integers(2, 5), st.booleans())
     def test_whatever_was_written_and_however_it_is_merged(self, script, merge_packs, is_late):
         history = History(script)
-        with TemporaryDirectory() as path, pytest.MonkeyPatch.context() as patch:
+        with memory_directory() as path, pytest.MonkeyPatch.context() as patch:
             patch.setattr(flush, "OWN_PACK_BYTES", 40)
             rig = Rig(Path(path))
             rig.log = history.log

@@ -6,7 +6,6 @@ garbage or a rebuilt catalog must not make a difference.
 
 import random
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
 import pytest
 from hypothesis import given, settings
@@ -23,6 +22,7 @@ from holdfast.storage.cold import ColdReader
 from holdfast.storage.live_packs import resolve, survey
 from holdfast.storage.rebuild import build
 from holdfast.storage.swap import plan_merge, swap
+from tests.memory_directory import memory_directory
 from tests.unit.storage.histories import History, steps
 from tests.unit.storage.rig import Rig
 
@@ -104,7 +104,7 @@ def test_from_memory(script, seed):
 def test_from_packs_and_from_both(script, seed, hot_cuts):
     """With the last few cuts in memory and all before them in packs; 0 is all in packs."""
     history = History(script)
-    with TemporaryDirectory() as path:
+    with memory_directory() as path:
         rig = rig_of(history, path)
         count = max(0, len(history.cuts) - hot_cuts)
         rig.worker._flush.run(history.log.segments[:count])
@@ -117,7 +117,7 @@ def test_from_packs_and_from_both(script, seed, hot_cuts):
 @given(steps, st.integers(0, 99), st.booleans())
 def test_after_merges_garbage_and_a_rebuilt_catalog(script, seed, is_late):
     history = History(script)
-    with TemporaryDirectory() as path:
+    with memory_directory() as path:
         rig = rig_of(history, path)
         for count in range(1, len(history.cuts) + 1):
             rig.worker._flush.run(history.log.segments[:count])
@@ -144,7 +144,7 @@ def test_after_merges_garbage_and_a_rebuilt_catalog(script, seed, is_late):
 def test_merged_packs_hold_nothing_that_is_dead(script):
     """But for the messages that a start lies inside of."""
     history = History(script)
-    with TemporaryDirectory() as path:
+    with memory_directory() as path:
         rig = rig_of(history, path)
         for count in range(1, len(history.cuts) + 1):
             rig.worker._flush.run(history.log.segments[:count])

@@ -87,15 +87,24 @@ def parse_headers(lines: list[str] | None) -> dict[str, str]:
 
 def authorization_of(given: str | None) -> str | None:
     """The upstream's credentials: as they were given, from a file, or from the environment."""
-    value = given if given is not None else os.environ.get(VARIABLE)
-    if value is None or not value.startswith("@"):
-        return value or None
+    value = given or os.environ.get(VARIABLE, "")
+    if value.startswith("@"):
+        value = _read(value[1:])
+    if not (value.isascii() and value.isprintable()):
+        raise SettingsError(
+            f"the upstream's authorization (--upstream-authorization or {VARIABLE}) must be "
+            "printable ASCII characters"
+        )
+    return value or None
+
+
+def _read(file: str) -> str:
     try:
-        return Path(value[1:]).expanduser().read_text("utf-8").strip()
+        return Path(file).expanduser().read_text("utf-8").strip()
     # RuntimeError: there is no such user, or no home.
     except (OSError, UnicodeDecodeError, RuntimeError) as error:
         raise SettingsError(
-            f"the upstream's authorization in {value[1:]} cannot be read: {error}"
+            f"the upstream's authorization in {file} cannot be read: {error}"
         ) from None
 
 

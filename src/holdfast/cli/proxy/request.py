@@ -128,4 +128,5 @@ def _document(response: ProxyResponse) -> dict[str, object]:
         "stream_id": response.stream_id,
         "response_id": response.response_id,
         "content_type": response.content_type,
+        "offset": response.offset,
     }
