@@ -249,6 +249,18 @@ class TestFollow:
         asked.release_all()
         assert command(*shlex.split(follow)[1:]) == "b"
 
+    def test_ctrl_c_between_events(self, command, upstream):
+        url = upstream.url("/v1/chat/completions", gate=1, id="events")
+        process = command.start("proxy", "request", url, "--sse", "--session", "events")
+        asked = upstream.wait_for(lambda each: "id=events" in each.target)
+        asked.release()
+        assert process.stdout.readline()
+        _, stderr = interrupt(process)
+        follow = stderr.splitlines()[0].partition(": ")[2]
+        assert follow == "holdfast proxy follow --session events --response 1 --sse"
+        asked.release_all()
+        assert command(*shlex.split(follow)[1:]).splitlines()[-1] == "[DONE]"
+
     def test_ctrl_c_before_the_upstream_answers(self, command, upstream):
         process = command.start("proxy", "request", upstream.url("/never", id="early"))
         asked = upstream.wait_for(lambda each: "early" in each.target)

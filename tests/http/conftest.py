@@ -18,6 +18,17 @@ DEADLINE_S = 10.0
 MakeStream = Callable[..., Stream]
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Give each test of the OpenAPI document an id of its own.
+
+    Schemathesis gives them all the same one, and of tests with one id xdist runs the first only.
+    """
+    for item in items:
+        operation = getattr(item, "operation_label", None)
+        if operation is not None:
+            item._nodeid = f"{item.nodeid}[{operation}]"
+
+
 @pytest.fixture(scope="session")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
     """A server with fsync, shared by all tests of a worker: use new stream names."""

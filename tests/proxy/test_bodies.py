@@ -179,10 +179,41 @@ def test_an_upstream_that_answers_before_it_has_the_body(proxy, connect, status)
         assert answer.body == b"early"
 
 
-def test_a_connect_without_an_endpoint_has_no_use_for_a_body(proxy) -> None:
-    answer = proxy.connect(content=b"x" * 300_000)
-    assert answer.status_code == 201
-    assert proxy.connect(content=iter([b"x"] * 3)).status_code == 201
+def test_what_nobody_takes_of_a_long_body_does_not_hold_up_the_answer(proxy, connect) -> None:
+    """The upstream has answered: the rest of the body is not waited for, nor read."""
+    connection = connect()
+    with listening() as (url, accept):
+        start(connection, url, f"Content-Length: {5 * MEBIBYTE}")
+        connection.send(b"x" * 100_000)
+        with accept() as upstream:
+            receive(upstream, lambda data: b"\r\n\r\n" in data)
+            head = b"HTTP/1.1 200 OK\r\ncontent-length: 5\r\nconnection: close\r\n\r\n"
+            upstream.sendall(head + b"early")
+        # What follows is refused by the upstream's side, whose connection is gone.
+        connection.send(b"x" * 100_000)
+        answer = connection.response()
+    assert answer.status == 201, answer.body
+    assert answer.headers["connection"] == "close"
+    assert body_of(proxy.frames(answer.headers["location"])) == b"early"
+
+
+@pytest.mark.parametrize("size", [10, 3 * MEBIBYTE])
+@pytest.mark.parametrize("chunked", [False, True])
+def test_a_connect_without_an_endpoint_has_no_use_for_a_body(proxy, size, chunked) -> None:
+    body = iter([b"x" * size]) if chunked else b"x" * size
+    assert proxy.connect(content=body).status_code == 201
+
+
+def test_an_endpoint_that_does_not_wait_for_the_body(proxy, connect) -> None:
+    connection = connect()
+    with listening() as (url, accept):
+        start(connection, url, f"Content-Length: {5 * MEBIBYTE}", "Session-Id: an early one")
+        connection.send(b"x" * 100_000)
+        with accept() as upstream:
+            receive(upstream, lambda data: b"\r\n\r\n" in data)
+            upstream.sendall(b"HTTP/1.1 204 Early\r\nconnection: close\r\n\r\n")
+        connection.send(b"x" * 100_000)
+        assert connection.response().status == 201
 
 
 def test_what_was_asked_is_recorded_if_the_upstream_says_it(proxy, upstream) -> None:

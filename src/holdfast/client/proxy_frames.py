@@ -22,6 +22,7 @@ from holdfast.protocol.frames import HEAD, Frame, FrameParser, ParserState, Star
 from holdfast.protocol.offsets import START
 
 BETWEEN_FRAMES: Final = ParserState()
+DIGITS_MAX: Final = 40
 
 
 class Position(msgspec.Struct, frozen=True, array_like=True):
@@ -140,11 +141,16 @@ def _ends(before: ParserState, frames: list[Frame]) -> list[int]:
 
 def _counts_bytes(batch: Batch) -> bool:
     """Whether this batch's offsets are as far apart as its bytes; frames are longer than one."""
-    start = "0" if batch.offset == START else batch.offset
-    both = start + batch.next_offset
-    if not (start and batch.next_offset and both.isascii() and both.isdigit()):
-        return False
-    return bool(batch.data) and int(batch.next_offset) - int(start) == len(batch.data)
+    start = 0 if batch.offset == START else number_in(batch.offset)
+    return (
+        bool(batch.data) and start >= 0 and number_in(batch.next_offset) == start + len(batch.data)
+    )
+
+
+def number_in(offset: str) -> int:
+    """The number that an offset is; -1 if it is none."""
+    is_number = offset and len(offset) <= DIGITS_MAX and offset.isascii() and offset.isdigit()
+    return int(offset) if is_number else -1
 
 
 def _counted_back(batch: Batch, size_bytes: int) -> str:

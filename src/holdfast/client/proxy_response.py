@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Final, Self
 
 from holdfast.client.failures import error_of_frame
-from holdfast.client.proxy_frames import Placed, Position, Saved, starting_at
+from holdfast.client.proxy_frames import Placed, Position, Saved, number_in, starting_at
 from holdfast.client.proxy_reading import FrameReading
 from holdfast.client.proxy_source import Source
 from holdfast.client.reading import Live
@@ -200,9 +200,9 @@ class ResponseReading:
         finally:
             self._waits = False
         if self._frames.closed:
-            number = int(self.offset) if self.offset.isdigit() else -1
             raise ProxyStreamClosedError(
-                number, f"The stream is closed, and response {self.response_id} has no end in it."
+                number_in(self.offset),
+                f"The stream is closed, and response {self.response_id} has no end in it.",
             )
         return None
 

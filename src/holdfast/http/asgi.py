@@ -212,6 +212,7 @@ async def _pump(
     receive: Receive, slot: AsgiSlot, stream: BodyStream, wanted: asyncio.Event
 ) -> None:
     """Feed a body as it arrives and is wanted; then tell the slot when the client goes away."""
+    size = 0
     while True:
         while stream.full:
             wanted.clear()
@@ -219,10 +220,16 @@ async def _pump(
         message = await receive()
         if message["type"] == "http.disconnect":
             break
-        stream.feed(message.get("body", b""))
-        if not message.get("more_body", False):
+        part = message.get("body", b"")
+        stream.feed(part)
+        size += len(part)
+        more = message.get("more_body", False)
+        if not more:
             stream.finish()
+        if not more or size > _DISCARD_FACTOR * stream.bytes_max:
+            slot.rest_is_read()
     stream.fail()
+    slot.rest_is_read()
     if not slot.done:
         slot.abandon()
 

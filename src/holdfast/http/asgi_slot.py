@@ -30,6 +30,8 @@ class AsgiSlot:
         # The request is complete when its slot is made.
         self._started_s = app.clock.monotonic_s()
         self.done = False
+        # Whether the answer waits until the host has given what is left of the request.
+        self._held = False
         self.route = "unknown"
         self.on_gone: Callable[[], None] | None = None
         self.on_resume: Callable[[], None] | None = None
@@ -80,7 +82,13 @@ class AsgiSlot:
         self._news.set()
 
     def refuse_rest(self) -> None:
-        """Nothing: the host gets rid of what is not read."""
+        """Answer once the rest has come: some hosts break the connection off otherwise."""
+        self._held = True
+
+    def rest_is_read(self) -> None:
+        """Nothing more comes, or too much of it to wait for."""
+        self._held = False
+        self._news.set()
 
     def abandon(self) -> None:
         """The client is gone: nothing more is sent, whoever waits is told."""
@@ -93,13 +101,13 @@ class AsgiSlot:
     async def deliver(self, send: Send) -> None:
         """Send everything, as it comes, until the answer is complete or abandoned."""
         while True:
-            while self._queue:
+            while self._queue and not self._held:
                 message = self._queue.popleft()
                 await send(message)
                 self._queued_bytes -= len(message.get("body", b""))
                 if not self._queue and self.on_resume is not None:
                     self.on_resume()
-            if self.done:
+            if self.done and not self._held:
                 return
             self._news.clear()
             await self._news.wait()

@@ -77,7 +77,7 @@ def decode_start(payload: bytes) -> StartInfo:
     """What a Start frame says."""
     try:
         return _decode_start(payload)
-    except (msgspec.DecodeError, RecursionError):
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         raise BadAnswerError("A Start frame does not hold status and headers.") from None
 
 
@@ -85,7 +85,7 @@ def decode_error(payload: bytes) -> ErrorInfo:
     """What an Error frame says."""
     try:
         return _decode_error(payload)
-    except (msgspec.DecodeError, RecursionError):
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         raise BadAnswerError("An Error frame does not hold code and message.") from None
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from holdfast.errors import (
@@ -17,6 +18,7 @@ from holdfast.errors import (
 )
 from holdfast.net.decoding import Decoder, decoder_for
 from holdfast.net.outbound import Outbound, joined
+from holdfast.proxy.forwarding import recorded_headers
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -30,6 +32,16 @@ if TYPE_CHECKING:
 ERROR_BYTES_MAX: Final = 64 * 1024
 # Shorter bodies are sent in one piece, once they are complete.
 WHOLE_BODY_BYTES_MAX: Final = 64 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class UpstreamAnswer:
+    """A successful answer, as it is recorded: without its encoding where that can be undone."""
+
+    status: int
+    headers: dict[str, str]
+    content_type: str
+    pieces: AsyncIterator[bytes]
 
 
 class Upstreams:
@@ -50,10 +62,8 @@ class Upstreams:
             raise UpstreamNotAllowedError(error.message) from None
 
     @asynccontextmanager
-    async def call(
-        self, asked: UpstreamRequest, request: Request
-    ) -> AsyncIterator[tuple[OutboundStream, Decoder | None]]:
-        """The head of a successful answer, and what undoes its encoding; errors are raised."""
+    async def call(self, asked: UpstreamRequest, request: Request) -> AsyncIterator[UpstreamAnswer]:
+        """A successful answer whose body is still to come; errors are raised."""
         settings = self._settings
         headers = dict(asked.headers)
         body = await _body(request, headers)
@@ -68,8 +78,7 @@ class Upstreams:
             ) as answer:
                 if not 200 <= answer.status < 300:
                     raise await _refusal(answer, settings.header_timeout_s)
-                encoding = joined(answer.headers).get("content-encoding", "")
-                yield answer, decoder_for(encoding)
+                yield _success(answer)
         except OutboundRefusedError as error:
             raise UpstreamNotAllowedError(error.message) from None
         except OutboundError as error:
@@ -103,15 +112,36 @@ async def _body(request: Request, headers: dict[str, bytes]) -> bytes | AsyncIte
     length = request.fields.get(b"content-length")
     if request.stream is None:
         return request.body
+    pieces = request.pieces()
     if length is None:
-        return b"" if b"transfer-encoding" not in request.fields else request.pieces()
+        # With HTTP/2 there may be a body though nothing announces it.
+        async for first in pieces:
+            if first:
+                return _chained(first, pieces)
+        return b""
     if int(length) <= WHOLE_BODY_BYTES_MAX:
-        return b"".join([piece async for piece in request.pieces()])
+        return b"".join([piece async for piece in pieces])
     headers["content-length"] = length
-    return request.pieces()
+    return pieces
 
 
-def body_of(answer: OutboundStream, decoder: Decoder | None) -> AsyncIterator[bytes]:
+async def _chained(first: bytes, rest: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+    yield first
+    async for piece in rest:
+        yield piece
+
+
+def _success(answer: OutboundStream) -> UpstreamAnswer:
+    headers = recorded_headers(answer.headers)
+    content_type = headers.get("content-type", "")
+    decoder = decoder_for(headers.get("content-encoding", ""))
+    if decoder is not None:
+        del headers["content-encoding"]
+        headers.pop("content-length", None)
+    return UpstreamAnswer(answer.status, headers, content_type, _body_of(answer, decoder))
+
+
+def _body_of(answer: OutboundStream, decoder: Decoder | None) -> AsyncIterator[bytes]:
     """The pieces of an answer's body, without their encoding if there is one to be undone."""
     return answer.chunks() if decoder is None else _decoded(answer, decoder)
 
@@ -132,7 +162,7 @@ async def _refusal(answer: OutboundStream, timeout_s: float) -> HoldfastError:
     body = bytearray()
     try:
         async with asyncio.timeout(timeout_s):
-            async for piece in body_of(answer, decoder):
+            async for piece in _body_of(answer, decoder):
                 body += piece[: ERROR_BYTES_MAX - len(body)]
                 if len(body) >= ERROR_BYTES_MAX:
                     break

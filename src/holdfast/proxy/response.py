@@ -57,6 +57,9 @@ class Response:
                 self.fail(UpstreamError(error.message))
         except UpstreamError as error:
             self.fail(error)
+        except Exception:
+            self.fail(HoldfastError("The server has a defect here; its log says more."))
+            raise
         else:
             self._end(Outcome.COMPLETE, encode_frame(COMPLETE, self.id))
 

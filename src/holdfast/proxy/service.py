@@ -29,7 +29,7 @@ from holdfast.protocol.content import DEFAULT
 from holdfast.proxy.admission import Admission
 from holdfast.proxy.counters import ProxyCounters
 from holdfast.proxy.desk import Desk
-from holdfast.proxy.forwarding import field_value, recorded_headers
+from holdfast.proxy.forwarding import field_value
 from holdfast.proxy.recovery import end_open_responses
 from holdfast.proxy.stream_ids import name_of
 
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from holdfast.engine.shard import Shard
     from holdfast.http.exchange import Request, Slot
     from holdfast.proxy.asking import UpstreamRequest
-    from holdfast.proxy.fetching import Upstreams, body_of
+    from holdfast.proxy.fetching import Upstreams
     from holdfast.proxy.response import Response
     from holdfast.settings import ProxySettings
 
@@ -139,26 +139,23 @@ class ProxyService:
             desk.watch()
         try:
             with self._admission.one(client):
-                async with self.upstreams.call(asked, request) as (answer, decoder):
+                async with self.upstreams.call(asked, request) as answer:
                     self.counters.header_us.observe_s(self._clock.monotonic_s() - started_s)
-                    headers = recorded_headers(answer.headers)
-                    content_type = headers.get("content-type", "")
-                    if decoder is not None:
-                        del headers["content-encoding"]
-                        headers.pop("content-length", None)
-                    begun = await desk.begin(answer.status, headers, number=number)
+                    begun = await desk.begin(answer.status, answer.headers, number=number)
                     response = begun.response
                     desk.calls.discard(task)
                     response.recording.first_stored = lambda: self._first_frame(started_s)
+                    # The upstream may have answered without having taken it all.
+                    request.abandon_body(slot)
                     slot.answer(
                         201 if number is None else 200,
                         locate(stream_id)
                         + b"Upstream-Content-Type: %b\r\nStream-Response-Id: %d\r\n"
                         b"Stream-Start-Offset: %020d\r\nCache-Control: no-store\r\n"
-                        % (field_value(content_type), response.id, begun.offset),
+                        % (field_value(answer.content_type), response.id, begun.offset),
                     )
                     await response.pump(
-                        body_of(answer, decoder),
+                        answer.pieces,
                         bytes_max=self._settings.response_bytes_max,
                         silence_s=self._settings.inactivity_timeout_s,
                     )
@@ -191,12 +188,16 @@ class ProxyService:
         stream_id: str,
     ) -> None:
         """Lead to a session's stream, which is created if there is none; nobody writes to it."""
-        if asked is not None:
+        if asked is None:
+            async for _ in request.pieces():
+                pass
+        else:
             with self._admission.one(client):
                 refusal = await self.upstreams.approves(asked, request)
             if refusal:
                 raise ConnectRejectedError(f"The session was not approved. {refusal}")
         created = await self._ensure(stream_id)
+        request.abandon_body(slot)
         slot.answer(201 if created else 200, locate(stream_id) + b"Cache-Control: no-store\r\n")
 
     async def _ensure(self, stream_id: str) -> bool:

@@ -17,7 +17,7 @@ from holdfast.errors import (
     UpstreamError,
     UpstreamTimeoutError,
 )
-from holdfast.protocol.frames import ABORT, COMPLETE, DATA, encode_frame
+from holdfast.protocol.frames import ABORT, COMPLETE, DATA, ERROR, START, encode_frame
 from holdfast.testing import HurriedClock
 from tests.client.scripted.proxying import (
     HEADERS,
@@ -258,6 +258,19 @@ class TestEnds:
                 assert reading.outcome is Outcome.OPEN
                 with pytest.raises(InvalidRequestError, match="has not begun"):
                     await follow(server, client, 4, live=False).start()
+
+        run(scenario())
+
+    @pytest.mark.parametrize("kind", [START, ERROR])
+    @pytest.mark.parametrize(
+        "payload", [b"{}", b"\xff", b'{"status":1,"code":"\xff","headers":{}}']
+    )
+    def test_damaged_frame(self, kind, payload):
+        async def scenario():
+            frames = (start(), encode_frame(kind, 1, payload))[kind == START :]
+            async with scripted(handler=served(*frames)) as (server, client):
+                with pytest.raises(BadAnswerError, match="frame does not hold"):
+                    await follow(server, client, 1).read()
 
         run(scenario())
 

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.client.messages import Batch
-from holdfast.client.proxy_frames import FrameFeed, Position, Saved, starting_at
+from holdfast.client.proxy_frames import FrameFeed, Position, Saved, number_in, starting_at
 from holdfast.errors import BadAnswerError, InvalidRequestError
 from holdfast.protocol.frames import (
     ABORT,
@@ -161,6 +161,17 @@ class TestOffsets:
         feed = FrameFeed(Position("now"))
         assert feed.feed(Batch(b"", TYPE, "now", counted(7))) == []
         assert (feed.offset, feed.position) == (counted(7), Position(counted(7)))
+
+
+@pytest.mark.parametrize("offset", ["", "now", "9" * 5000, "²", "-5", "1_0"])
+def test_what_is_no_number_is_not_counted_with(offset):
+    assert number_in(offset) == -1
+    for given_batch in (
+        Batch(STREAM, TYPE, offset, counted(len(STREAM))),
+        Batch(STREAM, TYPE, counted(0), offset),
+    ):
+        placed = FrameFeed(Position(given_batch.offset)).feed(given_batch)
+        assert placed[0].position == Position(given_batch.offset, BOUNDARIES[1])
 
 
 class TestState:

@@ -10,6 +10,7 @@ from holdfast.protocol.frames import DATA, START, TERMINAL, FrameParser
 from holdfast.protocol.responses import ResponseOrder
 from holdfast.proxy.asking import UpstreamRequest
 from holdfast.proxy.desk import DOCUMENTS
+from holdfast.proxy.fetching import UpstreamAnswer
 from holdfast.proxy.service import ProxyService
 from holdfast.proxy.stream_ids import name_of, new_stream_id, session_stream_id
 from holdfast.settings import ProxySettings
@@ -25,10 +26,8 @@ _END = object()
 class HandUpstream:
     """One answer of an upstream, which the test gives piece by piece."""
 
-    status = 200
-    headers = (("content-type", "text/plain"),)
-
     def __init__(self):
+        self.headers = {"content-type": "text/plain"}
         self.answered = asyncio.Event()
         self.refusal = None
         self._pieces = asyncio.Queue()
@@ -62,7 +61,7 @@ class HandUpstream:
     def unread(self):
         return self._pieces.qsize()
 
-    async def chunks(self):
+    async def pieces(self):
         while (piece := await self._pieces.get()) is not _END:
             if isinstance(piece, Exception):
                 raise piece
@@ -86,7 +85,7 @@ class HandUpstreams:
             await upstream.answered.wait()
             if upstream.refusal is not None:
                 raise upstream.refusal
-            yield upstream, None
+            yield UpstreamAnswer(200, upstream.headers, "text/plain", upstream.pieces())
         finally:
             upstream.left = True
 
@@ -193,7 +192,7 @@ class Proxy:
         # Whatever they do, they do to a log that nobody reads again.
         batches = list(log.batches)
         self.run()
-        clock = FakeClock(start_ms=self.clock.now_ms() + 1)
+        clock = FakeClock(start_ms=self.clock.now_ms() + 1, seed=self.clock.random_u64())
         self._successor = Proxy(
             batches=batches, clock=clock, loop=self.loop, engine=self.limits, **self.settings
         )

@@ -113,7 +113,7 @@ def test_a_refusal_for_want_of_room_leaves_no_gap(make_proxy):
     proxy = make_proxy(engine={"bucket_bytes_max": 400})
     session = proxy.session()
     calls = [proxy.post(session) for _ in range(3)]
-    calls[1].upstream.headers = [("x-long", "x" * 600)]
+    calls[1].upstream.headers = {"x-long": "x" * 600}
     for call in calls:
         call.upstream.answered.set()
     proxy.run()

@@ -11,13 +11,21 @@ from typing import Any, Final
 from holdfast.cli.client.output import Output
 from holdfast.cli.failures import EXIT_FAILED
 from holdfast.client import Frame, FrameReading, Outcome, ResponseReading
+from holdfast.errors import (
+    ConflictError,
+    GoneError,
+    HoldfastError,
+    NotFoundError,
+    UnauthorizedError,
+)
 from holdfast.protocol.content import JSON, is_text, media_type
 from holdfast.protocol.frames import DATA, ERROR, decode_error, decode_start
 from holdfast.protocol.frames import START as START_FRAME
-from holdfast.protocol.offsets import START
 
 __all__ = ["Place", "print_frames", "print_response"]
 
+# Behind these there is nothing to go on with, or not with this URL.
+_LOST: Final = (NotFoundError, ConflictError, GoneError, UnauthorizedError)
 _NAMES: Final = {b"S": "start", b"D": "data", b"C": "complete", b"A": "abort", b"E": "error"}
 
 
@@ -45,15 +53,13 @@ async def print_response(
     sse: bool = False,
 ) -> int:
     """Print one response until it ends; whoever interrupts that is told how to go on."""
+    printer = _Printer(output, reading)
     try:
         async with reading:
-            if sse:
-                await _print_events(output, reading)
-            else:
-                await _print_body(output, reading, content_type)
-    except asyncio.CancelledError:
-        if reading.outcome is Outcome.OPEN:
-            _say_how_to_go_on(output, reading, place)
+            await (printer.print_events() if sse else printer.print_body(content_type))
+    except (asyncio.CancelledError, HoldfastError) as error:
+        if reading.outcome is Outcome.OPEN and not isinstance(error, _LOST):
+            _say_how_to_go_on(output, place, "--sse" if sse else printer.reached)
         raise
     if not output.as_json:
         output.end_line()
@@ -72,24 +78,35 @@ async def print_frames(output: Output, reading: FrameReading) -> None:
             output.document(_document(frame, offset, types[number]))
 
 
-async def _print_events(output: Output, reading: ResponseReading) -> None:
-    async for event in reading.events():
-        if output.as_json:
-            text = event.data.decode("utf-8", "replace")
-            output.document({"event": event.kind, "data": text, "id": event.id})
-        else:
-            output.write(event.data + b"\n")
+class _Printer:
+    """Prints one response; `reached` is how to go on behind what was printed."""
 
+    def __init__(self, output: Output, reading: ResponseReading) -> None:
+        self.reached = ""
+        self._output = output
+        self._reading = reading
 
-async def _print_body(output: Output, reading: ResponseReading, content_type: str) -> None:
-    """The bytes as they are, or with `--json` the frames that they come in."""
-    async for frame, offset in reading.frames():
-        # Unknown to whoever starts behind the beginning.
-        content_type = _type_in(frame) or content_type
-        if output.as_json:
-            output.document(_document(frame, offset, content_type))
-        elif frame.type == DATA:
-            output.write_payload(frame.payload, content_type)
+    async def print_events(self) -> None:
+        """The data of events, one a line, or each event as a document."""
+        output = self._output
+        async for event in self._reading.events():
+            if output.as_json:
+                text = event.data.decode("utf-8", "replace")
+                output.document({"event": event.kind, "data": text, "id": event.id})
+            else:
+                output.write(event.data + b"\n")
+
+    async def print_body(self, content_type: str) -> None:
+        """The bytes as they are, or with `--json` the frames that they come in."""
+        output = self._output
+        async for frame, offset in self._reading.frames():
+            # Unknown to whoever starts behind the beginning.
+            content_type = _type_in(frame) or content_type
+            if output.as_json:
+                output.document(_document(frame, offset, content_type))
+            elif frame.type == DATA:
+                output.write_payload(frame.payload, content_type)
+            self.reached = f"--from {offset}"
 
 
 def _type_in(frame: Frame) -> str:
@@ -126,11 +143,9 @@ def _data_field(payload: bytes, content_type: str) -> dict[str, str]:
     return {"base64": b64encode(payload).decode()}
 
 
-def _say_how_to_go_on(output: Output, reading: ResponseReading, place: Place) -> None:
+def _say_how_to_go_on(output: Output, place: Place, flags: str) -> None:
     output.end_line()
-    start = "" if reading.offset == START else f" --from {reading.offset}"
     which = f"{place.words()} --response {place.response_id}"
-    output.notice(
-        f"Response {place.response_id} goes on. To follow it: holdfast proxy follow {which}{start}"
-    )
+    follow = f"holdfast proxy follow {which} {flags}".rstrip()
+    output.notice(f"Response {place.response_id} goes on. To follow it: {follow}")
     output.notice(f"To stop it: holdfast proxy abort {which}")
