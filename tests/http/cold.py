@@ -1,10 +1,11 @@
 """What tests of cold reads share: flushing, and answers that can be compared."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 import httpx
 
+from tests.http.raw import RawConnection
 from tests.http.streams import BINARY, JSON, TEXT, Stream
 from tests.storage_stats import flush, metrics
 
@@ -75,6 +76,20 @@ def write(stream: Stream, bodies: Iterable[bytes]) -> list[int]:
         assert answer.status_code == 204, answer.text
         tails.append(int(answer.headers["Stream-Next-Offset"]))
     return tails
+
+
+def write_many(stream: Stream, bodies: Sequence[bytes]) -> None:
+    """Append each, a hundred at a time on one connection: a round trip for each takes too long."""
+    port = stream.client.base_url.port
+    assert port is not None
+    with RawConnection(port) as connection:
+        for first in range(0, len(bodies), 100):
+            some = bodies[first : first + 100]
+            for body in some:
+                connection.request(
+                    "POST", stream.url, f"Content-Type: {stream.content_type}", body=body
+                )
+            assert {connection.response().status for _ in some} == {204}
 
 
 def flush_and_forget(stream: Stream) -> None:

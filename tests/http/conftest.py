@@ -21,12 +21,13 @@ MakeStream = Callable[..., Stream]
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Give each test of the OpenAPI document an id of its own.
 
-    Schemathesis gives them all the same one, and of tests with one id xdist runs the first only.
+    Under pytest 9.2 those of schemathesis have all the same one, and of such tests xdist runs the
+    first only.
     """
-    for item in items:
-        operation = getattr(item, "operation_label", None)
-        if operation is not None:
-            item._nodeid = f"{item.nodeid}[{operation}]"
+    described = [item for item in items if hasattr(item, "operation_label")]
+    for item in described:
+        item._id = item.id.with_params(item.operation_label)
+    assert len({item.nodeid for item in described}) == len(described), "tests would be left out"
 
 
 @pytest.fixture(scope="session")

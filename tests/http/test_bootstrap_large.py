@@ -6,7 +6,7 @@ import httpx
 import pytest
 
 from tests.http.bucketed import bucket_stream, offset, parts
-from tests.http.cold import IDLE, flush_and_forget
+from tests.http.cold import IDLE, flush_and_forget, write_many
 from tests.http.raw import RawConnection
 from tests.http.streams import BINARY, JSON, TEXT, check_error
 from tests.http.test_bootstrap import EMPTY, bootstrap_parts
@@ -71,8 +71,7 @@ def test_more_than_a_mebibyte(small_reads, kind, store) -> None:
 def test_many_messages(small_reads) -> None:
     stream = bucket_stream(small_reads, content_type=BINARY)
     bodies = [b"%d;" % number * 20 for number in range(2000)]
-    for body in bodies[:-10]:
-        stream.append(body)
+    write_many(stream, bodies[:-10])
     flush_and_forget(stream)
     for body in bodies[-10:]:
         stream.append(body)

@@ -3,28 +3,21 @@
 import pytest
 
 from tests.http.streams import JSON, Stream, check_error, producer
-from tests.server_process import ServerProcess
-
-
-@pytest.fixture(scope="module")
-def killable(tmp_path_factory):
-    """A server of these tests, each of which kills it and starts it again."""
-    with ServerProcess(tmp_path_factory.mktemp("restarted") / "data") as server:
-        yield server
 
 
 @pytest.fixture
-def restart(killable, client_of):
-    """Calling the fixture kills its server and starts it again on the same data."""
+def restart(start_server, client_of):
+    """Start a server; calling the fixture kills it and starts another on the same data."""
+    servers = [start_server()]
 
     def kill_and_start(*streams: Stream) -> None:
-        killable.kill()
-        killable.start()
-        client = client_of(killable)
+        servers[-1].kill()
+        servers.append(start_server())
+        client = client_of(servers[-1])
         for stream in streams:
             stream.client = client
 
-    kill_and_start.server = killable
+    kill_and_start.server = servers[0]
     return kill_and_start
 
 

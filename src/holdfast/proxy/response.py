@@ -64,10 +64,12 @@ class Response:
             self._end(Outcome.COMPLETE, encode_frame(COMPLETE, self.id))
 
     def _take(self, piece: bytes, bytes_max: int) -> None:
-        self.body_bytes += len(piece)
-        if self.body_bytes > bytes_max:
+        room = bytes_max - self.body_bytes
+        taken = piece if len(piece) <= room else piece[:room]
+        self.body_bytes += len(taken)
+        self.recording.write(taken)
+        if taken is not piece:
             raise UpstreamError(f"The response exceeds {bytes_max} bytes.")
-        self.recording.write(piece)
 
     def abort(self) -> None:
         """Somebody wants no more of it; what has arrived is kept."""

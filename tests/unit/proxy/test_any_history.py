@@ -17,7 +17,7 @@ from hypothesis.stateful import (
     rule,
 )
 
-from holdfast.errors import HoldfastError, OutboundError
+from holdfast.errors import OutboundError
 from holdfast.proxy.desk import decode_place
 from holdfast.proxy.stream_ids import name_of
 from tests.unit.engine.driver import COMMITTED, FAILED, UNKNOWN
@@ -25,6 +25,8 @@ from tests.unit.proxy.driver import Proxy, body_of, ends_of, parse
 
 SESSIONS = ("one", "two")
 SIZES = st.sampled_from([1, 10, 3000, 5000, 70_000])
+# What the log does behind a step.
+THEN = st.sampled_from(["nothing", "commit one", "commit all"])
 SECONDS = st.sampled_from([0.01, 0.06, 0.2, 1.0, 6.0, 40.0])
 BODY_BYTES_MAX = 200_000
 
@@ -45,7 +47,7 @@ class Histories(RuleBasedStateMachine):
         self.proxy = Proxy(engine=engine)
         # All streams there ever were, by name and number: how far they were seen.
         self.seen = {}
-        self.stream_ids = []
+        self.stream_ids = {self.proxy.session("one"): None}
         # Calls of this life that have not ended for their upstreams, and those of all lives.
         self.calls = []
         self.all_calls = []
@@ -53,44 +55,45 @@ class Histories(RuleBasedStateMachine):
         self.aborts = []
         self.unknown = None
 
-    # Clients.
+    # Clients and upstreams.
 
-    @rule(name=st.sampled_from(SESSIONS))
-    def connect(self, name):
-        self.know(self.proxy.connect(name).stream_id)
-
-    @rule()
-    def create(self):
-        self.know(self.ask(None).stream_id)
-
-    @precondition(lambda self: self.stream_ids)
-    @rule(data=st.data())
-    def append(self, data):
-        try:
-            self.ask(self.any_stream(data))
-        except HoldfastError as error:
-            assert error.code in {"STREAM_NOT_FOUND", "STREAM_CLOSED"}
-
-    def ask(self, stream_id):
+    @rule(data=st.data(), then=THEN, answers=st.booleans(), size=SIZES)
+    def ask(self, data, then, answers, size):
+        """A response of a new stream or, most of the time, of one that is there."""
+        stream_id = data.draw(st.sampled_from([*self.open_streams, None]))
         call = self.proxy.post(stream_id)
         call.label = len(self.all_calls)
         call.number = stream_id and self.proxy.shard.find(name_of(stream_id)).number
         self.all_calls.append(call)
-        if call.upstream is not None:
-            self.calls.append(call)
-        return call
+        self.calls.append(call)
+        self.stream_ids.setdefault(call.stream_id)
+        if answers:
+            self.send_to(call, size)
+        self.then(then)
 
-    def know(self, stream_id):
-        if stream_id not in self.stream_ids:
-            self.stream_ids.append(stream_id)
+    @precondition(lambda self: self.calls)
+    @rule(data=st.data(), then=THEN, size=SIZES)
+    def send(self, data, then, size):
+        self.send_to(self.any_call(data), size)
+        self.then(then)
 
-    def any_stream(self, data):
-        # Old ones are less interesting.
-        return data.draw(st.sampled_from(self.stream_ids[-4:]))
+    def send_to(self, call, size):
+        start = len(call.upstream.sent)
+        self.proxy.send(call, content(call.label)[start : start + size])
 
-    @precondition(lambda self: self.stream_ids)
-    @rule(data=st.data(), response_id=st.sampled_from([None, None, 1, 2]))
-    def abort(self, data, response_id):
+    @precondition(lambda self: self.calls)
+    @rule(data=st.data(), then=THEN, breaks=st.booleans())
+    def end(self, data, then, breaks):
+        call = self.any_call(data)
+        self.calls.remove(call)
+        if breaks:
+            self.proxy.do(call.upstream.fail, OutboundError("It broke."))
+        else:
+            self.proxy.end(call)
+        self.then(then)
+
+    @rule(data=st.data(), then=THEN, response_id=st.sampled_from([None, None, 1, 2]))
+    def abort(self, data, then, response_id):
         stream_id = self.any_stream(data)
         stream = self.proxy.shard.state.find(name_of(stream_id))
         there = []
@@ -99,71 +102,61 @@ class Histories(RuleBasedStateMachine):
             there = [each for each in ids if response_id in {None, each}]
         number = stream and stream.number
         self.aborts.append((self.proxy.abort(stream_id, response_id), stream_id, number, there))
+        self.then(then)
 
-    @precondition(lambda self: self.stream_ids)
-    @rule(data=st.data())
-    def close(self, data):
-        self.proxy.close_stream(self.any_stream(data))
+    @rule(data=st.data(), then=THEN, how=st.sampled_from(["delete", "delete", "close"]))
+    def remove(self, data, then, how):
+        """Delete or close a stream; a session's is connected to again later, or at once."""
+        stream_id = self.any_stream(data)
+        if how == "delete":
+            self.proxy.delete_stream(stream_id)
+        else:
+            self.proxy.close_stream(stream_id)
+        self.then(then)
 
-    @precondition(lambda self: self.stream_ids)
-    @rule(data=st.data())
-    def delete(self, data):
-        self.proxy.delete_stream(self.any_stream(data))
+    @rule(name=st.sampled_from(SESSIONS), then=THEN)
+    def connect(self, name, then):
+        self.stream_ids.setdefault(self.proxy.connect(name).stream_id)
+        self.then(then)
 
-    # Upstreams.
+    @property
+    def open_streams(self):
+        """Those that responses can be appended to."""
+        state = self.proxy.shard.state
+        found = [state.find(name_of(stream_id)) for stream_id in self.stream_ids]
+        return [each.meta.name.partition("/")[2] for each in found if each and not each.closed]
+
+    def any_stream(self, data):
+        # Those that are there, and the last one, which is about to be.
+        return data.draw(st.sampled_from([*self.open_streams, *list(self.stream_ids)[-1:]]))
 
     def any_call(self, data):
-        return data.draw(st.sampled_from(self.calls[-5:]))
-
-    @precondition(lambda self: self.calls)
-    @rule(data=st.data())
-    def answer(self, data):
-        self.proxy.do(self.any_call(data).upstream.answered.set)
-
-    @precondition(lambda self: self.calls)
-    @rule(data=st.data(), size=SIZES)
-    def send(self, data, size):
-        call = self.any_call(data)
-        start = len(call.upstream.sent)
-        self.proxy.send(call, content(call.label)[start : start + size])
-
-    @precondition(lambda self: self.calls)
-    @rule(data=st.data(), breaks=st.booleans())
-    def end(self, data, breaks):
-        call = self.any_call(data)
-        self.calls.remove(call)
-        if breaks:
-            self.proxy.do(call.upstream.fail, OutboundError("It broke."))
-        else:
-            self.proxy.end(call)
+        return data.draw(st.sampled_from(self.calls[-4:]))
 
     # The log, the clock, the machine.
 
-    @property
-    def under_way(self):
+    def then(self, what):
+        if what == "commit one":
+            self.answer_log(COMMITTED)
+        elif what == "commit all":
+            self.settle_unknown()
+            self.proxy.commit()
+
+    def answer_log(self, outcome, **truth):
         self.proxy.run()
-        return self.proxy.engine.log.under_way is not None
-
-    @rule()
-    def commit_one(self):
-        if self.under_way and self.unknown is None:
-            self.proxy.answer(COMMITTED)
-
-    @rule()
-    def commit_all(self):
-        self.settle_unknown()
-        self.proxy.commit()
+        if self.proxy.engine.log.under_way is not None and self.unknown is None:
+            self.proxy.answer(outcome, **truth)
+            return True
+        return False
 
     @rule()
     def fail(self):
-        if self.under_way and self.unknown is None:
-            self.proxy.answer(FAILED)
+        self.answer_log(FAILED)
 
     @rule(stored=st.booleans())
     def lose_sight(self, stored):
-        if self.under_way and self.unknown is None:
+        if self.answer_log(UNKNOWN, stored=stored):
             self.unknown = stored
-            self.proxy.answer(UNKNOWN, stored=stored)
 
     @rule()
     def settle_unknown(self):
@@ -171,27 +164,28 @@ class Histories(RuleBasedStateMachine):
             stored, self.unknown = self.unknown, None
             self.proxy.answer(COMMITTED if stored else FAILED)
 
-    @rule(seconds=SECONDS)
-    def wait(self, seconds):
+    @rule(seconds=SECONDS, then=THEN)
+    def wait(self, seconds, then):
         self.proxy.advance(seconds)
+        self.then(then)
 
-    @rule(stored=st.booleans())
-    def kill(self, stored):
-        self.proxy = self.proxy.restart(stored=stored and self.unknown is None)
+    @rule(how=st.sampled_from(["kill, stored", "kill, lost", "stop"]))
+    def end_life(self, how):
+        if how == "stop":
+            self.settle_unknown()
+            self.proxy.do(self.proxy.service.stop)
+            assert all(call.upstream.left for call in self.calls)
+            self.proxy.settle()
+            self.streams_only_grow_and_are_in_order()
+            if not self.proxy.limits["bucket_bytes_max"]:
+                self.check_all_ended()
+        self.restart(stored=how == "kill, stored" and self.unknown is None)
+
+    def restart(self, *, stored):
+        self.proxy = self.proxy.restart(stored=stored)
         self.unknown = None
         self.calls.clear()
         self.aborts.clear()
-
-    @rule()
-    def stop(self):
-        """A graceful end, as long as the log allows it."""
-        self.settle_unknown()
-        self.proxy.do(self.proxy.service.stop)
-        assert all(call.upstream.left for call in self.calls)
-        self.proxy.settle()
-        if not self.proxy.limits["bucket_bytes_max"]:
-            self.check_all_ended()
-        self.kill(stored=False)
 
     # What must be.
 
@@ -285,7 +279,7 @@ class Histories(RuleBasedStateMachine):
             assert not self.proxy.service._desks
             assert not self.proxy.service._tasks
             assert all(answers == [204] for answers, *_ in self.aborts)
-        self.kill(stored=False)
+        self.restart(stored=False)
         self.proxy.settle()
         self.streams_only_grow_and_are_in_order()
         if not is_full:
