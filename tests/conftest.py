@@ -1,5 +1,6 @@
 """Which tests share a process, in what order they run, and what every run says at its end."""
 
+import signal
 from typing import Any
 
 import pytest
@@ -20,6 +21,12 @@ class _Files(LoadFileScheduling):
 
     def _split_scope(self, nodeid: str) -> str:
         return SPARK if nodeid.startswith(f"{SPARK}/") else super()._split_scope(nodeid)
+
+
+def pytest_configure() -> None:
+    """Take Ctrl-C: what a shell runs in the background ignores it, and so do its processes."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -17,7 +17,7 @@ def example(start_example):
     return start_example(text=TEXT)
 
 
-@pytest.mark.spec("proxy 4.5", "proxy 5.4", "proxy 11.2")
+@pytest.mark.spec("proxy 4.5-2", "proxy 4.5-3", "proxy 5.4-1", "proxy 11.2-1")
 def test_an_answer_comes_word_by_word_and_goes_on_after_a_reload(
     visit, example, upstream: Upstream
 ):
@@ -53,7 +53,7 @@ def test_an_answer_comes_word_by_word_and_goes_on_after_a_reload(
     assert len(upstream.requests) == 2
 
 
-@pytest.mark.spec("proxy 9.2")
+@pytest.mark.spec("proxy 9.2-2")
 def test_an_answer_is_finished_while_nobody_looks(visit, start_example, upstream: Upstream):
     example = start_example(text=TEXT, piece=7)  # no piece is an event, some cut a character
     chat = visit(example)
@@ -65,7 +65,7 @@ def test_an_answer_is_finished_while_nobody_looks(visit, start_example, upstream
     visit(example, beside=chat).wait_for_answer(0, TEXT, "complete")
 
 
-@pytest.mark.spec("proxy 4.6", "proxy 9.3", "proxy 11.1")
+@pytest.mark.spec("proxy 4.6-1", "proxy 9.3-1", "proxy 9.3-3", "proxy 11.1-1")
 def test_stop_stops_the_model_and_keeps_its_words(visit, example, upstream: Upstream):
     chat = visit(example)
     chat.ask("What does kelp do?")
@@ -100,7 +100,7 @@ def test_leaving_is_not_stopping(visit, example, upstream: Upstream):
     second.wait_for_answer(0, TEXT, "complete")
 
 
-@pytest.mark.spec("proxy 5.3")
+@pytest.mark.spec("proxy 5.3-1")
 def test_an_answer_cut_off_by_a_killed_server_has_failed_and_the_next_one_works(
     visit, example, server, upstream: Upstream
 ):
@@ -120,7 +120,7 @@ def test_an_answer_cut_off_by_a_killed_server_has_failed_and_the_next_one_works(
     chat.page.wait("document.getElementById('connection').textContent === ''")
 
 
-@pytest.mark.spec("proxy 4.4", "proxy 4.5")
+@pytest.mark.spec("proxy 4.4-16", "proxy 4.5-8")
 def test_an_expired_url_is_renewed(visit, start_example, upstream: Upstream):
     chat = visit(start_example(text=TEXT, url_ttl_s=1))
     chat.page.call("evaluate", "window.stayed = true")
@@ -139,7 +139,7 @@ def test_an_expired_url_is_renewed(visit, start_example, upstream: Upstream):
     assert chat.page.call("evaluate", "window.stayed")
 
 
-@pytest.mark.spec("proxy 4.8")
+@pytest.mark.spec("proxy 4.8-1")
 def test_a_deleted_conversation_begins_anew(visit, example, upstream: Upstream):
     chat = visit(example)
     chat.ask("What does kelp do?")

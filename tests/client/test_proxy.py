@@ -97,7 +97,7 @@ async def taken(reading: ResponseReading, count: int) -> list[bytes]:
 
 
 class TestResponses:
-    @pytest.mark.spec("proxy 4.2", "proxy 6.1")
+    @pytest.mark.spec("proxy 4.2-4", "proxy 6.1-2", "proxy 6.1-6")
     async def test_says_what_the_upstream_says(self, client: Client, upstream: Upstream) -> None:
         response = await client.proxy.create(
             upstream.url("/echo"),
@@ -239,7 +239,7 @@ async def _gather(reading: ResponseReading, found: list[bytes]) -> None:
 
 
 class TestAborting:
-    @pytest.mark.spec("proxy 4.6", "proxy 9.3")
+    @pytest.mark.spec("proxy 4.6-1", "proxy 4.6-4", "proxy 9.3-1", "proxy 9.3-3")
     async def test_stops_the_upstream_and_keeps_what_came(
         self, client: Client, stranger: Client, upstream: Upstream
     ) -> None:
@@ -306,7 +306,7 @@ class TestAborting:
 
 
 class TestSessions:
-    @pytest.mark.spec("proxy 4.3", "proxy 4.4", "proxy 5.3")
+    @pytest.mark.spec("proxy 4.3-1", "proxy 4.4-15", "proxy 5.3-2")
     async def test_are_one_stream_for_everybody_who_connects(
         self, client: Client, upstream: Upstream
     ) -> None:
@@ -338,7 +338,7 @@ class TestSessions:
         with pytest.raises(ConnectRejectedError):
             await client.proxy.connect("asked", auth_url=upstream.url("/auth", status=403))
 
-    @pytest.mark.spec("proxy 4.5", "proxy 8.4")
+    @pytest.mark.spec("proxy 4.4-16", "proxy 4.5-8", "proxy 8.4-3")
     async def test_outlive_their_urls(
         self, served: ServerProcess, open_client: OpenClient, upstream: Upstream
     ) -> None:

@@ -40,7 +40,7 @@ async def once(_head, _body, writer):
     writer.close()
 
 
-@pytest.mark.spec("proxy 13.1")
+@pytest.mark.spec("proxy 13.1-3", "proxy 13.1-4")
 @pytest.mark.parametrize(
     "moved", ["127.0.0.1", "::1", "10.0.0.1", "169.254.169.254", "::ffff:127.0.0.1", "0.0.0.0"]
 )
@@ -97,7 +97,7 @@ def test_localhost_is_what_the_system_says_it_is():
     run(scenario())
 
 
-@pytest.mark.spec("proxy 7")
+@pytest.mark.spec("proxy 7-1", "proxy 13.1-1")
 def test_what_is_not_named_is_neither_resolved_nor_connected_to():
     async def scenario():
         resolve = moving(PUBLIC)

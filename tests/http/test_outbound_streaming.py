@@ -163,7 +163,7 @@ class Silent:
         await until(lambda: self.gone == self.accepted)
 
 
-@pytest.mark.spec("proxy 9.1")
+@pytest.mark.spec("proxy 9.1-1")
 @pytest.mark.parametrize("alone", [True, False])
 @pytest.mark.parametrize("first", [b"", b"HTTP/1.1 200 OK\r\n", b"HTTP/1.1 100 Continue\r\n\r\n"])
 def test_a_head_that_does_not_come_in_time_is_late(first, alone):

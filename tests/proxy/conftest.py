@@ -88,7 +88,6 @@ def strict_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerPr
         "proxy_url_ttl_max": 5000,
         "proxy_request_bytes_max": 200_000,
         "proxy_response_bytes_max": 300_000,
-        "proxy_client_upstreams_max": 3,
         "public_url": "https://streams.example/base",
         "log_level": "debug",
     }

@@ -170,9 +170,10 @@ class Proxy:
         return f"{PATH}{url.path.partition(PATH)[2]}?{url.query}"
 
     def frames(
-        self, location: str, wanted: Callable[[list[Frame]], bool] = ended(1)
+        self, location: str, wanted: Callable[[list[Frame]], bool] | None = None
     ) -> list[Frame]:
-        """The frames of a stream, as soon as they are as wanted."""
+        """The frames of a stream, as soon as they are as wanted: its first response has ended."""
+        wanted = wanted or ended(1)
         deadline_s = time.monotonic() + DEADLINE_S
         data, offset = b"", "-1"
         while not wanted(frames := frames_of(data)):

@@ -1,6 +1,7 @@
 """The proxy on a server that has access control."""
 
 import hashlib
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import httpx
@@ -13,12 +14,15 @@ from tests.proxy.proxying import (
     Proxy,
     body_of,
     check_error,
+    ended,
     expired,
     id_of,
 )
 from tests.server_process import ServerProcess
 
 GOOD = ("write:_proxy", "admin:_proxy", "write:*", "admin:*")
+# Upstreams of one client at one time: more than any other test here has.
+LIMIT = 5
 SHORT = ("read:_proxy", "read:*", "write:demo1", "write:_proxy/a", "admin:demo1")
 
 
@@ -37,6 +41,7 @@ def guarded(tmp_path_factory):
     ]
     (path / "tokens.toml").write_text("\n".join(entries))
     settings = {"proxy_secret": SECRET, "proxy_allowlist": ALLOWLIST}
+    settings |= {"proxy_client_upstreams_max": LIMIT}
     with ServerProcess(
         path / "data", access_tokens_file=path / "tokens.toml", **settings
     ) as process:
@@ -124,6 +129,10 @@ def test_a_token_that_will_not_do_does_not_spoil_a_signed_url(guarded) -> None:
     for token in (token_of("read:*"), "unknown"):
         headers = {"Authorization": f"Bearer {token}"}
         assert guarded.client.get(location, headers=headers).status_code == 200
+        error = check_error(
+            guarded.client.get(expired(location), headers=headers), 401, "SIGNATURE_EXPIRED"
+        )
+        assert error["renewable"] is True, "that is what the page has to know"
 
 
 def test_preflights_need_no_token(guarded) -> None:
@@ -136,3 +145,44 @@ def test_packs_are_behind_tokens(guarded) -> None:
     for scope, status in (("write:_proxy", 403), ("read:*", 200)):
         headers = {"Authorization": f"Bearer {token_of(scope)}"}
         assert guarded.client.get("/cluster/packs", headers=headers).status_code == status
+
+
+@pytest.mark.spec("proxy 13.1-5")
+def test_a_client_has_so_many_upstreams_at_one_time(guarded, upstream) -> None:
+    proxy = with_token(guarded, "write:_proxy")
+    location = proxy.connected()
+    requests = []
+    for _ in range(LIMIT):
+        proxy.appended(location, upstream.url("/bytes", count=1, gate=1))
+        requests.append(upstream.next())
+    for answer in (
+        proxy.append(location, upstream.url()),
+        proxy.create(upstream.url()),
+        proxy.connect(headers={"Upstream-URL": upstream.url("/auth")}),
+    ):
+        assert answer.status_code == 503, answer.text
+        assert answer.json()["error"]["code"] == "overloaded"
+        assert int(answer.headers["retry-after"]) >= 1
+    assert len(upstream.requests) == LIMIT
+    assert proxy.connect().status_code == 201, "nobody has to be asked"
+    for other in (with_token(guarded, "write:*"), guarded):
+        assert other.create(upstream.url()).status_code == 201
+    requests[0].release_all()
+    proxy.frames(location)
+    answer = proxy.append(location, upstream.url())
+    assert answer.headers["stream-response-id"] == str(LIMIT + 1)
+    for request in requests:
+        request.release_all()
+    proxy.frames(location, ended(*range(1, LIMIT + 2)))
+
+
+@pytest.mark.spec("proxy 13.1-5")
+def test_calls_without_an_answer_count_as_well(guarded, upstream) -> None:
+    proxy = with_token(guarded, "admin:_proxy")
+    with ThreadPoolExecutor(LIMIT) as pool:
+        waiting = [pool.submit(proxy.create, upstream.url("/never")) for _ in range(LIMIT)]
+        requests = [upstream.next() for _ in range(LIMIT)]
+        assert proxy.create(upstream.url()).status_code == 503
+        for request in requests:
+            request.release_all()
+        assert {each.result().status_code for each in waiting} == {201}

@@ -117,9 +117,7 @@ def test_leave_is_given_to_send_the_body(upstream, connect, framing) -> None:
 @pytest.mark.parametrize("wrong", ["Session-Id: " + "x" * 2000, "Use-Stream-URL: nonsense"])
 def test_no_leave_is_given_for_requests_that_are_refused(upstream, connect, wrong) -> None:
     connection = connect()
-    start(
-        connection, upstream.url("/echo"), "Content-Length: 50", "Expect: 100-continue", wrong
-    )
+    start(connection, upstream.url("/echo"), "Content-Length: 50", "Expect: 100-continue", wrong)
     assert connection.response().status == 400
     assert connection.ended()
     assert not upstream.requests

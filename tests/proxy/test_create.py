@@ -133,7 +133,9 @@ def test_methods(proxy, upstream, method) -> None:
 
 
 @pytest.mark.spec("proxy 4.2-3")
-@pytest.mark.parametrize("method", ["HEAD", "OPTIONS", "CONNECT", "TRACE", "LIST", "GET, POST", "*"])
+@pytest.mark.parametrize(
+    "method", ["HEAD", "OPTIONS", "CONNECT", "TRACE", "LIST", "GET, POST", "*"]
+)
 def test_other_methods_are_refused(proxy, upstream, method) -> None:
     check_error(proxy.create(upstream.url(), method), 400, "INVALID_UPSTREAM_METHOD")
     assert not upstream.requests

@@ -58,9 +58,7 @@ def test_encodings_that_break_off_keep_what_came(proxy, upstream) -> None:
 
 
 def test_what_claims_to_be_encoded_and_is_not(proxy, upstream) -> None:
-    upstream.routes["/plain"] = lambda _request: Reply(
-        TEXT, headers=[("content-encoding", "gzip")]
-    )
+    upstream.routes["/plain"] = lambda _request: Reply(TEXT, headers=[("content-encoding", "gzip")])
     frames = proxy.recorded(upstream.url("/plain"))
     assert kinds_of(frames) == "SE"
     assert frames[-1].json["code"] == "UPSTREAM_ERROR"

@@ -49,7 +49,9 @@ def test_nothing_comes_of_control_characters(upstream, connect, line) -> None:
 
 
 @pytest.mark.spec("proxy 13.1-2")
-@pytest.mark.parametrize("text", ["%0d%0aX-Injected:%20c", "\\r\\nX-Injected: c", "%00", "\u010d\u010a"])
+@pytest.mark.parametrize(
+    "text", ["%0d%0aX-Injected:%20c", "\\r\\nX-Injected: c", "%00", "\u010d\u010a"]
+)
 def test_encoded_line_ends_stay_encoded(proxy, upstream, text) -> None:
     answer = proxy.create(
         upstream.url("/echo"), headers={"X-A": text.encode(), "Content-Type": text.encode()}
@@ -145,7 +147,9 @@ def test_requests_in_a_row_do_not_share_headers(upstream, connect) -> None:
     connection = connect()
     for number in range(3):
         line = f"X-Number-{number}: {number}"
-        connection.request("POST", PATH, *lines_for(upstream, line, method="PUT"), body=b"x" * number)
+        connection.request(
+            "POST", PATH, *lines_for(upstream, line, method="PUT"), body=b"x" * number
+        )
     asked = []
     for _ in range(3):
         assert connection.response().status == 201

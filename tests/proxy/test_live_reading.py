@@ -9,7 +9,16 @@ import httpx
 import pytest
 
 from tests.http.streams import EventStream
-from tests.proxy.proxying import DEADLINE_S, PATH, SECRET, body_of, check_error, frames_of, id_of, sign
+from tests.proxy.proxying import (
+    DEADLINE_S,
+    PATH,
+    SECRET,
+    body_of,
+    check_error,
+    frames_of,
+    id_of,
+    sign,
+)
 from tests.upstreams import pattern
 
 
@@ -111,3 +120,16 @@ def test_live_readers_hear_of_the_end_of_the_stream(proxy, how) -> None:
             else:
                 proxy.client.delete(location, headers=proxy.service)
             assert not [event for event in events if event.type == "data"]
+
+
+@pytest.mark.xfail(reason="a long-poll that waits is told so in the base protocol's words")
+def test_a_long_poll_of_a_stream_that_is_deleted(proxy, connect) -> None:
+    location = proxy.connected()
+    polling = connect()
+    polling.request("GET", f"{proxy.at(location)}&offset=-1&live=long-poll")
+    # One loop serves both connections in the order of arrival: it waits once this is answered.
+    proxy.client.head(location, headers=proxy.service)
+    assert proxy.client.delete(location, headers=proxy.service).status_code == 204
+    answer = polling.response()
+    assert answer.status == 404
+    assert json.loads(answer.body)["error"]["code"] == "STREAM_NOT_FOUND"

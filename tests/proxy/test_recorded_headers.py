@@ -58,7 +58,9 @@ def test_a_length_is_kept(proxy, upstream) -> None:
     assert recorded(proxy, upstream, framing="length")["content-length"] == "1"
 
 
-@pytest.mark.parametrize("value", ["grüße", "\xff", 'quoted "x" \\ y', "\t", "会话".encode().decode("latin-1")])
+@pytest.mark.parametrize(
+    "value", ["grüße", "\xff", 'quoted "x" \\ y', "\t", "会话".encode().decode("latin-1")]
+)
 def test_values_of_any_bytes(proxy, upstream, value) -> None:
     told = recorded(proxy, upstream, ("X-Value", value))["x-value"]
     raw = value.encode("latin-1").strip()

@@ -1,4 +1,4 @@
-"""Upstreams that take too long, and clients that ask for too much at once."""
+"""Upstreams that take too long."""
 
 from concurrent.futures import ThreadPoolExecutor
 from uuid import uuid4
@@ -55,39 +55,3 @@ def test_times_unless_settings_say_otherwise(strict) -> None:
     assert settings.inactivity_timeout_s == 600
     assert settings.url_ttl_s == 86_400
     assert settings.url_ttl_max_s == 7 * 86_400
-
-
-@pytest.mark.spec("proxy 13.1-5")
-def test_a_client_has_so_many_upstreams_at_one_time(strict, upstream) -> None:
-    location = strict.connected()
-    requests = []
-    for _ in range(3):
-        strict.appended(location, upstream.url("/bytes", count=1, gate=1))
-        requests.append(upstream.next())
-    for answer in (
-        strict.append(location, upstream.url()),
-        strict.create(upstream.url()),
-        strict.connect(headers={"Upstream-URL": upstream.url("/auth")}),
-    ):
-        assert answer.status_code == 503, answer.text
-        assert answer.json()["error"]["code"] == "overloaded"
-        assert int(answer.headers["retry-after"]) >= 1
-    assert len(upstream.requests) == 3
-    assert strict.connect().status_code == 201, "nobody has to be asked"
-    requests[0].release_all()
-    strict.frames(location, ended(1))
-    assert strict.appended(location, upstream.url()) == 4
-    for request in requests:
-        request.release_all()
-    strict.frames(location, ended(1, 2, 3, 4))
-
-
-@pytest.mark.spec("proxy 13.1-5")
-def test_calls_without_an_answer_count_as_well(strict, upstream) -> None:
-    with ThreadPoolExecutor(3) as pool:
-        waiting = [pool.submit(strict.create, upstream.url("/never")) for _ in range(3)]
-        requests = [upstream.next() for _ in range(3)]
-        assert strict.create(upstream.url()).status_code == 503
-        for request in requests:
-            request.release_all()
-        assert {each.result().status_code for each in waiting} == {201}

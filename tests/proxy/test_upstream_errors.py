@@ -7,7 +7,9 @@ from tests.upstreams import Reply
 
 
 @pytest.mark.spec("proxy 4.2-12", "proxy 4.2-14", "proxy 12.4-1")
-@pytest.mark.parametrize("status", [400, 401, 403, 404, 409, 418, 422, 429, 500, 502, 503, 529, 599])
+@pytest.mark.parametrize(
+    "status", [400, 401, 403, 404, 409, 418, 422, 429, 500, 502, 503, 529, 599]
+)
 def test_errors_are_passed_on(proxy, upstream, status) -> None:
     before = proxy.streams()
     url = upstream.url("/error", status=status, header=["Retry-After: 3", "Set-Cookie: a=b"])

@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from holdfast.errors import (
+    ForbiddenError,
     InvalidSecretError,
     MissingSecretError,
     MissingSignatureError,
@@ -98,6 +99,6 @@ class Authentication:
     def _is_service(self, app: App, request: Request, query: Mapping[str, str]) -> bool:
         try:
             self.service(app, request, query)
-        except UnauthorizedError:
+        except (UnauthorizedError, ForbiddenError):
             return False
         return True

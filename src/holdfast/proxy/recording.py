@@ -24,6 +24,7 @@ from holdfast.engine.requests import AppendRequest
 from holdfast.errors import (
     HoldfastError,
     NotFoundError,
+    ProducerFencedError,
     ProducerGapError,
     QuotaExceededError,
     StreamClosedError,
@@ -50,7 +51,8 @@ _RETRY_S: Final = 0.1
 _RETRY_S_MAX: Final = 5.0
 # How long the log may refuse before the response is given up.
 PATIENCE_S: Final = 30.0
-_WITHOUT_STREAM: Final = (NotFoundError, StreamClosedError, StreamDeletedError)
+# There is no stream any more; or the terminal frame is stored, and so is all before it.
+_OVER: Final = (NotFoundError, StreamClosedError, StreamDeletedError, ProducerFencedError)
 # A full bucket may have room again; behind a gap is what followed something that was refused.
 _PASSING: Final = (QuotaExceededError, ProducerGapError)
 
@@ -251,7 +253,7 @@ class Recording:
         if self._is_done:
             return
         if not error.retryable and not isinstance(error, _PASSING):
-            if not isinstance(error, _WITHOUT_STREAM):
+            if not isinstance(error, _OVER):
                 _log.error("response %d of %r: %s", self.place[1], self.place.name, error.message)
             self._finish()
             return

@@ -70,7 +70,7 @@ def follow(server, client, response_id=2, **options):
 
 
 class TestViews:
-    @pytest.mark.spec("proxy 4.5", "proxy 5.3", "proxy 5.4")
+    @pytest.mark.spec("proxy 4.5-3", "proxy 5.3-4")
     @pytest.mark.parametrize("answer_bytes", [4, 1000])
     def test_of_a_response_among_others(self, answer_bytes):
         async def scenario():
@@ -286,7 +286,7 @@ class TestEnds:
 class TestGoingOn:
     """`state` is exactly behind the last thing handed out."""
 
-    @pytest.mark.spec("proxy 5.4")
+    @pytest.mark.spec("proxy 4.5-5", "proxy 5.4-1")
     @pytest.mark.parametrize("answer_bytes", [9, 40, 1000])
     @pytest.mark.parametrize("view", ["bytes", "events"])
     def test_from_every_place_nothing_is_lost_and_nothing_comes_twice(self, view, answer_bytes):

@@ -31,7 +31,7 @@ CONNECTED = answer(201, location=SIGNED)
 
 
 class TestCreate:
-    @pytest.mark.spec("proxy 4.1", "proxy 4.2", "proxy 8.4")
+    @pytest.mark.spec("proxy 4.1-3", "proxy 4.2-4", "proxy 8.4-3")
     def test_says_everything_in_headers(self):
         async def scenario():
             async with scripted(CREATED, auth=Bearer("proxy-secret")) as (server, client):
@@ -301,7 +301,7 @@ class TestRepetition:
 
 
 class TestOthers:
-    @pytest.mark.spec("proxy 4.3")
+    @pytest.mark.spec("proxy 4.1-1")
     def test_append_names_the_stream(self):
         async def scenario():
             async with scripted(APPENDED) as (server, client):
@@ -320,7 +320,7 @@ class TestOthers:
 
         run(scenario())
 
-    @pytest.mark.spec("proxy 4.4")
+    @pytest.mark.spec("proxy 4.1-2", "proxy 4.4-5")
     def test_connect_names_the_session_and_who_decides(self):
         async def scenario():
             async with scripted(CONNECTED, answer(200, location=SIGNED)) as (server, client):
@@ -363,7 +363,7 @@ class TestOthers:
 
         run(scenario())
 
-    @pytest.mark.spec("proxy 4.6")
+    @pytest.mark.spec("proxy 4.6-5")
     def test_abort_is_repeated_until_it_is_answered(self):
         async def scenario():
             script = (broken(), answer(204), answer(204))
@@ -379,7 +379,7 @@ class TestOthers:
 
         run(scenario())
 
-    @pytest.mark.spec("proxy 4.7", "proxy 4.8")
+    @pytest.mark.spec("proxy 4.7-2", "proxy 4.8-3")
     def test_head_and_delete_name_the_stream_by_its_id(self):
         async def scenario():
             head = answer(200, content_type="application/octet-stream", stream_next_offset="5")

@@ -46,7 +46,7 @@ class Conversation(ProxyServer):
 
 
 class TestRenewal:
-    @pytest.mark.spec("proxy 4.5", "proxy 8.5")
+    @pytest.mark.spec("proxy 4.4-16", "proxy 4.5-8")
     @pytest.mark.parametrize("answer_bytes", [7, 1000])
     def test_goes_on_where_it_was_and_nobody_notices(self, answer_bytes):
         async def scenario():
@@ -142,7 +142,7 @@ class TestRenewal:
 
         run(scenario())
 
-    @pytest.mark.spec("proxy 4.5")
+    @pytest.mark.spec("proxy 4.5-10")
     def test_is_not_tried_where_it_is_of_no_use(self):
         async def scenario():
             handler = ProxyServer(start())
@@ -184,7 +184,7 @@ class TestRenewal:
 
 
 class TestSession:
-    @pytest.mark.spec("proxy 4.3", "proxy 8.4")
+    @pytest.mark.spec("proxy 4.3-6", "proxy 8.4-5")
     def test_keeps_the_url_of_every_answer(self):
         async def scenario():
             handler = Conversation()
@@ -259,7 +259,7 @@ class TestSession:
 
         run(scenario())
 
-    @pytest.mark.spec("proxy 4.6")
+    @pytest.mark.spec("proxy 4.6-1")
     def test_abort_renews_as_well(self):
         async def scenario():
             handler = Conversation()

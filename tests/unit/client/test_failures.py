@@ -232,7 +232,7 @@ def test_whether_a_route_is_missing(status, missing):
 class TestUpstreams:
     """What an upstream said, passed on by the proxy."""
 
-    @pytest.mark.spec("proxy 4.2", "proxy 12.4")
+    @pytest.mark.spec("proxy 4.2-12", "proxy 12.4-1")
     @pytest.mark.parametrize(
         ("body", "said"),
         [
@@ -266,7 +266,7 @@ class TestUpstreams:
             ("STORAGE_ERROR", errors.ProxyStorageError),
         ],
     )
-    @pytest.mark.spec("proxy 5.2")
+    @pytest.mark.spec("proxy 5.2-10")
     def test_error_frame(self, code, cls):
         error = error_of_frame(ErrorInfo(code, "It broke off."))
         assert type(error) is cls

@@ -29,7 +29,7 @@ def refusal(policy, url):
     return caught.value.message
 
 
-@pytest.mark.spec("proxy 7")
+@pytest.mark.spec("proxy 4.2-2", "proxy 7-1")
 @pytest.mark.parametrize(
     "url",
     [
@@ -57,7 +57,7 @@ def test_what_a_pattern_names_passes(url):
     assert isinstance(Allowlist(PATTERNS).check_url(url), Target)
 
 
-@pytest.mark.spec("proxy 7", "proxy 13.1")
+@pytest.mark.spec("proxy 4.2-1", "proxy 4.2-2", "proxy 7-1", "proxy 13.1-1")
 @pytest.mark.parametrize(
     "url",
     [
@@ -175,7 +175,7 @@ def test_nothing_gets_past_the_patterns(url):
     assert refusal(Allowlist(PATTERNS), url).endswith(".")
 
 
-@pytest.mark.spec("proxy 7")
+@pytest.mark.spec("proxy 7-2")
 @pytest.mark.parametrize(
     "url",
     ["https://api.openai.com/", "https://8.8.8.8/", "http://127.0.0.1/", "https://localhost/"],
@@ -276,7 +276,7 @@ def test_a_pattern_that_is_none_is_a_settings_error(pattern):
         Allowlist([pattern])
 
 
-@pytest.mark.spec("proxy 13.1")
+@pytest.mark.spec("proxy 13.1-3")
 @pytest.mark.parametrize(
     ("host", "port", "address", "passes"),
     [

@@ -359,9 +359,7 @@ class Proxy:
     def outcomes(self):
         """How many responses ended in which way, as the metrics have it."""
         return {
-            outcome.value: count
-            for outcome, count in self.service.counters._ended.items()
-            if count
+            outcome.value: count for outcome, count in self.service.counters._ended.items() if count
         }
 
 
@@ -380,16 +378,12 @@ def parse(data):
 def body_of(frames, response_id):
     """The body that was recorded of a response."""
     return b"".join(
-        frame.payload
-        for frame in frames
-        if frame.type == DATA and frame.response_id == response_id
+        frame.payload for frame in frames if frame.type == DATA and frame.response_id == response_id
     )
 
 
 def ends_of(frames):
     """The type of each response's terminal frame, by id; None for those that are open."""
     ends = {frame.response_id: None for frame in frames if frame.type == START}
-    ends.update(
-        {frame.response_id: frame.type for frame in frames if frame.type in TERMINAL}
-    )
+    ends.update({frame.response_id: frame.type for frame in frames if frame.type in TERMINAL})
     return ends

@@ -16,7 +16,7 @@ def last_error(proxy, stream_id):
     return decode_error(frame.payload)
 
 
-@pytest.mark.spec("proxy 5.3", "proxy 9.2")
+@pytest.mark.spec("proxy 5.3-1", "proxy 9.2-2")
 def test_complete(proxy):
     call = proxy.begun(piece=b"hello")
     proxy.end(call)
@@ -28,7 +28,7 @@ def test_complete(proxy):
     assert not proxy.service._desks
 
 
-@pytest.mark.spec("proxy 9.1", "proxy 9.2")
+@pytest.mark.spec("proxy 9.1-2", "proxy 9.2-2")
 @pytest.mark.parametrize("late", [True, False])
 def test_an_upstream_that_breaks_off(proxy, late):
     call = proxy.begun(piece=b"hello")
@@ -42,7 +42,7 @@ def test_an_upstream_that_breaks_off(proxy, late):
     assert proxy.outcomes == {"failed": 1}
 
 
-@pytest.mark.spec("proxy 4.6", "proxy 9.3")
+@pytest.mark.spec("proxy 4.6-3", "proxy 4.6-4", "proxy 9.3-2")
 def test_an_abort_writes_what_was_gathered_and_is_answered_once_that_is_durable(proxy):
     call = proxy.begun(piece=b"first")
     proxy.send(call, b" gathered")
@@ -68,7 +68,7 @@ def test_an_abort_waits_until_the_log_takes_it(proxy):
     assert proxy.kinds(call.stream_id) == "S1 A1"
 
 
-@pytest.mark.spec("proxy 4.6")
+@pytest.mark.spec("proxy 4.6-1", "proxy 4.6-3")
 def test_an_abort_ends_all_or_one(proxy):
     session = proxy.session()
     calls = [proxy.begun(session) for _ in range(3)]
@@ -88,7 +88,7 @@ def test_an_abort_ends_all_or_one(proxy):
     assert not proxy.service._desks
 
 
-@pytest.mark.spec("proxy 4.6")
+@pytest.mark.spec("proxy 4.6-3")
 def test_an_abort_while_the_start_frame_is_on_its_way(proxy):
     session = proxy.session()
     call = proxy.begin(session, b"early")
@@ -138,7 +138,7 @@ def test_a_graceful_stop_ends_everything_with_an_error(proxy):
     assert proxy.documents == {}
 
 
-@pytest.mark.spec("proxy 4.9")
+@pytest.mark.spec("proxy 4.9-2")
 def test_closing_ends_all_responses_first(proxy):
     session = proxy.session()
     calls = [proxy.begun(session, b"some"), proxy.begin(session), proxy.post(session)]
@@ -179,7 +179,7 @@ def test_no_stream_is_closed_while_its_responses_cannot_end(make_proxy):
     assert (proxy.documents, proxy.service._desks) == ({}, {})
 
 
-@pytest.mark.spec("proxy 4.8")
+@pytest.mark.spec("proxy 4.8-2")
 def test_deleting_ends_the_upstreams(proxy):
     session = proxy.session()
     calls = [proxy.begun(session, b"some"), proxy.begin(session), proxy.post(session)]
@@ -293,7 +293,7 @@ ENDS = {
 }
 
 
-@pytest.mark.spec("proxy 5.3")
+@pytest.mark.spec("proxy 5.3-1")
 @pytest.mark.parametrize("moment", ["at once", "in turn", "one commit in between", "a failure"])
 @pytest.mark.parametrize("order", list(permutations(ENDS, 3)), ids="-".join)
 def test_one_terminal_frame_whatever_ends_it(proxy, order, moment):

@@ -89,7 +89,7 @@ def desk():
     return Desk()
 
 
-@pytest.mark.spec("proxy 9.2")
+@pytest.mark.spec("proxy 5.2-7", "proxy 9.2-1")
 def test_the_first_piece_goes_at_once_and_the_next_ones_together(desk):
     desk.write(b"a")
     desk.engine.commit()
@@ -117,7 +117,7 @@ def test_the_first_piece_goes_at_once_and_the_next_ones_together(desk):
     assert desk.body == desk.written
 
 
-@pytest.mark.spec("proxy 9.2")
+@pytest.mark.spec("proxy 5.2-7", "proxy 9.2-1")
 def test_enough_for_a_frame_does_not_wait(desk):
     desk.write(b"a")
     desk.write(b"b" * (BATCH_BYTES - 1))
@@ -275,6 +275,27 @@ def test_a_full_bucket():
     desk.settle()
     assert desk.failures == ["quota_exceeded"]
     assert (desk.types, desk.body, desk.done) == ("SDE", b"kept", 1)
+
+
+@pytest.mark.parametrize("more", [5, FRAME_BYTES_MAX])
+def test_no_end_without_what_is_before_it(more):
+    """The refusal of the data waits for the log, and the end would have room."""
+    desk = Desk(bucket_bytes_max=1000)
+    desk.write(b"kept")
+    desk.write(b"x" * (FRAME_BYTES_MAX + more))
+    desk.recording.end(END)
+    desk.settle()
+    assert (desk.types, desk.body, desk.done) == ("SDE", b"kept", 1)
+    assert desk.failures == ["quota_exceeded"]
+
+
+def test_an_end_that_has_no_room_takes_nothing_back():
+    desk = Desk(bucket_bytes_max=len(START) + 9 + 50 + 5)
+    desk.write(b"x" * 50)
+    desk.recording.end(END)
+    desk.settle()
+    assert (desk.types, desk.body, desk.done, desk.failures) == ("SD", b"x" * 50, 0, [])
+    desk.recording.cut()
 
 
 def test_a_bucket_that_is_full_already():

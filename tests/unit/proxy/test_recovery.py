@@ -15,7 +15,7 @@ def name_of(call):
     return f"_proxy/{call.stream_id}"
 
 
-@pytest.mark.spec("proxy 5.3")
+@pytest.mark.spec("proxy 5.3-1")
 def test_a_response_under_way_ends_with_an_error(proxy):
     session = proxy.session()
     ended, open_ = proxy.begun(session, b"one"), proxy.begun(session, b"two")

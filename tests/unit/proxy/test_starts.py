@@ -13,7 +13,7 @@ def refusal(call):
     return call.slot.status, call.slot.code
 
 
-@pytest.mark.spec("proxy 5.3")
+@pytest.mark.spec("proxy 4.2-11", "proxy 5.3-2")
 def test_ids_count_from_one(proxy):
     first = proxy.begun()
     assert first.slot.response_id == 1
@@ -26,7 +26,7 @@ def test_ids_count_from_one(proxy):
     assert (other.slot.response_id, other.stream_id != first.stream_id) == (1, True)
 
 
-@pytest.mark.spec("proxy 4.2")
+@pytest.mark.spec("proxy 4.2-9")
 def test_the_answer_comes_once_the_start_frame_is_durable(proxy):
     call = proxy.begin(piece=b"early")
     assert not call.slot.answered
@@ -37,7 +37,7 @@ def test_the_answer_comes_once_the_start_frame_is_durable(proxy):
     assert proxy.kinds(call.stream_id) == "S1"
 
 
-@pytest.mark.spec("proxy 5.3")
+@pytest.mark.spec("proxy 5.3-2", "proxy 5.3-4")
 def test_starts_at_the_same_time_have_ids_in_the_order_of_their_frames(proxy):
     session = proxy.session()
     calls = [proxy.post(session) for _ in range(5)]
@@ -53,7 +53,7 @@ def test_starts_at_the_same_time_have_ids_in_the_order_of_their_frames(proxy):
         assert data[offset + 4] == call.slot.response_id
 
 
-@pytest.mark.spec("proxy 5.3")
+@pytest.mark.spec("proxy 5.3-3")
 def test_an_upstream_that_never_answers_well_takes_no_id(proxy):
     session = proxy.session()
     calls = [proxy.post(session) for _ in range(2)]
