@@ -228,7 +228,7 @@ class ProxyResponse:
     content_type: str
     # Where its first frame is; `-1` if the server does not tell.
     offset: str
-    # Whoever has it may read, abort and append until it expires.
+    # Whoever has it may read and abort until it expires.
     url: str = field(repr=False)
     _source: Source = field(repr=False, compare=False)
     # It begins somewhere behind this.

@@ -46,7 +46,7 @@ class ProxySession:
 
     @property
     def url(self) -> str:
-        """The newest signed URL: whoever has it may read, abort and append until it expires."""
+        """The newest signed URL: whoever has it may read and abort until it expires."""
         return self._source.url
 
     async def request(

@@ -119,7 +119,7 @@ class SyncProxyResponse(Facade):
 
     @property
     def url(self) -> str:
-        """The signed URL: whoever has it may read, abort and append until it expires."""
+        """The signed URL: whoever has it may read and abort until it expires."""
         return self._inner.url
 
     follow = facing(ProxyResponse.follow, SyncResponseReading)
@@ -147,7 +147,7 @@ class SyncProxySession(Facade):
 
     @property
     def url(self) -> str:
-        """The newest signed URL: whoever has it may read, abort and append until it expires."""
+        """The newest signed URL: whoever has it may read and abort until it expires."""
         return self._inner.url
 
     request = facing_answer(ProxySession.request, SyncProxyResponse)

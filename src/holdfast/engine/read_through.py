@@ -10,9 +10,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from holdfast.engine.reading import end_of_read, read
-from holdfast.errors import HoldfastError, InvalidOffsetError, OffsetGoneError, StreamNotFoundError
+from holdfast.errors import HoldfastError, InvalidOffsetError, OffsetGoneError
 from holdfast.protocol.content import JSON
 from holdfast.protocol.json_mode import SEPARATOR_BYTE
+from holdfast.protocol.names import not_found
 from holdfast.storage.cold import ColdBytes, ColdRequest
 
 if TYPE_CHECKING:
@@ -43,7 +44,7 @@ def stretch_at(state: State, stream: Stream, offset: int) -> Stretch:
         source = state.find_number(fork.source)
         if source is None:
             # A source stays as long as its forks: this one is gone itself.
-            raise StreamNotFoundError(stream.meta.name)
+            raise not_found(stream.meta.name)
         owner = source
 
 
@@ -74,7 +75,7 @@ class _Read:
         """Read on from here, until something has to be waited for or enough is there."""
         stream = self._stream
         if stream.gone:
-            self._done(StreamNotFoundError(stream.meta.name))
+            self._done(not_found(stream.meta.name))
             return
         while True:
             if at < stream.earliest:
@@ -111,7 +112,7 @@ class _Read:
     def _got(self, request: ColdRequest, result: ColdBytes | HoldfastError) -> None:
         stream = self._stream
         if stream.gone:
-            self._done(StreamNotFoundError(stream.meta.name))
+            self._done(not_found(stream.meta.name))
         elif isinstance(result, HoldfastError):
             self._fail(request, result)
         else:

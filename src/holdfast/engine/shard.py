@@ -38,10 +38,10 @@ from holdfast.errors import (
     LogCorruptError,
     StreamDeletedError,
     StreamExistsError,
-    StreamNotFoundError,
     UnavailableError,
 )
 from holdfast.format.records import Kind, Record, decode
+from holdfast.protocol.names import not_found
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -243,11 +243,11 @@ class Shard:
         """The published stream of this name; raises if there is none or it has expired."""
         stream = self.state.by_name.get(name) or self.state.find(name)
         if stream is None:
-            raise StreamNotFoundError(name)
+            raise not_found(name)
         if stream.deleted:
             raise StreamDeletedError(name)
         if stream.deadline_ms is not None and self.lifetimes.has_ended(stream):
-            raise StreamNotFoundError(name)
+            raise not_found(name)
         if stream.generation is None:
             # Idle, but used: others leave memory before it.
             self.state.clean.move_to_end(stream.number)
@@ -265,7 +265,7 @@ class Shard:
         if staged is None:
             stream = self.state.by_name.get(name) or self.state.find(name)
             if stream is None:
-                raise StreamNotFoundError(name)
+                raise not_found(name)
             if stream.deleted:
                 raise StreamDeletedError(name)
             staged = Staged.over(stream)
@@ -291,7 +291,7 @@ class Shard:
         """Append to the stream with this number, and to no other that has its name by now."""
         staged = self._staging.view(name)
         if staged is not None and staged.number != number:
-            self._answer(staged, reply, context, StreamNotFoundError(name))
+            self._answer(staged, reply, context, not_found(name))
         else:
             self.append(name, request, reply, context)
 
@@ -344,7 +344,7 @@ class Shard:
         now_ms = self._clock.now_ms()
         staged = self._staging.view(name)
         if staged is None:
-            reply(context, StreamNotFoundError(name))
+            reply(context, not_found(name))
             return
         if staged.gone or self.lifetimes.lapsed(staged, now_ms):
             self._answer(staged, reply, context, _ended(name, staged))
@@ -424,4 +424,4 @@ class Shard:
 
 def _ended(name: str, staged: Staged) -> HoldfastError:
     """What a stream that is gone answers: its name may still be taken."""
-    return StreamDeletedError(name) if staged.deleted else StreamNotFoundError(name)
+    return StreamDeletedError(name) if staged.deleted else not_found(name)

@@ -43,6 +43,8 @@ class AsgiSlot:
 
     def answer(self, status: int, fields: bytes, body: bytes = b"") -> None:
         """Answer in one piece."""
+        if self.done:
+            return
         if status not in BODILESS and (body or not self._is_head):
             fields += b"Content-Length: %d\r\n" % len(body)
         seconds = self._app.clock.monotonic_s() - self._started_s
@@ -53,7 +55,8 @@ class AsgiSlot:
 
     def begin(self, status: int, fields: bytes) -> None:
         """Start an answer in pieces."""
-        self._begin(status, fields, 0.0)
+        if not self.done:
+            self._begin(status, fields, 0.0)
 
     def _begin(self, status: int, fields: bytes, seconds: float) -> None:
         self._app.counters.answered(self.route, status, seconds)

@@ -62,10 +62,14 @@ class BodyStream:
     def fail(self, error: HoldfastError | None = None) -> None:
         """No more will come, or none that is wanted: the client went away, or sends too much."""
         if not self.complete and self._error is None:
+            was_full = self.full
             self._error = error or InvalidRequestError("The body ended before its end.")
             self._pieces.clear()
             self._buffered = 0
             self._wake()
+            if was_full:
+                # Whoever sends it waits for room, and must not wait for ever.
+                self._on_want()
 
     def _wake(self) -> None:
         waiter, self._waiter = self._waiter, None

@@ -12,7 +12,7 @@ from holdfast.errors import BucketNotFoundError, HoldfastError, InvalidRequestEr
 from holdfast.http.errors import answer_error
 from holdfast.http.health import JSON_FIELDS
 from holdfast.http.query import parse_query
-from holdfast.protocol.names import PROXY_BUCKET, check_bucket_id
+from holdfast.protocol.names import check_bucket_id
 
 if TYPE_CHECKING:
     from holdfast.engine.stream import Stream
@@ -51,9 +51,13 @@ def _answer(context: tuple[Slot, bytes], outcome: object) -> None:
 
 def get_bucket(app: App, request: Request, slot: Slot, name: str) -> None:
     """What the bucket holds."""
+    check_bucket_id(name[:-1])
+    describe_bucket(app, request, slot, name)
+
+
+def describe_bucket(app: App, _request: Request, slot: Slot, name: str) -> None:
+    """What the bucket holds, whatever its name."""
     bucket_id = name[:-1]
-    # Only services get here with a private request: the proxy's bucket is theirs to see.
-    check_bucket_id(bucket_id, reserved=PROXY_BUCKET if request.private else "")
     bucket = find_bucket(app, bucket_id)
     found = {
         "bucket_id": bucket_id,

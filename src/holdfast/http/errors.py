@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import re
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -24,12 +23,12 @@ from holdfast.errors import (
     WakeTokenExpiredError,
     WakeTokenInvalidError,
 )
+from holdfast.protocol.raw_fields import value_of
 
 if TYPE_CHECKING:
     from holdfast.http.exchange import Slot
 
 _encode = msgspec.json.Encoder().encode
-_CONTROL_CHARACTERS: Final = re.compile(r"[\x00-\x08\x0a-\x1f\x7f]")
 
 
 def answer_error(slot: Slot, error: HoldfastError) -> None:
@@ -46,11 +45,11 @@ def answer_error(slot: Slot, error: HoldfastError) -> None:
 
 def _upstream_fields(error: UpstreamError) -> bytes:
     """An upstream's error is passed on as it came, with nothing in it that could begin a field."""
-    content_type = _CONTROL_CHARACTERS.sub(" ", error.content_type) or "application/octet-stream"
+    content_type = value_of(error.content_type) or b"application/octet-stream"
     return (
         b"Content-Type: %b\r\nUpstream-Status: %d\r\nCache-Control: no-store\r\n"
         b"Access-Control-Expose-Headers: Upstream-Status\r\n"
-        % (content_type.encode(), error.upstream_status or 0)
+        % (content_type, error.upstream_status or 0)
     )
 
 

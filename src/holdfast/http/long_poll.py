@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from holdfast.errors import StreamNotFoundError
 from holdfast.http.bytes_answer import start_field
 from holdfast.http.errors import answer_error
 from holdfast.http.message_lengths import answer_read
 from holdfast.protocol.cursor import JITTER_S_MAX, next_cursor, parse_cursor
+from holdfast.protocol.names import not_found
 
 if TYPE_CHECKING:
     from holdfast.http.app import App
@@ -45,7 +45,7 @@ class _LongPoll:
         stream = self._asked.stream
         if stream.gone:
             self._leave()
-            answer_error(self._slot, StreamNotFoundError(stream.meta.name))
+            answer_error(self._slot, not_found(stream.meta.name))
             return
         self._app.shard.lifetimes.renew(stream)
         self.finish()

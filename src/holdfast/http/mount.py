@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class Mount(Protocol):
-    """A part of the server that http knows nothing of.
+    """A part of the server whose work http knows nothing of, only its paths and limits.
 
     In order: `start` once the shard takes writes, `stop` when the server begins to shut down, and
     `close` once nothing is pending any more.

@@ -12,7 +12,6 @@ from holdfast.errors import (
     InvalidOffsetError,
     InvalidRequestError,
     OffsetGoneError,
-    StreamNotFoundError,
 )
 from holdfast.http.awaiting import answer_later
 from holdfast.http.bytes_answer import ReadRequest
@@ -20,6 +19,7 @@ from holdfast.http.long_poll import long_poll
 from holdfast.http.message_lengths import answer_at_tail, answer_read
 from holdfast.http.query import parse_query
 from holdfast.http.sse import sse
+from holdfast.protocol.names import not_found
 from holdfast.protocol.offsets import NOW, START, parse_offset
 
 if TYPE_CHECKING:
@@ -71,7 +71,7 @@ def _count_back(app: App, slot: Slot, live: str | None, asked: ReadRequest, coun
         # It may have left memory meanwhile and come back, or be gone, or be trimmed.
         stream = app.shard.find(name)
         if stream.number != number:
-            raise StreamNotFoundError(name)
+            raise not_found(name)
         start = max(start, stream.earliest)
         counted = asked._replace(stream=stream, start=start, if_none_match=None, from_last=True)
         _answer(app, slot, live, counted)

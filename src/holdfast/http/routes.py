@@ -39,6 +39,8 @@ STREAM_PREFIX: Final = b"/v1/stream/"
 CONTROL_PREFIX: Final = STREAM_PREFIX + SUBSCRIPTIONS.encode()
 # Requests to this path are forwarded: they keep all their fields, and their bodies are streamed.
 PROXY_PATH: Final = b"/v1/proxy"
+# Bytes of packs, whoever's streams they are.
+PACKS_PATH: Final = b"/cluster/packs"
 _CACHE_ENTRIES_MAX: Final = 65_536
 _CACHED_PATH_BYTES_MAX: Final = 256
 

@@ -12,13 +12,14 @@ from typing import TYPE_CHECKING, Final
 
 from holdfast.engine.boundaries import message_ends
 from holdfast.engine.reading import end_of_read
-from holdfast.errors import HoldfastError, StreamNotFoundError
+from holdfast.errors import HoldfastError
 from holdfast.http.bytes_answer import start_field
 from holdfast.http.errors import answer_error
 from holdfast.http.event_encoder import Stored
 from holdfast.http.message_lengths import events_field
 from holdfast.protocol.content import JSON, is_text
 from holdfast.protocol.cursor import JITTER_S_MAX, interval_at, next_cursor, parse_cursor
+from holdfast.protocol.names import not_found
 from holdfast.protocol.sse import ENCODING_HEADER, HEARTBEAT
 from holdfast.storage.cold import ColdBytes
 
@@ -127,7 +128,7 @@ class SseReader:
         if self._ended or self._slot.paused:
             return
         if stream.gone:
-            self._fail(StreamNotFoundError(stream.meta.name))
+            self._fail(not_found(stream.meta.name))
         elif self._offset < stream.base:
             self._fetch()
         elif self._offset < stream.tail or stream.closed:
@@ -225,6 +226,8 @@ class SseReader:
 def _head(asked: ReadRequest) -> bytes:
     """The header fields of the answer; readers that ask for nothing special share them."""
     head = _HEAD if is_text(asked.stream.media) else _ENCODED_HEAD
+    if asked.private:
+        head = head.replace(b"no-cache", b"private, no-cache")
     if asked.lengths:
         head += events_field(asked)
     return head + start_field(asked) if asked.from_last else head

@@ -171,7 +171,7 @@ class Http2Connection(httpcore.AsyncConnectionInterface):
 
     def _response(self, answer: Answer) -> httpcore.Response:
         if answer.head is None:
-            raise answer.failure or httpcore.RemoteProtocolError("The answer has no head.")
+            raise answer.error()
         status = next((value for name, value in answer.head if name == b":status"), b"")
         if len(status) != 3 or not status.isdigit():
             raise httpcore.RemoteProtocolError("The answer has no status.")
@@ -192,7 +192,7 @@ class Http2Connection(httpcore.AsyncConnectionInterface):
                 if piece:
                     yield piece
             if answer.failure is not None:
-                raise answer.failure
+                raise answer.error()
             if answer.ended:
                 return
             await answer.news("read", httpcore.ReadTimeout)

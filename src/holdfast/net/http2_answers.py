@@ -41,6 +41,11 @@ class Answer:
             self.failure = failure
         wake(self.waiting)
 
+    def error(self) -> Exception:
+        """What to raise for the failure: each time another, since a traceback holds the answer."""
+        failure = self.failure or httpcore.RemoteProtocolError("The answer has no head.")
+        return type(failure)(*failure.args)
+
     def reset(self, code: int | None) -> None:
         """The server has broken it off."""
         if code == h2.errors.ErrorCodes.REFUSED_STREAM:

@@ -32,8 +32,9 @@ from holdfast.net.connections import Connection, Pool
 from holdfast.net.failures import FAILURES, failure_of
 from holdfast.net.pinned import PinnedBackend, Resolver, system_resolver
 from holdfast.net.pools import Pools
-from holdfast.net.sending import TOKEN, Body, Headers, make_request, sent_url
+from holdfast.net.sending import Body, Headers, make_request, sent_url
 from holdfast.net.targets import Policy, Target
+from holdfast.protocol.raw_fields import NAME, text_of
 
 CONNECTIONS_MAX: Final = 256
 # Calls under way or waiting for a connection; more are refused at once.
@@ -60,7 +61,7 @@ class OutboundStream:
         self._target = target
         self.status = response.status
         self.headers = [
-            (name.decode("ascii").lower(), _text(value)) for name, value in response.headers
+            (name.decode("ascii").lower(), text_of(value)) for name, value in response.headers
         ]
 
     async def chunks(self) -> AsyncIterator[bytes]:
@@ -222,17 +223,9 @@ def _fault(response: httpcore.Response) -> str:
     if sum(map(len, chain.from_iterable(response.headers))) > RESPONSE_HEADER_BYTES_MAX:
         return f"exceed {RESPONSE_HEADER_BYTES_MAX} bytes"
     for name, value in response.headers:
-        if not TOKEN.fullmatch(name) or _LINE_ENDS.search(value):
+        if not NAME.fullmatch(name) or _LINE_ENDS.search(value):
             return "are not valid HTTP"
     return ""
-
-
-def _text(value: bytes) -> str:
-    """A header's value: text where it is UTF-8, else the bytes one by one."""
-    try:
-        return value.decode()
-    except UnicodeDecodeError:
-        return value.decode("latin-1")
 
 
 def tls_context() -> ssl.SSLContext:

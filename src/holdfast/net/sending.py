@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import AsyncIterable, AsyncIterator, Mapping
 from typing import Final
 
@@ -11,12 +10,10 @@ import httpcore
 from holdfast import __version__
 from holdfast.errors import OutboundError
 from holdfast.net.targets import Target, path_of
+from holdfast.protocol.raw_fields import CONTROL_CHARACTERS, NAME
 
 CONNECT_TIMEOUT_S: Final = 10.0
-TOKEN: Final = re.compile(rb"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _WITH_BODY: Final = frozenset({"POST", "PUT", "PATCH"})
-# HTTP/2 would carry them, and whoever turns it into HTTP/1.1 would see another header.
-_CONTROL_CHARACTERS: Final = re.compile(rb"[\x00-\x08\x0a-\x1f\x7f]")
 # Unless the caller says otherwise; nothing is decoded here, so nothing encoded is asked for.
 _DEFAULT_HEADERS: Final = {"User-Agent": f"holdfast/{__version__}", "Accept-Encoding": "identity"}
 
@@ -120,11 +117,11 @@ def sent_headers(
     elif "content-length" not in sent:
         sent.setdefault("transfer-encoding", ("Transfer-Encoding", "chunked"))
     made = [(name.encode("ascii"), _bytes(value)) for name, value in sent.values()]
-    if not TOKEN.fullmatch(method.encode("ascii")):
+    if not NAME.fullmatch(method.encode("ascii")):
         raise ValueError("The method is none.")
-    if not all(TOKEN.fullmatch(name) for name, _ in made):
+    if not all(NAME.fullmatch(name) for name, _ in made):
         raise ValueError("A header's name is none.")
-    if any(_CONTROL_CHARACTERS.search(value) for _, value in made):
+    if any(CONTROL_CHARACTERS.search(value) for _, value in made):
         raise ValueError("A header holds control characters.")
     if "content-length" in sent and "transfer-encoding" in sent:
         raise ValueError("The body's length is announced twice.")

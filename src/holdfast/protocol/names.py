@@ -17,6 +17,8 @@ from holdfast.errors import (
     InvalidRequestError,
     InvalidStreamIdError,
     NotFoundError,
+    ProxyStreamNotFoundError,
+    StreamNotFoundError,
 )
 
 DEFAULT_BUCKET: Final = "_default"
@@ -60,6 +62,13 @@ def flat_name(text: str, *, reserved: str = "") -> str:
             "The stream's bucket or id is empty: use /v1/stream/{id} or /v1/stream/{bucket}/{id}."
         )
     return f"{bucket}/{stream_id}"
+
+
+def not_found(name: str) -> StreamNotFoundError:
+    """There is no stream of this name; the proxy has a code of its own for that."""
+    if name.startswith(PROXY_STREAMS):
+        return ProxyStreamNotFoundError(name.removeprefix(PROXY_STREAMS))
+    return StreamNotFoundError(name)
 
 
 def check_bucket_id(bucket_id: str, *, creating: bool = False, reserved: str = "") -> None:

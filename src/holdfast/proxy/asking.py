@@ -100,6 +100,9 @@ def parse_url_ttl_s(text: str | None, default_s: float, max_s: float) -> float:
     """How long the new URL is to be good; what is too long is cut."""
     if text is None:
         return min(default_s, max_s)
-    if not (text.isascii() and text.isdigit() and len(text) <= _TTL_DIGITS_MAX and int(text)):
-        raise InvalidRequestError("Stream-Signed-URL-TTL must be a whole number of seconds.")
-    return min(int(text), max_s)
+    digits = text.lstrip("0")
+    if not digits or not (digits.isascii() and digits.isdigit()):
+        raise InvalidRequestError(
+            "Stream-Signed-URL-TTL must be a whole number of seconds, at least 1."
+        )
+    return max_s if len(digits) > _TTL_DIGITS_MAX else min(int(digits), max_s)

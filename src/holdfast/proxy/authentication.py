@@ -6,6 +6,7 @@ has access control, a token that may write to the bucket `_proxy` counts as well
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
 from holdfast.errors import (
@@ -36,8 +37,8 @@ class Authentication:
     def __init__(self, signer: Signer) -> None:
         self._signer = signer
 
-    def service(self, app: App, request: Request, query: Mapping[str, str]) -> str:
-        """Raise unless a service asks; whose it is, as it counts against limits."""
+    def service(self, app: App, request: Request, query: Mapping[str, str]) -> Identity:
+        """Raise unless a service asks; its name is what counts against limits."""
         secret, authorization = query.get("secret"), request.fields.get(b"authorization")
         if secret is None and authorization is None:
             raise MissingSecretError(
@@ -45,15 +46,15 @@ class Authentication:
                 "or as ?secret=."
             )
         if secret is not None and self._signer.knows(secret.encode()):
-            return client_of(request.peer)
+            return Identity(client_of(request.peer), ())
         if authorization is not None:
             if authorization[: len(_SCHEME)].lower() == _SCHEME and self._signer.knows(
                 authorization[len(_SCHEME) :].strip(b" ")
             ):
-                return client_of(request.peer)
+                return Identity(client_of(request.peer), ())
             identity = self._identity(app, request)
             if identity is not None:
-                return identity.name
+                return identity
         raise InvalidSecretError("The secret or token is not good for this proxy.")
 
     def _identity(self, app: App, request: Request) -> Identity | None:
@@ -70,21 +71,20 @@ class Authentication:
 
     def reader(
         self, app: App, request: Request, query: Mapping[str, str], stream_id: str
-    ) -> Identity | None:
+    ) -> Identity:
         """Raise unless the request may read the stream; who has a signed URL is named after it."""
         if "expires" in query and "signature" in query:
             try:
                 return self.signed(query, stream_id)
             except UnauthorizedError:
-                if not self._is_service(app, request, query):
-                    raise
-                return None
+                with suppress(UnauthorizedError, ForbiddenError):
+                    return self.service(app, request, query)
+                raise
         if "secret" not in query and b"authorization" not in request.fields:
             raise MissingSignatureError(
                 "A signed URL is needed, with expires and signature, or service authentication."
             )
-        self.service(app, request, query)
-        return None
+        return self.service(app, request, query)
 
     def signed(self, query: Mapping[str, str], stream_id: str) -> Identity:
         """Whoever has the stream's signed URL, until that expires; raises if this is none."""
@@ -95,10 +95,3 @@ class Authentication:
             )
         until_s = self._signer.check(stream_id, expires, signature)
         return Identity(f"signed URL of {stream_id}", (), expires_at_s=float(until_s))
-
-    def _is_service(self, app: App, request: Request, query: Mapping[str, str]) -> bool:
-        try:
-            self.service(app, request, query)
-        except (UnauthorizedError, ForbiddenError):
-            return False
-        return True

@@ -83,9 +83,7 @@ class Upstreams:
             raise UpstreamNotAllowedError(error.message) from None
         except OutboundError as error:
             if error.late:
-                raise UpstreamTimeoutError(
-                    f"The upstream did not answer within {settings.header_timeout_s:g} s."
-                ) from None
+                raise UpstreamTimeoutError(error.message) from None
             raise UpstreamError(error.message) from None
 
     async def approves(self, asked: UpstreamRequest, request: Request) -> str:

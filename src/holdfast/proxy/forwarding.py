@@ -7,10 +7,10 @@ for one client, and a stream has many readers.
 
 from __future__ import annotations
 
-import re
 from typing import TYPE_CHECKING, Final
 
 from holdfast.errors import InvalidRequestError
+from holdfast.protocol.raw_fields import CONTROL_CHARACTERS, NAME, text_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -49,8 +49,6 @@ _REPLACED: Final = frozenset(
 )
 _NOT_FORWARDED: Final = _HOP_BY_HOP | FOR_PROXY | _REPLACED
 _NOT_RECORDED: Final = _HOP_BY_HOP | {"set-cookie", "set-cookie2"}
-_TOKEN: Final = re.compile(rb"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
-_CONTROL_CHARACTERS: Final = re.compile(rb"[\x00-\x08\x0a-\x1f\x7f]")
 
 
 def proxy_fields(request: Request) -> dict[str, str]:
@@ -61,7 +59,7 @@ def proxy_fields(request: Request) -> dict[str, str]:
         if name in FOR_PROXY:
             if name in found:
                 raise InvalidRequestError(f"The header {name} is given more than once.")
-            found[name] = _text(value.strip())
+            found[name] = text_of(value.strip())
     return found
 
 
@@ -76,7 +74,7 @@ def upstream_headers(request: Request) -> dict[str, bytes]:
             name = "authorization"
         elif name in _NOT_FORWARDED or name in named:
             continue
-        if not _TOKEN.fullmatch(raw) or _CONTROL_CHARACTERS.search(value):
+        if not NAME.fullmatch(raw) or CONTROL_CHARACTERS.search(value):
             raise InvalidRequestError("A header holds characters that cannot be forwarded.")
         before = sent.get(name)
         separator = b"; " if name == "cookie" else b", "
@@ -109,16 +107,3 @@ def recorded_headers(headers: Iterable[tuple[str, str]]) -> dict[str, str]:
         if name not in _NOT_RECORDED and name not in named:
             found[name] = f"{found[name]}, {value}" if name in found else value
     return found
-
-
-def field_value(text: str) -> bytes:
-    """A value from an upstream, for an answer of ours: it must not begin another field."""
-    return _CONTROL_CHARACTERS.sub(b" ", text.encode("utf-8", "replace"))
-
-
-def _text(value: bytes) -> str:
-    """A field's value: text where it is UTF-8, else the bytes one by one."""
-    try:
-        return value.decode()
-    except UnicodeDecodeError:
-        return value.decode("latin-1")

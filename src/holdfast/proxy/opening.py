@@ -5,8 +5,9 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, Final
 
-from holdfast.errors import ProxyNotFoundError
-from holdfast.http.routes import PROXY_PATH
+from holdfast.errors import ForbiddenError, ProxyNotFoundError
+from holdfast.http.routes import PACKS_PATH, PROXY_PATH
+from holdfast.protocol.names import PROXY_BUCKET
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -28,7 +29,7 @@ _CHARACTERS_MIN: Final = 8
 def open_proxy(shard: Shard, settings: Settings, clock: Clock) -> Mount:
     """The proxy of a server; raises SettingsError if its allowlist cannot be used."""
     if not settings.proxy.secret:
-        return ProxyOff()
+        return ProxyOff(shard, guards_packs=not settings.access.is_on)
     # Only here: what calls other servers takes a while to load.
     from holdfast.net.allowlist import Allowlist  # noqa: PLC0415
     from holdfast.proxy.fetching import Upstreams  # noqa: PLC0415
@@ -61,13 +62,26 @@ def _warn(settings: ProxySettings) -> None:
 
 
 class ProxyOff:
-    """What is there without a secret: nothing, in so many words."""
+    """What is there without a secret: nothing, in so many words.
 
-    prefixes: tuple[bytes, ...] = (PROXY_PATH,)
+    What an earlier server has recorded does not become public by that.
+    """
+
+    prefixes: tuple[bytes, ...] = (PROXY_PATH, PACKS_PATH)
+
+    def __init__(self, shard: Shard, *, guards_packs: bool) -> None:
+        self._shard = shard
+        self._guards_packs = guards_packs
 
     def place(self, path: bytes, router: Router) -> Place | None:
         """Raise for what would be the proxy's."""
-        if path[len(PROXY_PATH) :][:1] in {b"", b"/"}:
+        if path.startswith(PACKS_PATH):
+            if self._guards_packs and PROXY_BUCKET in self._shard.state.buckets:
+                raise ForbiddenError(
+                    "The packs hold streams of the proxy, which is off. Set its secret, or turn "
+                    "access control on."
+                )
+        elif path[len(PROXY_PATH) :][:1] in {b"", b"/"}:
             raise ProxyNotFoundError(
                 "The proxy is off. It is turned on by a secret: HOLDFAST_PROXY_SECRET."
             )

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import re
 from typing import TYPE_CHECKING, Final
+
+from holdfast.protocol.raw_fields import NAME
 
 if TYPE_CHECKING:
     from holdfast.http.exchange import Request
@@ -12,18 +13,23 @@ _ALLOWED: Final = (
     b"Content-Type, Authorization, Upstream-URL, Upstream-Authorization, Upstream-Method, "
     b"Use-Stream-URL, Session-Id, Stream-Signed-URL-TTL, If-None-Match, Last-Event-ID"
 )
-_EXPOSED: Final = b"Upstream-Content-Type, Upstream-Status, Stream-Response-Id"
-_NAMES: Final = re.compile(rb"[!#$%&'*+.^_`|~0-9A-Za-z-]+(?: *, *[!#$%&'*+.^_`|~0-9A-Za-z-]+)*")
+# Beside those of every answer.
+EXPOSED: Final = (
+    b"Access-Control-Expose-Headers: Upstream-Content-Type, Upstream-Status, Stream-Response-Id\r\n"
+)
 
 
 def preflight_fields(request: Request) -> bytes:
     """The answer's fields. What the page asks for is allowed, since everything is forwarded."""
-    allowed = _ALLOWED
-    for name, value in request.others:
-        if name.lower() == b"access-control-request-headers" and _NAMES.fullmatch(value):
-            allowed += b", " + value
+    asked = [
+        part.strip()
+        for name, value in request.others
+        if name.lower() == b"access-control-request-headers"
+        for part in value.split(b",")
+    ]
+    allowed = b", ".join([_ALLOWED, *(name for name in asked if NAME.fullmatch(name))])
     return (
         b"Access-Control-Allow-Methods: GET, HEAD, POST, PATCH, DELETE, OPTIONS\r\n"
-        b"Access-Control-Allow-Headers: %b\r\nAccess-Control-Expose-Headers: %b\r\n"
-        b"Access-Control-Max-Age: 86400\r\n" % (allowed, _EXPOSED)
+        b"Access-Control-Allow-Headers: %b\r\nAccess-Control-Max-Age: 86400\r\n%b"
+        % (allowed, EXPOSED)
     )

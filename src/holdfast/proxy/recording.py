@@ -8,7 +8,8 @@ Rules:
 - A chunk is written at once if nothing was written for `BATCH_S`; otherwise it waits for more,
   until there are `BATCH_BYTES` or that time is over.
 - What the log refuses for now is sent again, and everything behind it. A terminal frame is sent
-  until it is stored, or until there is no stream to store it in.
+  until it is stored, or until there is no stream to store it in, but never ahead of Data frames:
+  where they cannot be stored it is another one that says so.
 - While nobody knows whether the Start frame is stored only the terminal frame may follow it, and
   only if it is.
 """
@@ -77,10 +78,11 @@ class Place(NamedTuple):
 class _Sent:
     """A frame, and what became of it so far."""
 
-    __slots__ = ("in_flight", "request", "stored")
+    __slots__ = ("in_flight", "producer", "request", "stored")
 
-    def __init__(self, request: AppendRequest) -> None:
-        self.request = request
+    def __init__(self, frame: bytes, producer: Producer) -> None:
+        self.request = AppendRequest(frame, DEFAULT, producer=producer)
+        self.producer = producer
         self.in_flight = False
         self.stored = False
 
@@ -100,7 +102,8 @@ class Recording:
         self._shard = shard
         self._clock = clock
         self.place = place
-        # Called when the stream takes no more Data frames, and once nothing is left to be done.
+        # Called when the stream takes no more Data frames, to end it with `drop`; and once nothing
+        # is left to be done.
         self._on_failing = on_failing
         self._on_done = on_done
         self.first_stored: Callable[[], None] | None = None
@@ -158,8 +161,11 @@ class Recording:
             self._next_seq += 1
 
     def end(self, frame: bytes, *, drop: bool = False) -> None:
-        """Write the terminal frame behind everything; `drop` what has not been stored before it."""
-        assert not self._ended, "a response ends once"
+        """Write the terminal frame behind everything.
+
+        `drop` what has not been stored before it, and another terminal frame if there was one.
+        """
+        assert drop or not self._ended, "a response ends once"
         if drop:
             # What is under way is stored or not; nothing of it is sent again.
             self._chunks.clear()
@@ -196,7 +202,7 @@ class Recording:
     # What becomes of it.
 
     def _send(self, frame: bytes, producer: Producer) -> None:
-        sent = _Sent(AppendRequest(frame, DEFAULT, producer=producer))
+        sent = _Sent(frame, producer)
         self._sent.append(sent)
         self._sent_bytes += len(frame)
         if self._retry_timer is None:
@@ -207,6 +213,9 @@ class Recording:
             self._finish()
             return
         name, number = self.place.name, self.place.number
+        if sent.producer.epoch != self.place.epoch and self._data_is_missing():
+            self._refused(sent, ProducerGapError(0, 0))
+            return
         sent.in_flight = True
         try:
             if number:
@@ -215,7 +224,7 @@ class Recording:
                 self._shard.append(name, sent.request, self._replied, sent)
         except HoldfastError as error:
             sent.in_flight = False
-            self._refused(error)
+            self._refused(sent, error)
 
     def _may_have_begun(self) -> bool:
         """Whether the Start frame is stored, or still may be."""
@@ -229,17 +238,29 @@ class Recording:
         state = staged.producer_state(place.producer_id)
         return state is not None and state.epoch >= place.epoch
 
+    def _data_is_missing(self) -> bool:
+        """Whether Data frames ahead of the terminal frame were refused, and we are yet to hear it.
+
+        Among themselves they have numbers without gaps, but the terminal frame starts anew.
+        """
+        place = self.place
+        staged = self._shard.staged(place.name)
+        if len(self._sent) == 1 or staged is None or staged.number != place.number:
+            return False
+        state = staged.producer_state(place.producer_id)
+        return state is not None and state < self._sent[-2].producer[1:]
+
     def _replied(self, sent: _Sent, outcome: object) -> None:
         sent.in_flight = False
         if self._is_done:
             return
         if isinstance(outcome, HoldfastError):
-            self._refused(outcome)
+            self._refused(sent, outcome)
             return
         sent.stored = self.has_begun = True
         self._failing_since_s = None
         self._retry_s = _RETRY_S
-        if self.first_stored is not None and sent.request.producer[2] == 1:  # type: ignore[index]
+        if self.first_stored is not None and sent.producer.seq == 1:
             self.first_stored()
         while self._sent and self._sent[0].stored:
             self._sent_bytes -= len(self._sent.popleft().request.body)
@@ -248,9 +269,9 @@ class Recording:
         if self._ended and not self._sent:
             self._finish()
 
-    def _refused(self, error: HoldfastError) -> None:
+    def _refused(self, sent: _Sent, error: HoldfastError) -> None:
         """Something was not stored: it never will be, or it is sent again in a while."""
-        if self._is_done:
+        if self._is_done or sent not in self._sent:
             return
         if not error.retryable and not isinstance(error, _PASSING):
             if not isinstance(error, _OVER):
@@ -263,8 +284,11 @@ class Recording:
         if self._retry_timer is None:
             self._retry_timer = self._clock.call_later(self._retry_s, self._retry)
             self._retry_s = min(2 * self._retry_s, _RETRY_S_MAX)
-        is_full = isinstance(error, QuotaExceededError)
-        if not self._ended and (is_full or now_s - self._failing_since_s > PATIENCE_S):
+        if isinstance(error, QuotaExceededError):
+            gives_up = sent.producer.epoch == self.place.epoch
+        else:
+            gives_up = not self._ended and now_s - self._failing_since_s > PATIENCE_S
+        if gives_up:
             self._on_failing(error)
 
     def _retry(self) -> None:

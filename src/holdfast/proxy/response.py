@@ -76,10 +76,9 @@ class Response:
         self._end(Outcome.ABORTED, encode_frame(ABORT, self.id))
         self._cancel()
 
-    def fail(self, error: HoldfastError, *, drop: bool = False) -> None:
-        """It will not get to its end; what has arrived is kept, unless it cannot be."""
-        frame = encode_error(self.id, error.code, error.message)
-        self._end(Outcome.FAILED, frame, drop=drop)
+    def fail(self, error: HoldfastError) -> None:
+        """It will not get to its end; what has arrived is kept."""
+        self._end(Outcome.FAILED, encode_error(self.id, error.code, error.message))
         self._cancel()
 
     def cut(self) -> None:
@@ -87,17 +86,21 @@ class Response:
         self.recording.cut()
         self._cancel()
 
-    def _end(self, outcome: Outcome, frame: bytes, *, drop: bool = False) -> None:
+    def _end(self, outcome: Outcome, frame: bytes) -> None:
         if self.outcome is None and not self.done.is_set():
             self.outcome = outcome
-            self.recording.end(frame, drop=drop)
+            self.recording.end(frame)
 
     def _cancel(self) -> None:
         if self.task is not None and self.task is not asyncio.current_task():
             self.task.cancel()
 
     def _store_failed(self, error: HoldfastError) -> None:
-        self.fail(ProxyStorageError(f"The stream takes no more: {error.message}"), drop=True)
+        """What has arrived cannot be kept, and that is how it ends, whatever was to be its end."""
+        self.outcome = Outcome.FAILED
+        message = f"The stream takes no more: {error.message}"
+        self.recording.end(encode_error(self.id, ProxyStorageError.code, message), drop=True)
+        self._cancel()
 
     def _stored(self) -> None:
         self.done.set()

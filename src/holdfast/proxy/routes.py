@@ -15,16 +15,16 @@ from holdfast.errors import (
     InvalidRequestError,
     ProxyNotFoundError,
     ProxyStorageError,
-    ProxyStreamNotFoundError,
     StreamDeletedError,
     StreamNotFoundError,
 )
 from holdfast.http.access.scopes import Need
 from holdfast.http.append import append
+from holdfast.http.buckets import describe_bucket, get_bucket
 from holdfast.http.errors import answer_error
 from holdfast.http.query import parse_query
 from holdfast.http.read import read
-from holdfast.http.routes import PROXY_PATH, STREAM_PREFIX, Place, Resource, Route
+from holdfast.http.routes import PACKS_PATH, PROXY_PATH, STREAM_PREFIX, Place, Resource, Route
 from holdfast.http.stream_info import delete, head, options
 from holdfast.protocol.fields import is_true
 from holdfast.protocol.names import PROXY_BUCKET, decode_segment
@@ -37,7 +37,7 @@ from holdfast.proxy.asking import (
 )
 from holdfast.proxy.authentication import Authentication
 from holdfast.proxy.forwarding import proxy_fields
-from holdfast.proxy.preflight import preflight_fields
+from holdfast.proxy.preflight import EXPOSED, preflight_fields
 from holdfast.proxy.stream_ids import name_of, new_stream_id, session_stream_id
 
 if TYPE_CHECKING:
@@ -48,25 +48,23 @@ if TYPE_CHECKING:
     from holdfast.clock import Clock
     from holdfast.http.app import App
     from holdfast.http.exchange import Request, Slot
-    from holdfast.http.routes import Handler, Router
+    from holdfast.http.routes import Router
     from holdfast.proxy.service import ProxyService
     from holdfast.proxy.signing import Signer
     from holdfast.settings import ProxySettings
 
-_EXPOSED: Final = (
-    b"Access-Control-Expose-Headers: Upstream-Content-Type, Upstream-Status, Stream-Response-Id\r\n"
-)
 _BUCKET: Final = b"/" + PROXY_BUCKET.encode()
 _FLAT: Final = STREAM_PREFIX + PROXY_BUCKET.encode() + b"/"
-# Bytes of packs, whoever's streams they are.
-_PACKS: Final = b"/cluster/packs"
 _READING: Final = frozenset({b"GET", b"HEAD"})
+_CONDITIONS: Final = frozenset(
+    {b"if-match", b"producer-id", b"producer-epoch", b"producer-seq", b"stream-seq"}
+)
 
 
 class ProxyRoutes:
     """The proxy as a part of the server."""
 
-    prefixes: tuple[bytes, ...] = (PROXY_PATH, _FLAT, _BUCKET, _PACKS)
+    prefixes: tuple[bytes, ...] = (PROXY_PATH, _FLAT, _BUCKET, PACKS_PATH)
 
     def __init__(
         self,
@@ -106,7 +104,7 @@ class ProxyRoutes:
         """Where a path leads; None if it is somebody else's after all."""
         if path.startswith(PROXY_PATH):
             return self._own_place(path[len(PROXY_PATH) :])
-        if path.startswith(_PACKS):
+        if path.startswith(PACKS_PATH):
             if not self._guards_packs:
                 return None
         elif not path.startswith((_FLAT, _BUCKET + b"/")) and path != _BUCKET:
@@ -129,7 +127,7 @@ class ProxyRoutes:
     def _post(self, app: App, request: Request, slot: Slot, _name: str) -> None:
         slot.route = "proxy"
         fields = proxy_fields(request)
-        client = self._authentication.service(app, request, parse_query(request.query))
+        client = self._authentication.service(app, request, parse_query(request.query)).name
         ttl_s = parse_url_ttl_s(
             fields.get("stream-signed-url-ttl"),
             self._settings.url_ttl_s,
@@ -144,7 +142,7 @@ class ProxyRoutes:
                 url,
                 stream_id.encode(),
                 query.encode(),
-                _EXPOSED,
+                EXPOSED,
             )
 
         if "use-stream-url" in fields:
@@ -174,11 +172,11 @@ class ProxyRoutes:
         stream_id, query = request.parameter, parse_query(request.query)
         request.identity = self._authentication.reader(app, request, query, stream_id)
         request.private = True
-        with_codes(stream_id, read, app, request, slot)
+        read(app, request, slot, name_of(stream_id))
 
     def _head(self, app: App, request: Request, slot: Slot, _name: str) -> None:
         self._authentication.service(app, request, parse_query(request.query))
-        with_codes(request.parameter, head, app, request, slot)
+        head(app, request, slot, name_of(request.parameter))
 
     def _patch(self, app: App, request: Request, slot: Slot, _name: str) -> None:
         stream_id, query = request.parameter, parse_query(request.query)
@@ -189,7 +187,7 @@ class ProxyRoutes:
 
         async def abort() -> None:
             await self._service.abort(stream_id, response_id)
-            slot.answer(204, _EXPOSED)
+            slot.answer(204, EXPOSED)
 
         self._service.spawn(abort(), request, slot)
 
@@ -204,7 +202,10 @@ class ProxyRoutes:
             else:
                 slot.answer(204, b"")
 
-        app.shard.delete(name_of(request.parameter), answer, None)
+        try:
+            app.shard.delete(name_of(request.parameter), answer, None)
+        except HoldfastError as error:
+            raise ProxyStorageError(error.message) from None
 
     def _options(self, _app: App, request: Request, slot: Slot, _name: str) -> None:
         slot.answer(204, preflight_fields(request))
@@ -226,11 +227,14 @@ class ProxyRoutes:
             return route
         if handler is append:
             handler = self._close
+        elif handler is get_bucket:
+            handler = describe_bucket
         elif method not in _READING and handler is not delete:
             handler = _refuse_writing
 
         def guarded(app: App, request: Request, slot: Slot, name: str) -> None:
-            self._authentication.service(app, request, parse_query(request.query))
+            query = parse_query(request.query)
+            request.identity = self._authentication.service(app, request, query)
             request.private = True
             handler(app, request, slot, name)
 
@@ -243,16 +247,10 @@ class ProxyRoutes:
                 "Only the proxy writes to its streams. To close one, POST Stream-Closed: true "
                 "without a body."
             )
+        if not _CONDITIONS.isdisjoint(request.fields):
+            raise InvalidRequestError("A proxy stream is closed without conditions or producers.")
         self._service.abort_all(name.partition("/")[2])
         append(app, request, slot, name)
-
-
-def with_codes(stream_id: str, handler: Handler, app: App, request: Request, slot: Slot) -> None:
-    """Have a handler of the base protocol answer, with the proxy's code if there is no stream."""
-    try:
-        handler(app, request, slot, name_of(stream_id))
-    except (StreamNotFoundError, StreamDeletedError):
-        raise ProxyStreamNotFoundError(stream_id) from None
 
 
 def _refuse_writing(_app: App, _request: Request, _slot: Slot, _name: str) -> None:

@@ -26,10 +26,10 @@ from holdfast.errors import (
 from holdfast.http.awaiting import answer_of
 from holdfast.http.errors import answer_error
 from holdfast.protocol.content import DEFAULT
+from holdfast.protocol.raw_fields import value_of
 from holdfast.proxy.admission import Admission
 from holdfast.proxy.counters import ProxyCounters
 from holdfast.proxy.desk import Desk
-from holdfast.proxy.forwarding import field_value
 from holdfast.proxy.recovery import end_open_responses
 from holdfast.proxy.stream_ids import name_of
 
@@ -65,6 +65,8 @@ class ProxyService:
         self.counters = ProxyCounters(self._admission)
         self._desks: dict[str, Desk] = {}
         self._tasks: set[asyncio.Task[None]] = set()
+        # Those that wait for somebody's approval.
+        self._asking: set[asyncio.Task[None]] = set()
         self._stopped = False
 
     # Life.
@@ -76,6 +78,8 @@ class ProxyService:
     def stop(self) -> None:
         """Call nobody any more, and end every response with an Error frame."""
         self._stopped = True
+        for task in list(self._asking):
+            task.cancel()
         error = UpstreamError("The server is shutting down.")
         for desk in list(self._desks.values()):
             desk.fail_all(error)
@@ -137,6 +141,7 @@ class ProxyService:
         desk.calls.add(task)
         if number is not None:
             desk.watch()
+        response: Response | None = None
         try:
             with self._admission.one(client):
                 async with self.upstreams.call(asked, request) as answer:
@@ -152,7 +157,7 @@ class ProxyService:
                         locate(stream_id)
                         + b"Upstream-Content-Type: %b\r\nStream-Response-Id: %d\r\n"
                         b"Stream-Start-Offset: %020d\r\nCache-Control: no-store\r\n"
-                        % (field_value(answer.content_type), response.id, begun.offset),
+                        % (value_of(answer.content_type), response.id, begun.offset),
                     )
                     await response.pump(
                         answer.pieces,
@@ -160,8 +165,9 @@ class ProxyService:
                         silence_s=self._settings.inactivity_timeout_s,
                     )
         except asyncio.CancelledError:
-            # Before there is a response its client is still waiting; a response ends by itself.
-            raise self._why_cancelled(stream_id, number) from None
+            # A response ends by itself; before there is one its client is still waiting.
+            if response is None:
+                raise self._why_cancelled(stream_id, number) from None
         finally:
             desk.calls.discard(task)
             desk.rest()
@@ -172,6 +178,8 @@ class ProxyService:
         stream = self._shard.staged(name_of(stream_id))
         if stream is None or stream.gone or number not in {None, stream.number}:
             return ProxyStreamNotFoundError(stream_id)
+        if stream.closed:
+            return ProxyStreamClosedError(stream.tail)
         return UpstreamError("The call was aborted before the upstream had answered.")
 
     def _first_frame(self, started_s: float) -> None:
@@ -192,13 +200,27 @@ class ProxyService:
             async for _ in request.pieces():
                 pass
         else:
-            with self._admission.one(client):
-                refusal = await self.upstreams.approves(asked, request)
-            if refusal:
-                raise ConnectRejectedError(f"The session was not approved. {refusal}")
+            await self._approval(asked, request, client)
         created = await self._ensure(stream_id)
         request.abandon_body(slot)
         slot.answer(201 if created else 200, locate(stream_id) + b"Cache-Control: no-store\r\n")
+
+    async def _approval(self, asked: UpstreamRequest, request: Request, client: str) -> None:
+        """Ask somebody whether a session may be connected to; raises if not."""
+        if self._stopped:
+            raise UnavailableError("The server is shutting down.")
+        task = asyncio.current_task()
+        assert task is not None, "a request is a task"
+        self._asking.add(task)
+        try:
+            with self._admission.one(client):
+                refusal = await self.upstreams.approves(asked, request)
+        except asyncio.CancelledError:
+            raise UnavailableError("The server is shutting down.") from None
+        finally:
+            self._asking.discard(task)
+        if refusal:
+            raise ConnectRejectedError(f"The session was not approved. {refusal}")
 
     async def _ensure(self, stream_id: str) -> bool:
         """See to it that a session's stream is there; whether it is new."""
@@ -271,4 +293,5 @@ async def _answering(work: Coroutine[Any, Any, None], request: Request, slot: Sl
         raise
     except Exception:  # noqa: BLE001 (a defect in one call must not end the server)
         _log.exception("a request to the proxy failed")
+        request.abandon_body(slot)
         answer_error(slot, HoldfastError("The server has a defect here; its log says more."))

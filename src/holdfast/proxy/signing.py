@@ -1,4 +1,6 @@
-"""Signed URLs: whoever has one may read, abort and append to its stream until it expires.
+"""Signed URLs: whoever has one may read and abort its stream until it expires.
+
+With service authentication as well it is good for appending to the stream, expired or not.
 
 The signature is HMAC-SHA256 of `{stream-id}:{expires}` under the secret, in base64url without
 padding. There may be several secrets, so that they can be replaced: all of them verify, the first

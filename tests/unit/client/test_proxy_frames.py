@@ -3,7 +3,7 @@
 from itertools import pairwise
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from holdfast.client.messages import Batch
@@ -89,6 +89,7 @@ def from_offset(offset, places, name):
 
 @pytest.mark.parametrize("name", [counted, opaque])
 class TestPlaces:
+    @settings(max_examples=30)
     @given(random_cuts, random_cuts)
     def test_whoever_goes_on_from_a_position_sees_the_rest_and_nothing_twice(
         self, name, cuts, others
@@ -102,6 +103,7 @@ class TestPlaces:
             before = [each.frame for each in placed[:number]]
             assert joined(before + later) == WHOLE
 
+    @settings(max_examples=30)
     @given(random_cuts)
     def test_a_read_can_begin_at_every_offset(self, name, cuts):
         placed = fed(FrameFeed(Position()), batches(places_of(cuts), name))

@@ -292,6 +292,7 @@ def test_no_end_without_what_is_before_it(more):
 def test_an_end_that_has_no_room_takes_nothing_back():
     desk = Desk(bucket_bytes_max=len(START) + 9 + 50 + 5)
     desk.write(b"x" * 50)
+    desk.engine.commit()
     desk.recording.end(END)
     desk.settle()
     assert (desk.types, desk.body, desk.done, desk.failures) == ("SD", b"x" * 50, 0, [])

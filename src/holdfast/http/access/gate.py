@@ -84,7 +84,8 @@ class Gate:
             and identity.whole_buckets.get(bucket, 0) < need
         ):
             check_scope(identity, need, bucket, stream_id, is_prefix=is_prefix)
-        if self._bucket_limit is not None and bucket:
+        # Who does not have to say who they are has no leave to use it up either.
+        if self._bucket_limit is not None and bucket and need:
             self._take(self._bucket_limit, bucket, "for one bucket")
         return identity
 
@@ -96,9 +97,12 @@ class Gate:
     def identify(self, request: Request) -> Identity:
         """Who a request is from that was let in without having to say so; raises if nobody."""
         assert self._authentication is not None, "asked only where there are tokens"
-        return self._authentication.identify(
-            request.fields.get(b"authorization"), self._clock.now_ms() / 1000
-        )
+        authorization, now_s = request.fields.get(b"authorization"), self._clock.now_ms() / 1000
+        identity = self._known.get(authorization)
+        if identity is None:
+            return self._authentication.identify(authorization, now_s)
+        check_expiry(identity, now_s)
+        return identity
 
     def _identify(self, request: Request) -> Identity:
         """A token that was not seen lately; who shows bad ones too often has to wait."""
