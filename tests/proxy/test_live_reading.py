@@ -122,7 +122,6 @@ def test_live_readers_hear_of_the_end_of_the_stream(proxy, how) -> None:
             assert not [event for event in events if event.type == "data"]
 
 
-@pytest.mark.xfail(reason="a long-poll that waits is told so in the base protocol's words")
 def test_a_long_poll_of_a_stream_that_is_deleted(proxy, connect) -> None:
     location = proxy.connected()
     polling = connect()

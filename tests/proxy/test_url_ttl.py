@@ -49,15 +49,13 @@ def test_as_the_setting_says(strict, upstream) -> None:
 
 
 @pytest.mark.spec("proxy 8.4-4")
-@pytest.mark.parametrize("seconds", ["5001", "86400", "999999999999"])
+@pytest.mark.parametrize("seconds", ["5001", "86400", "999999999999", "1" * 40])
 def test_what_is_too_long_is_cut(strict, upstream, seconds) -> None:
     for lifetime_s in lifetimes(strict, upstream, {HEADER: seconds}):
         assert is_about(lifetime_s, 5000)
 
 
-@pytest.mark.parametrize(
-    "value", ["", "0", "-1", "1.5", "1e3", "x", "+5", "5 s", "0x10", "1" * 13, "²", "١"]
-)
+@pytest.mark.parametrize("value", ["", "0", "-1", "1.5", "1e3", "x", "+5", "5 s", "0x10", "²", "١"])
 def test_what_is_no_time(proxy, upstream, value) -> None:
     headers = {HEADER: value.encode()}
     for answer in (

@@ -63,7 +63,7 @@ class Appending:
             body = json_mode.store_form(body)
             if not body:
                 raise InvalidJsonError("An empty array appends nothing; send at least one message.")
-        if self._bucket_bytes_max and body:
+        if self._bucket_bytes_max and body and not request.over_quota:
             self.check_room(staged.meta.name, len(body))
         record = Record(Kind.APPEND, staged.number, now_ms, body, request.close, producer, seq)
         self._staging.add(staged, record)

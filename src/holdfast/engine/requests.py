@@ -49,6 +49,8 @@ class AppendRequest(msgspec.Struct, gc=False):
     producer: Producer | None = None
     seq: bytes | None = None
     if_match: bytes | None = None
+    # Whether it is taken even if its bucket is full.
+    over_quota: bool = False
 
 
 class Created(msgspec.Struct, gc=False):

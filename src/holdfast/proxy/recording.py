@@ -78,11 +78,13 @@ class Place(NamedTuple):
 class _Sent:
     """A frame, and what became of it so far."""
 
-    __slots__ = ("in_flight", "producer", "request", "stored")
+    __slots__ = ("in_flight", "is_end", "producer", "request", "stored")
 
-    def __init__(self, frame: bytes, producer: Producer) -> None:
-        self.request = AppendRequest(frame, DEFAULT, producer=producer)
+    def __init__(self, frame: bytes, producer: Producer, *, is_end: bool) -> None:
+        # Where there is no room for the end there is none for saying that there is no room.
+        self.request = AppendRequest(frame, DEFAULT, producer=producer, over_quota=is_end)
         self.producer = producer
+        self.is_end = is_end
         self.in_flight = False
         self.stored = False
 
@@ -175,7 +177,8 @@ class Recording:
         if self._is_done:
             return
         self._ended = True
-        self._send(frame, Producer(self.place.producer_id, self.place.epoch + 1, 0))
+        producer = Producer(self.place.producer_id, self.place.epoch + 1, 0)
+        self._send(frame, producer, is_end=True)
 
     @property
     def is_full(self) -> bool:
@@ -201,8 +204,8 @@ class Recording:
 
     # What becomes of it.
 
-    def _send(self, frame: bytes, producer: Producer) -> None:
-        sent = _Sent(frame, producer)
+    def _send(self, frame: bytes, producer: Producer, *, is_end: bool = False) -> None:
+        sent = _Sent(frame, producer, is_end=is_end)
         self._sent.append(sent)
         self._sent_bytes += len(frame)
         if self._retry_timer is None:
@@ -213,7 +216,7 @@ class Recording:
             self._finish()
             return
         name, number = self.place.name, self.place.number
-        if sent.producer.epoch != self.place.epoch and self._data_is_missing():
+        if sent.is_end and self._data_is_missing():
             self._refused(sent, ProducerGapError(0, 0))
             return
         sent.in_flight = True
@@ -284,11 +287,8 @@ class Recording:
         if self._retry_timer is None:
             self._retry_timer = self._clock.call_later(self._retry_s, self._retry)
             self._retry_s = min(2 * self._retry_s, _RETRY_S_MAX)
-        if isinstance(error, QuotaExceededError):
-            gives_up = sent.producer.epoch == self.place.epoch
-        else:
-            gives_up = not self._ended and now_s - self._failing_since_s > PATIENCE_S
-        if gives_up:
+        is_late = not self._ended and now_s - self._failing_since_s > PATIENCE_S
+        if is_late or isinstance(error, QuotaExceededError):
             self._on_failing(error)
 
     def _retry(self) -> None:

@@ -192,8 +192,7 @@ class Histories(RuleBasedStateMachine):
         assert all(call.upstream.left for call in self.calls)
         self.proxy.settle()
         self.streams_only_grow_and_are_in_order()
-        if not self.proxy.limits["bucket_bytes_max"]:
-            self.check_all_ended()
+        self.check_all_ended()
         self.restart(stored=False)
 
     def restart(self, *, stored):
@@ -297,19 +296,16 @@ class Histories(RuleBasedStateMachine):
             self.proxy.end(call)
         self.proxy.settle()
         self.streams_only_grow_and_are_in_order()
-        is_full = bool(self.proxy.limits["bucket_bytes_max"])
-        if not is_full:
-            self.check_all_ended()
-            assert not self.is_faultless or self.proxy.documents == {}
-            assert not self.proxy.service._desks
-            assert not self.proxy.service._tasks
-            assert all(answers == [204] for answers, *_ in self.aborts)
+        self.check_all_ended()
+        assert not self.is_faultless or self.proxy.documents == {}
+        assert not self.proxy.service._desks
+        assert not self.proxy.service._tasks
+        assert all(answers == [204] for answers, *_ in self.aborts)
         self.restart(stored=False)
         self.proxy.settle()
         self.streams_only_grow_and_are_in_order()
-        if not is_full:
-            self.check_all_ended()
-            assert self.proxy.documents == {}
+        self.check_all_ended()
+        assert self.proxy.documents == {}
         self.proxy.close()
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from holdfast.errors import OutboundError, StreamClosedError
 from holdfast.protocol.frames import decode_error
-from tests.unit.engine.driver import COMMITTED, FAILED
+from tests.unit.engine.driver import COMMITTED, FAILED, UNKNOWN
 from tests.unit.proxy.driver import ends_of
 
 
@@ -164,19 +164,19 @@ def test_closing_while_the_log_is_tried_again(proxy):
     assert proxy.body(call.stream_id) == b"some" + b"x" * 5000
 
 
-def test_no_stream_is_closed_while_its_responses_cannot_end(make_proxy):
-    proxy = make_proxy(engine={"bucket_bytes_max": 120})
-    call = proxy.begun(piece=b"x" * 40)
-    room = 120 - proxy.shard.find(f"_proxy/{call.stream_id}").tail
-    assert room < 20
-    proxy.send(call, b"y" * 5000)
-    proxy.commit()
-    assert call.upstream.left
+def test_no_stream_is_closed_while_its_responses_cannot_end(proxy):
+    call = proxy.begun(piece=b"some")
+    proxy.send(call, b"x" * 5000)
+    proxy.answer(UNKNOWN, stored=False)
     refused = proxy.close_stream(call.stream_id)
     assert refused.outcome.retryable
-    proxy.delete_stream(call.stream_id)
-    proxy.settle()
-    assert (proxy.documents, proxy.service._desks) == ({}, {})
+    assert call.upstream.left
+    proxy.answer(FAILED)
+    closing = proxy.close_stream(call.stream_id)
+    proxy.commit()
+    assert closing.outcome.closed
+    assert proxy.kinds(call.stream_id) == "S1 D1 D1 A1"
+    assert proxy.body(call.stream_id) == b"some" + b"x" * 5000
 
 
 @pytest.mark.spec("proxy 4.8-2")
