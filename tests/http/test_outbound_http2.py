@@ -1,11 +1,13 @@
 """Calls over HTTP/2: answers that share a connection, and that the server is told what is left."""
 
 import asyncio
+import gc
 import ssl
 from contextlib import suppress
 
 import h2.errors
 import h2.events
+import httpcore
 import pytest
 import trustme
 import uvloop
@@ -13,6 +15,7 @@ import uvloop
 from holdfast.errors import OutboundError
 from holdfast.net import http2
 from holdfast.net.http2 import ANSWER_WINDOW_BYTES
+from holdfast.net.http2_answers import Answer
 from tests.http.calls_out import calling, collected, run, until
 from tests.http.loopback_http2 import serving_http2
 
@@ -262,6 +265,36 @@ def test_a_reset_by_the_server_is_an_error(authority, tls, code, begun):
                     await collected(outbound, "GET", url_of(server))
                 assert caught.value.sent
             assert len(server.connections) == 1
+
+    run(scenario())
+
+
+@pytest.mark.parametrize("begun", [True, False])
+def test_a_reset_leaves_nothing_behind(authority, tls, begun):
+    """Not even for the collector, which comes late to a server with much in memory."""
+
+    async def behave(exchange):
+        if begun:
+            exchange.head()
+            exchange.data(b"some")
+        exchange.connection.state.reset_stream(exchange.stream_id, 2)
+        exchange.connection.flush()
+
+    def left():
+        return [each for each in gc.get_objects() if isinstance(each, Answer | httpcore.Request)]
+
+    async def scenario():
+        async with serving_http2(behave, authority) as server, calling(tls=tls) as outbound:
+            gc.collect()
+            gc.disable()
+            try:
+                for _ in range(5):
+                    with suppress(OutboundError):
+                        await collected(outbound, "GET", url_of(server))
+                assert len(server.exchanges) == 5
+                assert left() == []
+            finally:
+                gc.enable()
 
     run(scenario())
 

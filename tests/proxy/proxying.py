@@ -6,9 +6,11 @@ Signatures and frames are made and read here in other words than the server's.
 import hashlib
 import hmac
 import json
+import re
 import struct
 import time
 from base64 import urlsafe_b64encode
+from collections import Counter
 from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 from urllib.parse import parse_qs, urlsplit
@@ -112,6 +114,15 @@ def check_error(answer: httpx.Response, status: int, code: str) -> dict[str, Any
     assert error["code"] == code, error
     assert len(error["message"]) >= 10
     return error
+
+
+def answers(proxy: "Proxy") -> Counter[str]:
+    """How often requests to `/v1/proxy` were answered with which status, as the metrics have it."""
+    page = proxy.client.get("/metrics").text
+    found = re.findall(
+        r'^holdfast_http_requests_total{route="proxy",status="(\d+)"} (\S+)', page, re.M
+    )
+    return Counter({status: int(float(count)) for status, count in found})
 
 
 class Proxy:

@@ -7,6 +7,7 @@ import pytest
 from tests.proxy.proxying import (
     PATH,
     SECRET,
+    answers,
     body_of,
     check_error,
     ended,
@@ -116,6 +117,16 @@ def test_a_call_without_an_answer_is_aborted_as_well(proxy, upstream) -> None:
     request.wait_for_disconnect()
     assert proxy.now(location) == []
     assert proxy.appended(location, upstream.url()) == 1
+
+
+def test_what_is_aborted_was_answered_already(proxy, upstream) -> None:
+    """Nobody counts another answer, which nobody got."""
+    before = answers(proxy)
+    location = proxy.created(upstream.url("/bytes", count=10, gate=1))
+    request = upstream.next()
+    assert proxy.abort(location).status_code == 204
+    request.wait_for_disconnect()
+    assert answers(proxy) - before == {"201": 1, "204": 1}
 
 
 def test_the_stream_goes_on_after_an_abort(proxy, upstream) -> None:

@@ -15,6 +15,7 @@ from tests.proxy.proxying import (
     PATH,
     SECRET,
     Proxy,
+    answers,
     body_of,
     check_error,
     ended,
@@ -74,6 +75,7 @@ def test_create_append_and_read(host, proxy, upstream) -> None:
 
 
 def test_the_answer_comes_before_the_body_and_abort_ends_it(proxy, upstream) -> None:
+    before = answers(proxy)
     location = proxy.created(upstream.url("/bytes", count=100, piece=10, gate=1))
     request = upstream.next()
     request.release()
@@ -81,6 +83,7 @@ def test_the_answer_comes_before_the_body_and_abort_ends_it(proxy, upstream) -> 
     assert proxy.abort(location).status_code == 204
     request.wait_for_disconnect()
     assert kinds_of(proxy.now(location)) == "SDA"
+    assert answers(proxy) - before == {"201": 1, "204": 1}
 
 
 def test_connect(proxy, upstream) -> None:

@@ -1,6 +1,7 @@
 """Proxy streams by the base protocol: for services only, and never to be written to."""
 
 import json
+from concurrent.futures import ThreadPoolExecutor
 from itertools import product
 
 import pytest
@@ -270,6 +271,49 @@ def test_streams_are_closed_by_the_base_protocol(proxy, upstream, form) -> None:
     assert [kinds_of(frames, number) for number in (1, 2)] == ["SDC", "SA"]
     check_error(proxy.append(location, upstream.url()), 409, "STREAM_CLOSED")
     assert proxy.abort(location).status_code == 204
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"If-Match": '"x"'},
+        {"Producer-Id": "a", "Producer-Epoch": "0", "Producer-Seq": "0"},
+        {"Producer-Seq": "0"},
+        {"Stream-Seq": "1"},
+    ],
+)
+def test_a_stream_is_not_closed_on_conditions(proxy, upstream, more) -> None:
+    """They might not hold, and its responses would have ended for nothing."""
+    location = proxy.created(upstream.url("/bytes", count=9, gate=1))
+    request = upstream.next()
+    for path in (proxy.base_path(location), f"/_proxy/{id_of(location)}"):
+        headers = proxy.service | {"Stream-Closed": "true"} | more
+        assert proxy.client.post(path, headers=headers).status_code == 400
+    assert not request.disconnected
+    request.release_all()
+    assert kinds_of(proxy.frames(location)) == "SDC"
+
+
+def test_a_call_without_an_answer_ends_with_the_stream(proxy, upstream) -> None:
+    location = proxy.connected()
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(proxy.append, location, upstream.url("/never"))
+        request = upstream.next()
+        assert proxy.close(location).status_code == 204
+        answer = waiting.result()
+    check_error(answer, 409, "STREAM_CLOSED")
+    assert answer.headers["stream-closed"] == "true"
+    request.wait_for_disconnect()
+    assert proxy.now(location) == []
+
+
+def test_strangers_do_not_use_up_what_services_may_ask(start_proxy) -> None:
+    proxy = start_proxy(bucket_rate=2)
+    location = proxy.connected()
+    for path in (f"/_proxy/{id_of(location)}", proxy.base_path(location), "/_proxy/streams"):
+        assert {proxy.client.get(path).status_code for _ in range(6)} == {401}
+    assert proxy.client.get("/_proxy/streams", headers=proxy.service).status_code == 200
+    assert proxy.close(location).status_code == 204
 
 
 def test_streams_are_deleted_by_the_base_protocol(proxy, upstream) -> None:

@@ -1,5 +1,6 @@
 """The proxy's secrets: several of them, weak ones, none."""
 
+import hashlib
 import time
 from pathlib import Path
 from uuid import UUID
@@ -11,15 +12,18 @@ from tests.proxy.proxying import (
     OLD_SECRET,
     PATH,
     SECRET,
+    Proxy,
     check_error,
     expires_of,
     id_of,
     sign,
 )
 from tests.server_process import ServerProcess
+from tests.storage_stats import flush
 
 WEAK = "weak"
 REPEATED = "ab" * 20
+PACKS = ("/cluster/packs", "/cluster/packs/extents", "/cluster/packs/data")
 
 
 def test_the_first_secret_signs(strict, upstream) -> None:
@@ -165,3 +169,34 @@ def test_nor_is_there_its_bucket(off, path, method) -> None:
     answer = off.request(method, path, headers={"Content-Type": "text/plain"}, content=b"x")
     assert answer.status_code in {400, 404, 405}, answer.text
     assert off.get("/_proxy/streams").status_code == 404
+
+
+@pytest.mark.parametrize("path", PACKS)
+def test_without_proxy_streams_packs_are_open(off, path) -> None:
+    assert off.get(path).status_code in {200, 400, 404}
+
+
+def test_what_was_recorded_stays_closed_without_a_secret(tmp_path, upstream) -> None:
+    """Packs have the bytes of all streams; with access control they are for who has a token."""
+    data_dir = tmp_path / "data"
+    settings = {"proxy_secret": SECRET, "proxy_allowlist": "http://127.0.0.1:*"}
+    with ServerProcess(data_dir, **settings) as process, httpx.Client() as client:
+        client.base_url = process.url
+        proxy = Proxy(client)
+        location = proxy.created(upstream.url("/fixed", body="a secret answer"))
+        proxy.frames(location)
+        flush(client)
+    with ServerProcess(data_dir) as process, httpx.Client(base_url=process.url) as client:
+        for path in (*PACKS, "/cluster/packs?x"):
+            answer = client.get(path, headers=proxy.service)
+            assert answer.status_code == 403, path
+            assert "proxy" in answer.json()["error"]["message"]
+        check_error(client.get(proxy.at(location)), 404, "NOT_FOUND")
+        for path in (proxy.base_path(location), f"/_proxy/{id_of(location)}", "/_proxy/streams"):
+            assert client.get(path, headers=proxy.service).status_code in {400, 404}, path
+    digest = hashlib.sha256(b"a token").hexdigest()
+    with ServerProcess(data_dir, access_tokens=f"reader {digest} read:*") as process:
+        with httpx.Client(base_url=process.url) as client:
+            assert client.get("/cluster/packs").status_code == 401
+            headers = {"Authorization": "Bearer a token"}
+            assert client.get("/cluster/packs", headers=headers).status_code == 200

@@ -11,14 +11,10 @@ from bisect import bisect_left, bisect_right
 from typing import TYPE_CHECKING
 
 from holdfast.engine.read_through import stretch_at
-from holdfast.errors import (
-    HoldfastError,
-    OffsetGoneError,
-    StreamDeletedError,
-    StreamNotFoundError,
-)
+from holdfast.errors import HoldfastError, OffsetGoneError, StreamDeletedError
 from holdfast.protocol.content import JSON
 from holdfast.protocol.json_mode import SEPARATOR
+from holdfast.protocol.names import not_found
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -90,8 +86,8 @@ class _Walk:
         def got(ends: list[int] | HoldfastError) -> None:
             stream = self._stream
             if stream.gone:
-                error = StreamDeletedError if stream.deleted else StreamNotFoundError
-                self._done(error(stream.meta.name))
+                name = stream.meta.name
+                self._done(StreamDeletedError(name) if stream.deleted else not_found(name))
             elif isinstance(ends, HoldfastError):
                 # A snapshot may have been published meanwhile, and the packs be swept already.
                 self._done(OffsetGoneError(stream.earliest) if at < stream.earliest else ends)

@@ -9,14 +9,13 @@ from __future__ import annotations
 
 import asyncio
 import ssl
-from types import TracebackType
-from typing import Final, Self
+from typing import Final
 
 import httpcore
 
+from holdfast.net.http1 import Http1Connection
 from holdfast.net.http2 import Http2Connection
 from holdfast.net.pinned import PinnedBackend
-from holdfast.net.sockets import SocketStream
 
 KEEP_ALIVE_S: Final = 20.0
 
@@ -64,7 +63,7 @@ class Connection(httpcore.AsyncConnectionInterface):
         spoken = stream.get_extra_info("ssl_object")
         if spoken is not None and spoken.selected_alpn_protocol() == "h2":
             return Http2Connection(self._origin, stream, KEEP_ALIVE_S)
-        return _Http1Connection(self._origin, stream, KEEP_ALIVE_S)
+        return Http1Connection(self._origin, stream, KEEP_ALIVE_S)
 
     async def aclose(self) -> None:
         """Close at once; answers under way fail."""
@@ -110,22 +109,3 @@ class Pool(httpcore.AsyncConnectionPool):
     def create_connection(self, origin: httpcore.Origin) -> httpcore.AsyncConnectionInterface:
         """A connection that is still to be made."""
         return Connection(origin, self._tls, self._backend, http2=True)
-
-
-class _Http1Connection(httpcore.AsyncHTTP11Connection):
-    def __init__(self, origin: httpcore.Origin, stream: SocketStream, keep_alive_s: float) -> None:
-        super().__init__(origin, stream, keep_alive_s)
-        self._state_lock = _NoLock()  # type: ignore[assignment] # nothing waits while it is held
-
-
-class _NoLock:
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        pass

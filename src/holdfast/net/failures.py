@@ -10,16 +10,14 @@ import ssl
 from collections.abc import Iterator
 from typing import Final
 
-import h11
 import httpcore
 
 from holdfast.errors import OutboundError
 from holdfast.net.http2_answers import NotTakenError
 from holdfast.net.targets import Target
 
-# What httpcore raises, or lets through. Its errors have no root of their own.
+# What the connections and the pool raise. These errors have no root of their own.
 FAILURES: Final = (
-    h11.ProtocolError,
     httpcore.ConnectionNotAvailable,
     httpcore.NetworkError,
     httpcore.ProtocolError,
@@ -46,7 +44,7 @@ def failure_of(error: Exception, target: Target) -> OutboundError:
 
 def _is_unsendable(error: Exception) -> bool:
     """Whether the request itself is at fault: it is not sent, now or later."""
-    return isinstance(error, httpcore.LocalProtocolError | h11.LocalProtocolError)
+    return isinstance(error, httpcore.LocalProtocolError)
 
 
 def _what_happened(error: Exception) -> str:
@@ -74,7 +72,7 @@ def _what_happened(error: Exception) -> str:
             return "did not take the request"
         case httpcore.ConnectError():
             return "cannot be connected to"
-        case httpcore.RemoteProtocolError() | h11.RemoteProtocolError():
+        case httpcore.RemoteProtocolError():
             return "did not answer in valid HTTP, or broke off"
         case httpcore.NetworkError() | OSError() | httpcore.ConnectionNotAvailable():
             return "broke the connection off"

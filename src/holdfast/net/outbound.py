@@ -67,7 +67,8 @@ class OutboundStream:
     async def chunks(self) -> AsyncIterator[bytes]:
         """The body's pieces as they arrive."""
         try:
-            async for chunk in self._response.aiter_stream():
+            assert hasattr(self._response.stream, "__aiter__")
+            async for chunk in self._response.stream:
                 yield chunk
         except (*FAILURES, OSError) as error:
             raise failure_of(error, self._target) from None

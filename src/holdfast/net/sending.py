@@ -125,6 +125,8 @@ def sent_headers(
         raise ValueError("A header holds control characters.")
     if "content-length" in sent and "transfer-encoding" in sent:
         raise ValueError("The body's length is announced twice.")
+    if any(name.lower() == b"transfer-encoding" and value != b"chunked" for name, value in made):
+        raise ValueError("The only transfer encoding is chunked.")
     if isinstance(body, bytes) and _length(made) not in {None, len(body)}:
         raise ValueError("The body is not as long as announced.")
     return made

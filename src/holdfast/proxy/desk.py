@@ -23,6 +23,7 @@ from holdfast.errors import (
     StreamClosedError,
     StreamNotFoundError,
 )
+from holdfast.failpoints import failpoint
 from holdfast.http.awaiting import answer_of
 from holdfast.protocol.content import DEFAULT
 from holdfast.protocol.frames import encode_start
@@ -107,6 +108,7 @@ class Desk:
                 response.cut()
             raise _as_proxy_error(error, self.stream_id) from None
         assert isinstance(outcome, Created | Appended)
+        failpoint("proxy.begun")
         response.recording.place = place._replace(number=outcome.number)
         response.recording.has_begun = True
         self.watch()
@@ -143,6 +145,7 @@ class Desk:
         else:
             request = AppendRequest(frame, DEFAULT, producer=producer, seq=place.seq)
             shard.append_to(place.number, self.name, request, reply, None)
+        failpoint("proxy.starting")
 
     def take_up(self, place: Place) -> Response:
         """A response that an earlier server left open."""
@@ -201,6 +204,7 @@ class Desk:
 
     def _response_done(self, response: Response) -> None:
         recording = response.recording
+        failpoint("proxy.ended")
         del self.responses[recording.place.producer_id]
         self._forget(recording.place)
         if recording.has_begun:

@@ -7,6 +7,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from holdfast.errors import HoldfastError, UpstreamError
+from holdfast.failpoints import failpoint
 from holdfast.proxy.desk import DOCUMENTS, decode_place
 
 if TYPE_CHECKING:
@@ -34,6 +35,7 @@ def end_open_responses(shard: Shard, desk_of: Callable[[str], Desk]) -> int:
         response.fail(UpstreamError("The server ended before the upstream's response did."))
         desk.watch()
         ended += 1
+        failpoint("proxy.recovering")
     if stale:
         # If that is not written they are stale the next time as well.
         with suppress(HoldfastError):

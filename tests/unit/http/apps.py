@@ -3,6 +3,7 @@
 import asyncio
 import json
 
+from holdfast.http.access.opening import open_gate
 from holdfast.http.app import App
 from holdfast.http.exchange import KEPT_FIELDS, Request
 from holdfast.settings import load_settings
@@ -73,15 +74,17 @@ class Told:
 
 
 class Served:
-    """An application that is ready; `engine` drives its shard and its clock."""
+    """An application that is ready; `engine` drives its shard and its clock, flags are settings."""
 
-    def __init__(self, engine=None, snapshots=None, **flags):
+    def __init__(self, engine=None, snapshots=None, open_mount=None, **flags):
         self.engine = engine or Driver()
         self.clock = self.engine.clock
         self.shard = self.engine.shard
         settings = load_settings(file=None, env={}, flags=flags)
         desk = Desk(self.engine)
-        self.app = App(self.shard, settings, self.clock, snapshots, desk.service)
+        gate = open_gate(settings, self.clock)
+        mount = open_mount and open_mount(self.shard, settings, self.clock)
+        self.app = App(self.shard, settings, self.clock, snapshots, desk.service, gate, mount)
         self.app.not_ready = ""
 
     def ask(self, method, target, body=b"", **fields):

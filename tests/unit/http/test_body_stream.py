@@ -96,3 +96,18 @@ def test_too_many_small_pieces_are_too_large():
     with pytest.raises(PayloadTooLargeError):
         taken(stream)
     assert not stream._pieces
+
+
+@pytest.mark.parametrize("pieces", [1, 20])
+def test_whoever_waits_for_room_is_told_that_no_more_is_wanted(pieces):
+    """Nothing is taken from a body that has failed, so nothing else would make room."""
+    wanted = Wanted()
+    stream = wanted.stream
+    for _ in range(pieces):
+        stream.feed(bytes(100_000))
+    was_full, before = stream.full, wanted.asked
+    stream.fail()
+    assert wanted.asked - before == was_full == (pieces == 20)
+    assert not stream.full
+    stream.feed(bytes(2 * BUFFER_BYTES_MAX))
+    assert not stream.full

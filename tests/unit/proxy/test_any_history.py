@@ -19,7 +19,7 @@ from hypothesis.stateful import (
 from holdfast.errors import OutboundError
 from holdfast.proxy.desk import decode_place
 from holdfast.proxy.stream_ids import name_of, session_stream_id
-from tests.unit.engine.driver import COMMITTED, FAILED, UNKNOWN
+from tests.unit.engine.driver import COMMIT_TIMEOUT_S, COMMITTED, FAILED, UNKNOWN
 from tests.unit.proxy.driver import Proxy, body_of, ends_of, parse
 
 SESSIONS = ("one", "two")
@@ -179,7 +179,7 @@ class Histories(RuleBasedStateMachine):
     def wait(self, draw):
         seconds = draw(st.sampled_from([0.01, 0.06, 0.2, 1.0, 6.0, 40.0]))
         # A log that says nothing for so long is a fault as well.
-        self.is_faultless &= seconds < 1 or self.proxy.engine.log.under_way is None
+        self.is_faultless &= seconds < COMMIT_TIMEOUT_S
         self.proxy.advance(seconds)
 
     def kill(self, draw):

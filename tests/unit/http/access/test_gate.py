@@ -148,6 +148,34 @@ def test_tokens_and_jwts_work_side_by_side(clock, tokens_file, tmp_path):
     assert names == ["reader", "setting", "jwt:app", "jwt:ed"]
 
 
+class TestIdentify:
+    """Who a request is from that was let in without having to say so."""
+
+    def test_is_remembered(self, clock):
+        guarded = gate(clock, access_jwt_secret=SECRET)
+        token = signed(exp=NOW_S + 60).decode()
+        identity = guarded.identify(request(token))
+        assert identity.name == "jwt:app"
+        assert guarded.identify(request(token)) is identity
+        assert guarded.admit(request(token), READ, "demo", "a") is identity
+
+    def test_ends_when_its_time_is_over(self, clock, tokens_file):
+        tokens_file.write_text(
+            entry("reader", TOKEN, "read:demo", more="expires_at = 2027-01-15T08:10:00Z")
+        )
+        guarded = gate(clock, access_tokens_file=str(tokens_file))
+        assert guarded.identify(request(TOKEN)).expires_at_s == NOW_S + 600
+        clock.advance(600)
+        for _ in range(2):
+            with pytest.raises(UnauthorizedError, match="expired"):
+                guarded.identify(request(TOKEN))
+
+    @pytest.mark.parametrize("token", [None, "wrong"])
+    def test_is_nobody(self, guarded, token):
+        with pytest.raises(UnauthorizedError):
+            guarded.identify(request(token))
+
+
 async def until(condition, clock):
     """Let time pass until a thread has looked at the files."""
     async with asyncio.timeout(10):
@@ -309,6 +337,15 @@ class TestRateLimits:
         guarded.admit(request(OTHER), READ, "other", "a")
         with pytest.raises(RateLimitedError):
             guarded.admit(request(OTHER), READ, "other", "a")
+
+    def test_who_need_not_say_who_they_are_does_not_use_it_up_either(self, clock):
+        limited = gate(clock, bucket_rate="1")
+        for _ in range(5):
+            assert limited.admit(request(), NOTHING, "demo", "a") is None
+        limited.admit(request(), READ, "demo", "a")
+        with pytest.raises(RateLimitedError):
+            limited.admit(request(), READ, "demo", "a")
+        limited.admit(request(), NOTHING, "demo", "a")
 
     def test_what_is_forbidden_counts_for_the_client(self, clock, tokens_file):
         guarded = gate(clock, access_tokens_file=str(tokens_file), client_rate="2")
