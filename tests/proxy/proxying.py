@@ -120,7 +120,7 @@ def answers(proxy: "Proxy") -> Counter[str]:
     """How often requests to `/v1/proxy` were answered with which status, as the metrics have it."""
     page = proxy.client.get("/metrics").text
     found = re.findall(
-        r'^holdfast_http_requests_total{route="proxy",status="(\d+)"} (\S+)', page, re.M
+        r'^holdfast_http_requests_total{route="proxy",status="(\d+)"} (\S+)', page, re.MULTILINE
     )
     return Counter({status: int(float(count)) for status, count in found})
 

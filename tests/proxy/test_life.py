@@ -30,7 +30,7 @@ def begun(proxy, upstream, location: str, size: int = 10):
 # Clients.
 
 
-@pytest.mark.spec("proxy 9.2-2", "proxy 4.2-11")
+@pytest.mark.spec("proxy 9.2-2")
 @pytest.mark.parametrize("moment", ["before the answer", "after the answer"])
 def test_a_client_that_leaves_is_not_waited_for(proxy, upstream, connect, moment) -> None:
     location = proxy.connected()

@@ -25,7 +25,10 @@ from tests.proxy.proxying import (
 from tests.server_process import ServerProcess
 from tests.storage_stats import metrics, until
 from tests.upstreams import pattern
+from tests.upstreams.fixtures import secure_upstream
 from tests.upstreams.replies import generated
+
+__all__ = ["secure_upstream"]
 
 MEBIBYTE = 1 << 20
 HUGE = 64 * MEBIBYTE
@@ -75,6 +78,20 @@ def test_a_huge_response_takes_little_memory(start_server, client_of, upstream) 
     location = proxy.created(upstream.url("/bytes", count=HUGE))
     assert digest_of(data_of(proxy, location)) == digest_of(generated(HUGE))
     assert peak_bytes(server.pid) - before < HUGE // 2
+
+
+def test_huge_responses_that_share_a_connection(
+    start_server, client_of, secure_upstream, tmp_path, monkeypatch
+) -> None:
+    """Over HTTP/2 the proxy itself says how much may come."""
+    monkeypatch.setenv("SSL_CERT_FILE", str(secure_upstream.write_authority(tmp_path)))
+    server = start_server(**SMALL, proxy_allowlist="https://127.0.0.1:*")
+    proxy = Proxy(client_of(server))
+    size = HUGE // 4
+    locations = [proxy.created(secure_upstream.url("/bytes", count=size)) for _ in range(2)]
+    wanted = digest_of(generated(size))
+    assert [digest_of(data_of(proxy, each)) for each in locations] == [wanted, wanted]
+    assert secure_upstream.connections == 1
 
 
 def test_upstreams_wait_while_nothing_can_be_stored(start_server, client_of, upstream) -> None:
@@ -146,7 +163,6 @@ def is_full(proxy: Proxy, url: str) -> bool:
 ENDS = ("complete", "broken", "aborted", "closed", "deleted")
 
 
-@pytest.mark.spec("proxy 13.1-5")
 @pytest.mark.parametrize("end", ENDS)
 def test_there_is_room_again_once_a_response_has_ended(narrow, upstream, end) -> None:
     query = {"end": "cut"} if end == "broken" else {}
@@ -170,7 +186,7 @@ def test_there_is_room_again_once_a_response_has_ended(narrow, upstream, end) ->
     until(lambda: metrics(narrow.client)["holdfast_proxy_upstreams"] == 0)
 
 
-@pytest.mark.spec("proxy 13.1-5", "proxy 5.3-3")
+@pytest.mark.spec("proxy 5.3-3")
 def test_there_is_room_again_once_a_call_has_failed(narrow, upstream) -> None:
     """As often as there could be room missing afterwards."""
     with ThreadPoolExecutor(2) as pool:

@@ -173,9 +173,11 @@ class Recording:
             self._chunks.clear()
             self._sent.clear()
             self._sent_bytes = 0
-        self.flush()
-        if self._is_done:
-            return
+        else:
+            self.flush()
+            if self._ended:
+                # The stream took no more in the middle of that, and so it has its end.
+                return
         self._ended = True
         producer = Producer(self.place.producer_id, self.place.epoch + 1, 0)
         self._send(frame, producer, is_end=True)

@@ -192,6 +192,20 @@ def test_deleting_ends_the_upstreams(proxy):
     assert proxy.outcomes.get("aborted", 0) == sum(proxy.outcomes.values()) <= 2
 
 
+def test_a_new_stream_that_is_deleted_at_once(proxy):
+    """Before whoever created it has heard of it."""
+    call = proxy.begin()
+
+    def create_and_delete():
+        proxy.engine.log.answer(COMMITTED)
+        proxy.engine.committed(proxy.engine.delete(f"_proxy/{call.stream_id}"))
+
+    proxy.do(create_and_delete)
+    assert call.upstream.left
+    proxy.settle()
+    assert (proxy.documents, proxy.service._desks) == ({}, {})
+
+
 def test_data_while_a_deletion_is_on_its_way(proxy):
     call = proxy.begun(piece=b"some")
     proxy.send(call, b"x" * 5000)

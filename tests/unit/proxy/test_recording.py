@@ -298,6 +298,17 @@ def test_there_is_always_room_for_the_end():
     assert (desk.types, desk.body, desk.done, desk.failures) == ("SDC", b"x" * 50, 1, [])
 
 
+def test_a_bucket_that_is_full_when_the_rest_is_written():
+    desk = Desk(bucket_bytes_max=len(START) + 20)
+    desk.write(b"x" * 11)
+    desk.engine.commit()
+    desk.write(b"gathered")
+    desk.recording.end(END)
+    desk.settle()
+    assert (desk.types, desk.body, desk.done) == ("SDE", b"x" * 11, 1)
+    assert desk.failures == ["quota_exceeded"]
+
+
 def test_a_bucket_that_is_full_already():
     """The refusal comes at once, in the middle of a piece that takes several frames."""
     desk = Desk(bucket_bytes_max=1000)

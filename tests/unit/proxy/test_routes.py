@@ -52,7 +52,7 @@ class TestDelete:
         served.engine.answer(FAILED)
         assert (slot.status, slot.code) == (502, "STORAGE_ERROR")
 
-    @pytest.mark.spec("proxy 4.8-2")
+    @pytest.mark.spec("proxy 4.8-4")
     def test_a_stream_that_is_not_there(self, served):
         for _ in range(2):
             slot = ask(served, "DELETE", OWN)
