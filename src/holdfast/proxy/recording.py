@@ -5,8 +5,9 @@ Rules:
 - Frames are numbered as a producer's appends are, so that sending one again does no harm. Start
   and Data frames are numbers 0, 1, 2… of an even epoch, the terminal frame is number 0 of the odd
   epoch behind it. So the stream itself knows which responses have ended, and none can end twice.
-- A chunk is written at once if nothing was written for `BATCH_S`; otherwise it waits for more,
-  until there are `BATCH_BYTES` or that time is over.
+- A chunk is written at once if nothing was written for `QUIET_S`; otherwise it waits for more,
+  until there are `BATCH_BYTES` or `BATCH_S` are over since the last frame. Were the two times the
+  same, an upstream that sends one chunk in each would be late for ever after having been so once.
 - What the log refuses for now is sent again, and everything behind it. A terminal frame is sent
   until it is stored, or until there is no stream to store it in, but never ahead of Data frames:
   where they cannot be stored it is another one that says so.
@@ -44,6 +45,7 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 BATCH_BYTES: Final = 4096
 BATCH_S: Final = 0.05
+QUIET_S: Final = 0.025
 # Frames that are not durable yet; then the upstream has to wait.
 WINDOW_BYTES: Final = 256 * 1024
 # A larger chunk becomes several frames.
@@ -136,11 +138,11 @@ class Recording:
         if self._chunk_bytes >= BATCH_BYTES:
             self.flush()
         elif self._flush_timer is None:
-            wait_s = self._flushed_s + BATCH_S - self._clock.monotonic_s()
-            if wait_s <= 0:
+            quiet_s = self._clock.monotonic_s() - self._flushed_s
+            if quiet_s >= QUIET_S:
                 self.flush()
             else:
-                self._flush_timer = self._clock.call_later(wait_s, self.flush)
+                self._flush_timer = self._clock.call_later(BATCH_S - quiet_s, self.flush)
 
     def flush(self) -> None:
         """Write what has been gathered."""

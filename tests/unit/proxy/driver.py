@@ -58,6 +58,10 @@ class Proxy:
             return
         self.do(self.service.stop)
         self.loop.run_until_complete(self.service.close())
+        for task in asyncio.all_tasks(self.loop):
+            task.cancel()
+        self.run()
+        self.loop.run_until_complete(self.loop.shutdown_asyncgens())
         self.loop.close()
 
     def restart(self, *, stored=False):

@@ -117,6 +117,16 @@ def test_the_first_piece_goes_at_once_and_the_next_ones_together(desk):
     assert desk.body == desk.written
 
 
+def test_a_steady_upstream_that_was_late_once_is_not_late_for_ever(desk):
+    for late_s in (0.0, 0.02, 0.0, 0.0):
+        # Each is sent BATCH_S after the one before, and `late_s` is the way here.
+        desk.wait(late_s)
+        desk.write(b"x")
+        desk.engine.commit()
+        assert desk.body == desk.written
+        desk.wait(BATCH_S - late_s)
+
+
 @pytest.mark.spec("proxy 5.2-7", "proxy 9.2-1")
 def test_enough_for_a_frame_does_not_wait(desk):
     desk.write(b"a")
