@@ -14,6 +14,7 @@ from tests.proxy.proxying import (
     kinds_of,
     sign,
 )
+from tests.storage_stats import flush
 
 CREDENTIAL = "sk-upstream-credential-5d2c"
 
@@ -62,6 +63,8 @@ def test_no_secrets_and_no_signed_urls(strict, strict_server, upstream) -> None:
     assert kinds_of(strict.now(location), number) == "SA"
     assert strict.client.delete(f"{PATH}/{stream_id}?secret={SECRET}").status_code == 204
 
+    # The storage process, too, has something to say by then.
+    flush(strict.client)
     text = strict_server.stderr()
     assert "DEBUG" in text, "the log was asked to say everything"
     for secret in (SECRET, OLD_SECRET, CREDENTIAL):
