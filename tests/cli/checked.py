@@ -13,6 +13,7 @@ import pytest
 
 from holdfast.cli.main import main
 from holdfast.storage.catalog import Catalog
+from tests.cli.own_logging import own_logging
 from tests.http.streams import JSON, Stream, producer
 from tests.server_process import COMMAND, ServerProcess
 
@@ -43,7 +44,8 @@ def _run_here(words):
         for name in os.environ:
             if name.startswith("HOLDFAST_"):
                 patch.delenv(name)
-        status = main(words)
+        with own_logging():
+            status = main(words)
     return subprocess.CompletedProcess(words, status, stdout.getvalue(), stderr.getvalue())
 
 

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from holdfast.cli.main import main
+from tests.cli.own_logging import own_logging
 
 BIN = Path(sys.executable).parent
 HOLDFAST = str(BIN / "holdfast")
@@ -77,6 +78,7 @@ class Command:
             pytest.MonkeyPatch.context() as patch,
             redirect_stdout(stdout),
             redirect_stderr(stderr),
+            own_logging(),
         ):
             patch.chdir(self.home)
             for name in os.environ.keys() - self.env.keys():
