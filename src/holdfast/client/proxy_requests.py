@@ -13,8 +13,8 @@ from holdfast.client.calls import Answer, Value, value_of
 from holdfast.client.urls import is_url
 from holdfast.errors import BadAnswerError, InvalidJsonError, InvalidRequestError
 from holdfast.protocol.content import JSON
+from holdfast.protocol.raw_fields import UPSTREAM_METHODS
 
-METHODS: Final = ("GET", "POST", "PUT", "PATCH", "DELETE")
 # The client sets these itself, or they are about one connection only.
 _RESERVED: Final = frozenset(
     {
@@ -84,8 +84,10 @@ def _own_headers(headers: Mapping[str, str]) -> dict[str, str]:
 
 
 def _checked_method(method: str) -> str:
-    if method.upper() not in METHODS:
-        raise InvalidRequestError(f"Unknown method {method[:20]!r}: use {', '.join(METHODS)}.")
+    if method.upper() not in UPSTREAM_METHODS:
+        raise InvalidRequestError(
+            f"Unknown method {method[:20]!r}: use {', '.join(UPSTREAM_METHODS)}."
+        )
     return method.upper()
 
 

@@ -1,10 +1,12 @@
-"""Header fields as they are on the wire, where they are passed on without being understood."""
+"""Requests that are passed on to others: their methods, and fields as they are on the wire."""
 
 from __future__ import annotations
 
 import re
 from typing import Final
 
+# What an upstream may be asked with.
+UPSTREAM_METHODS: Final = ("GET", "POST", "PUT", "PATCH", "DELETE")
 NAME: Final = re.compile(rb"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 # HTTP/2 would carry them, and whoever turns it into HTTP/1.1 would see another header.
 CONTROL_CHARACTERS: Final = re.compile(rb"[\x00-\x08\x0a-\x1f\x7f]")

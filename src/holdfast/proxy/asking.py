@@ -13,6 +13,7 @@ from holdfast.errors import (
     MissingUpstreamMethodError,
     MissingUpstreamUrlError,
 )
+from holdfast.protocol.raw_fields import UPSTREAM_METHODS
 from holdfast.proxy.forwarding import upstream_headers
 from holdfast.proxy.stream_ids import is_stream_id
 
@@ -21,7 +22,6 @@ if TYPE_CHECKING:
 
     from holdfast.http.exchange import Request
 
-METHODS: Final = ("GET", "POST", "PUT", "PATCH", "DELETE")
 SESSION_ID_BYTES_MAX: Final = 1024
 _TTL_DIGITS_MAX: Final = 12
 
@@ -52,8 +52,10 @@ def upstream_request(request: Request, fields: Mapping[str, str]) -> UpstreamReq
     method = fields.get("upstream-method", "").upper()
     if not method:
         raise MissingUpstreamMethodError("The header Upstream-Method is needed.")
-    if method not in METHODS:
-        raise InvalidUpstreamMethodError(f"Upstream-Method must be one of {', '.join(METHODS)}.")
+    if method not in UPSTREAM_METHODS:
+        raise InvalidUpstreamMethodError(
+            f"Upstream-Method must be one of {', '.join(UPSTREAM_METHODS)}."
+        )
     headers = upstream_headers(request)
     return UpstreamRequest(method, url, headers)
 

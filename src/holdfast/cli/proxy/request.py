@@ -27,9 +27,9 @@ from holdfast.cli.proxy.inputs import (
 )
 from holdfast.cli.proxy.printing import Place, print_response
 from holdfast.client import Client, ProxyResponse
-from holdfast.client.proxy_requests import METHODS
 from holdfast.client.urls import is_url
 from holdfast.errors import SettingsError
+from holdfast.protocol.raw_fields import UPSTREAM_METHODS
 
 __all__ = ["request"]
 
@@ -97,8 +97,9 @@ def _check(
 ) -> None:
     if not is_url(upstream):
         raise SettingsError(f"{upstream[:40]!r} is no URL: write http://… or https://…")
-    if method is not None and method.upper() not in METHODS:
-        raise SettingsError(f"--method must be one of {', '.join(METHODS)}, not {method[:20]!r}")
+    if method is not None and method.upper() not in UPSTREAM_METHODS:
+        allowed = ", ".join(UPSTREAM_METHODS)
+        raise SettingsError(f"--method must be one of {allowed}, not {method[:20]!r}")
     if session is not None and append_to is not None:
         raise SettingsError("--session and --append-to do not go together: both name a stream")
     if append_to is not None:
