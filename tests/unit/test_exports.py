@@ -90,6 +90,19 @@ class TestErrors:
         found = error_classes()
         assert all(found[cls.code] is cls for cls in CLASSES)
 
+    def test_tree_in_the_docstring_is_the_tree_of_classes(self):
+        drawn, path = set(), {}
+        for line in errors.__doc__.splitlines():
+            if line.startswith("    "):
+                name, _, status = line.strip().partition(" ")
+                depth = len(line) - len(line.lstrip())
+                path[depth] = name
+                drawn.add((name, path.get(depth - 4, "Exception"), status))
+        assert drawn == {
+            (cls.__name__, cls.__base__.__name__, str(vars(cls).get("status", "")))
+            for cls in error_classes().values()
+        }
+
     def test_errors_are_raised_with_a_message_in_a_sentence(self):
         samples = [
             errors.ProducerFencedError(3),

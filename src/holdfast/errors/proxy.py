@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
-from holdfast.errors.requests import ForbiddenError, InvalidRequestError, UnauthorizedError
-from holdfast.errors.root import HoldfastError
-from holdfast.errors.streams import NotFoundError, StreamClosedError, StreamNotFoundError
+from holdfast.errors.hierarchy import (
+    ForbiddenError,
+    HoldfastError,
+    InvalidRequestError,
+    NotFoundError,
+    StreamClosedError,
+    StreamNotFoundError,
+    UnauthorizedError,
+)
 
 
 class MissingUpstreamUrlError(InvalidRequestError):
@@ -20,7 +26,7 @@ class MissingUpstreamMethodError(InvalidRequestError):
 
 
 class InvalidUpstreamMethodError(InvalidRequestError):
-    """`Upstream-Method` is none of GET, POST, PUT, PATCH and DELETE."""
+    """`Upstream-Method` is not GET, POST, PUT, PATCH or DELETE."""
 
     code = "INVALID_UPSTREAM_METHOD"
 
@@ -32,43 +38,46 @@ class RedirectNotAllowedError(InvalidRequestError):
 
 
 class InvalidActionError(InvalidRequestError):
-    """A PATCH asks for something else than `abort`."""
+    """The action of a PATCH is not `abort`."""
 
     code = "INVALID_ACTION"
 
 
 class MalformedStreamUrlError(InvalidRequestError):
-    """`Use-Stream-URL` is no URL of a proxy stream."""
+    """`Use-Stream-URL` is not the URL of a proxy stream."""
 
     code = "MALFORMED_STREAM_URL"
 
 
 class MissingSecretError(UnauthorizedError):
-    """Service authentication is needed, and none was given."""
+    """Service authentication is required and missing."""
 
     code = "MISSING_SECRET"
 
 
 class InvalidSecretError(UnauthorizedError):
-    """Service authentication was given, but is not good."""
+    """The service secret is wrong."""
 
     code = "INVALID_SECRET"
 
 
 class MissingSignatureError(UnauthorizedError):
-    """A signed URL is needed, and this one is not."""
+    """The URL must be signed and is not."""
 
     code = "MISSING_SIGNATURE"
 
 
 class SignatureInvalidError(UnauthorizedError):
-    """The URL's signature is not ours."""
+    """The URL was not signed by this server."""
 
     code = "SIGNATURE_INVALID"
 
 
 class SignatureExpiredError(UnauthorizedError):
-    """The signed URL has expired; `renewable` if connecting with the session's id gives another."""
+    """The signed URL has expired.
+
+    `renewable` says whether connecting the session again returns a fresh URL.
+    """
 
     code = "SIGNATURE_EXPIRED"
 
@@ -79,13 +88,13 @@ class SignatureExpiredError(UnauthorizedError):
 
 
 class ConnectRejectedError(UnauthorizedError):
-    """The endpoint that decides about sessions did not approve."""
+    """The authorisation endpoint did not approve the session."""
 
     code = "CONNECT_REJECTED"
 
 
 class UpstreamNotAllowedError(ForbiddenError):
-    """No pattern of the allowlist matches the upstream's URL, or its address is not public."""
+    """The upstream URL does not match the allowlist, or its address is not public."""
 
     code = "UPSTREAM_NOT_ALLOWED"
 
@@ -93,7 +102,7 @@ class UpstreamNotAllowedError(ForbiddenError):
 class UpstreamError(HoldfastError):
     """The upstream refused, or could not be reached.
 
-    `upstream_status` is its status if it answered, `body` what it said, shortened if it is long.
+    `upstream_status` is its status if there was a response, `body` the start of its body.
     """
 
     code = "UPSTREAM_ERROR"
@@ -114,7 +123,7 @@ class UpstreamError(HoldfastError):
 
 
 class UpstreamTimeoutError(HoldfastError):
-    """The upstream did not answer in time."""
+    """The upstream did not respond in time."""
 
     code = "UPSTREAM_TIMEOUT"
     status = 504
@@ -128,7 +137,7 @@ class ProxyStorageError(HoldfastError):
 
 
 class ProxyStreamClosedError(StreamClosedError):
-    """The stream is closed: no more responses can be appended, and none goes on."""
+    """The stream is closed: responses under way have ended and none can be added."""
 
     code = "STREAM_CLOSED"
 
@@ -139,7 +148,7 @@ class ProxyStreamClosedError(StreamClosedError):
 
 
 class ProxyNotFoundError(NotFoundError):
-    """Nothing is at this path of the proxy, or the proxy is off."""
+    """There is nothing at this path of the proxy, or the proxy is off."""
 
     code = "NOT_FOUND"
 
