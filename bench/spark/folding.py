@@ -43,12 +43,12 @@ def _fold(plan: Plan, streams: int, updates: int) -> list[Figure]:
 
 def measure(url: str) -> Found:
     """Seconds of the job, in a session that has done it before."""
-    from holdfast.spark.connection import Connection  # noqa: PLC0415 (only in the child)
+    from holdfast.spark.connection import SparkConnection  # noqa: PLC0415 (only in the child)
     from holdfast.spark.jobs import run_job  # noqa: PLC0415 (the same)
     from holdfast.spark.jobs.snapshot import Snapshot  # noqa: PLC0415 (the same)
 
     spark = session()
-    server = Connection(url=url)
+    server = SparkConnection(url=url)
     run_job(spark, Snapshot(bucket=WARMING, fold="merge-patch", server=server))
     started_s = time.perf_counter()
     summary = run_job(spark, Snapshot(bucket=BUCKET, fold="merge-patch", server=server))

@@ -52,7 +52,7 @@ def _run(plan: Plan, sizes: Sizes) -> Measured:
 
 def measure(url: str, directory: str, rounds: int) -> Found:
     """Seconds of each, in every round."""
-    from holdfast.spark.connection import Connection  # noqa: PLC0415 (only in the child)
+    from holdfast.spark.connection import SparkConnection  # noqa: PLC0415 (only in the child)
     from holdfast.spark.jobs import run_job  # noqa: PLC0415 (the same)
     from holdfast.spark.jobs.archive import Archive  # noqa: PLC0415 (the same)
 
@@ -63,7 +63,7 @@ def measure(url: str, directory: str, rounds: int) -> Found:
 
     def archive() -> None:
         shutil.rmtree(table, ignore_errors=True)
-        server = Connection(url=url)
+        server = SparkConnection(url=url)
         run_job(spark, Archive(bucket=BUCKET, to=table, compression="snappy", server=server))
 
     def copy() -> None:

@@ -115,8 +115,8 @@ def test_missing_java_is_one_sentence(alone, lake):
     )
     assert done.returncode == 2
     assert done.stderr == (
-        "holdfast: Spark needs Java, and there is none: install Java 17 or later (Debian and "
-        "Ubuntu: apt install openjdk-17-jre-headless), or let JAVA_HOME name it.\n"
+        "holdfast: Spark needs Java, and none is installed: install Java 17 or later (Debian and "
+        "Ubuntu: apt install openjdk-17-jre-headless), or set JAVA_HOME.\n"
     )
 
 

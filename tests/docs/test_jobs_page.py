@@ -6,7 +6,7 @@ import pytest
 
 from holdfast.cli.main import app
 from holdfast.cli.pipeline.options_page import jobs_page
-from holdfast.spark.connection import Connection
+from holdfast.spark.connection import SparkConnection
 from holdfast.spark.jobs import JOBS
 from holdfast.spark.jobs.run_file import load_run_file
 from tools.coverage_page import ROOT
@@ -45,4 +45,4 @@ def test_the_file_of_the_page_is_a_good_one(tmp_path):
     (text,) = re.findall(r"```toml\n(.+?)```", SECTION, re.DOTALL)
     path = tmp_path / "jobs.toml"
     path.write_text(text)
-    assert load_run_file(path, {"HOLDFAST_TOKEN": "t"}, Connection()).has_schedule
+    assert load_run_file(path, {"HOLDFAST_TOKEN": "t"}, SparkConnection()).has_schedule

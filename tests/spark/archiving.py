@@ -12,7 +12,7 @@ from pyiceberg.table import StaticTable
 
 from holdfast import failpoints
 from holdfast.spark.archiving.run import archive
-from holdfast.spark.connection import Connection
+from holdfast.spark.connection import SparkConnection
 from holdfast.spark.jobs.archive import Archive, Archived
 from holdfast.spark.jobs.options import make
 from holdfast.spark.jobs.progress import UNSEEN
@@ -44,7 +44,11 @@ def sent(value: Any) -> Any:
 
 
 def job(filled: Filled, to: object, **options: Any) -> Archive:
-    given = {"bucket": filled.bucket, "to": str(to), "server": Connection(filled.url, retries=1)}
+    given = {
+        "bucket": filled.bucket,
+        "to": str(to),
+        "server": SparkConnection(filled.url, retries=1),
+    }
     return make(Archive, given | options)
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import httpx
 
-from holdfast.spark.connection import Connection
+from holdfast.spark.connection import SparkConnection
 from tests.http.bucketed import BucketStream, new_bucket, new_stream_in, offset
 from tests.http.streams import JSON
 from tests.server_process import COMMAND, ServerProcess
@@ -30,8 +30,8 @@ class Stored:
         self.bucket = new_bucket(self.client)
 
     @property
-    def connection(self) -> Connection:
-        return Connection(self.server.url, retries=2)
+    def connection(self) -> SparkConnection:
+        return SparkConnection(self.server.url, retries=2)
 
     @property
     def objects(self) -> Path:

@@ -17,7 +17,7 @@ from holdfast.errors import (
     SettingsError,
     StoreError,
 )
-from holdfast.spark.connection import Connection
+from holdfast.spark.connection import SparkConnection
 from holdfast.spark.jobs import run_job
 from holdfast.spark.jobs.archive import Archive
 from holdfast.spark.jobs.options import make
@@ -232,7 +232,7 @@ def test_the_table_of_another_server_or_bucket_is_refused(filled, tmp_path):
         run(filled, tmp_path / "to", format="delta")
     with pytest.raises(BucketNotFoundError):
         run(filled, tmp_path / "nowhere", bucket="no-such-bucket")
-    nobody = Connection("http://127.0.0.1:9", retries=0)
+    nobody = SparkConnection("http://127.0.0.1:9", retries=0)
     with pytest.raises(OutboundError, match="cannot be connected to"):
         run(filled, tmp_path / "nowhere", server=nobody)
     (tmp_path / "file").touch()

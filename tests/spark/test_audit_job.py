@@ -9,7 +9,7 @@ import pytest
 
 from holdfast.errors import HoldfastError, NotFoundError, SettingsError, StoreError
 from holdfast.format.packs import FOOTER_BYTES, HEADER_BYTES, decode_footer
-from holdfast.spark.connection import Connection
+from holdfast.spark.connection import SparkConnection
 from holdfast.spark.jobs import run_job
 from holdfast.spark.jobs.audit import Audit
 from holdfast.spark.jobs.options import make
@@ -190,7 +190,7 @@ class Meddler:
         self._lock = Lock()
         self.done = False
         self.proxy = TcpProxy(stored.server.port, self._before)
-        self.connection = Connection(f"http://127.0.0.1:{self.proxy.port}", retries=2)
+        self.connection = SparkConnection(f"http://127.0.0.1:{self.proxy.port}", retries=2)
 
     def _before(self, piece):
         with self._lock:
@@ -228,7 +228,7 @@ def test_out_of_reach(spark, shared, tmp_path):
     # The server is, and that is enough.
     assert audit(spark, shared, store=away).ok
     with pytest.raises(HoldfastError):
-        run_job(spark, Audit(server=Connection("http://127.0.0.1:9", retries=0)))
+        run_job(spark, Audit(server=SparkConnection("http://127.0.0.1:9", retries=0)))
     with pytest.raises(SettingsError, match="cannot be written"):
         audit(spark, shared, report=str(shared.data_dir / "format" / "report"))
 
@@ -236,7 +236,7 @@ def test_out_of_reach(spark, shared, tmp_path):
 def test_server_without_packs(spark, tmp_path):
     with ServerProcess(tmp_path / "memory", durability="memory") as server:
         with pytest.raises(NotFoundError, match="keeps everything in memory"):
-            run_job(spark, Audit(server=Connection(server.url)))
+            run_job(spark, Audit(server=SparkConnection(server.url)))
 
 
 def test_wrong_options():

@@ -10,7 +10,7 @@ import pytest
 from holdfast import failpoints
 from holdfast.errors import HoldfastError, NotFoundError, SettingsError, StoreError
 from holdfast.objects.place import StorePlace
-from holdfast.spark.connection import Connection, Waiting
+from holdfast.spark.connection import SparkClient, SparkConnection
 from holdfast.spark.jobs import run_job
 from holdfast.spark.jobs.audit import Audit
 from holdfast.spark.jobs.compact import Compact
@@ -75,7 +75,7 @@ def compact(spark, stored, **options):
 
 def tasks_of(stored, first=None):
     """What the job would have its executors do, with the first packs or all of them."""
-    with Waiting(stored.connection) as server:
+    with SparkClient(stored.connection) as server:
         packs = server.collect(lambda client: client.storage.packs())
         store = server.ask(lambda client: client.storage.store())
     place = Compact().place(store.store)
@@ -158,7 +158,7 @@ class Meddler:
         self._lock = Lock()
         self._done = False
         self.proxy = TcpProxy(stored.server.port, self._before)
-        self.connection = Connection(f"http://127.0.0.1:{self.proxy.port}", retries=2)
+        self.connection = SparkConnection(f"http://127.0.0.1:{self.proxy.port}", retries=2)
 
     def _before(self, piece):
         with self._lock:
@@ -342,12 +342,12 @@ def test_store_out_of_reach(spark, stored, tmp_path):
 def test_server_without_packs(spark, tmp_path):
     with ServerProcess(tmp_path / "memory", durability="memory") as server:
         with pytest.raises(NotFoundError, match="keeps everything in memory"):
-            run_job(spark, Compact(server=Connection(server.url)))
+            run_job(spark, Compact(server=SparkConnection(server.url)))
 
 
 def test_server_out_of_reach(spark):
     with pytest.raises(HoldfastError):
-        run_job(spark, Compact(server=Connection("http://127.0.0.1:9", retries=0)))
+        run_job(spark, Compact(server=SparkConnection("http://127.0.0.1:9", retries=0)))
 
 
 @pytest.mark.parametrize(

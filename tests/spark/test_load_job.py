@@ -10,7 +10,7 @@ from deltalake import write_deltalake
 
 from holdfast.client import SyncClient
 from holdfast.errors import HoldfastError, SettingsError
-from holdfast.spark.connection import Connection
+from holdfast.spark.connection import SparkConnection
 from holdfast.spark.jobs import run_job
 from holdfast.spark.jobs.load import Load
 from holdfast.spark.jobs.options import make
@@ -60,7 +60,7 @@ def load(spark, server, bucket, table):
             "source": table,
             "stream_id": "user-{user}",
             "order_by": ["seq"],
-            "server": Connection(server.url, retries=2),
+            "server": SparkConnection(server.url, retries=2),
         }
         return run_job(spark, make(Load, given | options))
 
@@ -163,7 +163,7 @@ def test_a_load_that_is_cut_off_and_run_again(server, bucket, load):
 
     options = {"value": "text", "content_type": "text/plain", "close_streams": True}
     with TcpProxy(server.port, cut) as proxy:
-        there = Connection(f"http://127.0.0.1:{proxy.port}", retries=0)
+        there = SparkConnection(f"http://127.0.0.1:{proxy.port}", retries=0)
         with pytest.raises(HoldfastError):
             load(server=there, concurrency=2, **options)
     wanted = expected(lambda row: row["text"])
@@ -219,4 +219,4 @@ def test_what_the_table_does_not_have_is_said(load, options, said):
 
 def test_a_server_that_is_away_is_said(load):
     with pytest.raises(HoldfastError, match=r"127\.0\.0\.1:1"):
-        load(server=Connection("http://127.0.0.1:1", retries=0))
+        load(server=SparkConnection("http://127.0.0.1:1", retries=0))

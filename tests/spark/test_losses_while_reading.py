@@ -12,7 +12,7 @@ from uuid import uuid4
 import pytest
 
 from holdfast.errors import DataLossError, ObjectMissingError
-from holdfast.spark.connection import Connection, Waiting
+from holdfast.spark.connection import SparkClient, SparkConnection
 from holdfast.spark.reading.columns import DEFAULT, spark_schema
 from holdfast.spark.reading.store import ServerPacks
 from holdfast.spark.reading.stream_reader import stream_reader
@@ -89,7 +89,7 @@ def test_bytes_that_were_dead_before_are_no_loss(tmp_path: Path) -> None:
 
 def test_a_pack_that_the_server_does_not_have_any_more(server: ServerProcess) -> None:
     """The same error as of a store, after which the ranges are asked for again."""
-    with Waiting(Connection(server.url)) as waiting, pytest.raises(ObjectMissingError):
+    with SparkClient(SparkConnection(server.url)) as waiting, pytest.raises(ObjectMissingError):
         ServerPacks(waiting, "").read_ranges("packs/merged.pack", [(0, 10)])
 
 

@@ -80,8 +80,8 @@ def test_job(
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    connection = f"server=Connection({server.url!r}), "
-    block = "from holdfast.spark.connection import Connection\n" + JOB.replace(
+    connection = f"server=SparkConnection({server.url!r}), "
+    block = "from holdfast.spark.connection import SparkConnection\n" + JOB.replace(
         "Archive(", f"Archive({connection}"
     )
     run(block, server, tmp_path, spark=spark)

@@ -15,7 +15,7 @@ from holdfast.errors import (
     SettingsError,
 )
 from holdfast.protocol.length_prefix import frame
-from holdfast.spark.failures import as_holdfast_error
+from holdfast.spark.session import as_holdfast_error
 from tests.server_process import ServerProcess
 from tests.spark.filled import JSON, TEXT, Filled, Row, ordered
 

@@ -13,9 +13,9 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 
 from holdfast.errors import DataLossError, HoldfastError
-from holdfast.spark.failures import as_holdfast_error
 from holdfast.spark.reading.columns import DEFAULT, spark_schema
 from holdfast.spark.reading.stream_reader import StreamReader, stream_reader
+from holdfast.spark.session import as_holdfast_error
 from tests.client.node_process import node_server
 from tests.server_process import ServerProcess
 from tests.spark.filled import JSON, Filled, Row, ordered, rows_of

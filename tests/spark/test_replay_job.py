@@ -8,7 +8,7 @@ from py4j.protocol import Py4JJavaError
 from holdfast import failpoints
 from holdfast.client import SyncClient
 from holdfast.errors import BucketNotFoundError, OutboundError, SettingsError
-from holdfast.spark.connection import Connection
+from holdfast.spark.connection import SparkConnection
 from holdfast.spark.jobs import run_job
 from holdfast.spark.jobs.options import make
 from holdfast.spark.jobs.replay import Replay
@@ -53,8 +53,8 @@ def bucket(source):
 def replay(spark, servers, bucket):
     def run(**options):
         places = {
-            "server": Connection(servers[0].url, retries=2),
-            "target": Connection(servers[1].url, retries=2),
+            "server": SparkConnection(servers[0].url, retries=2),
+            "target": SparkConnection(servers[1].url, retries=2),
         }
         return run_job(spark, make(Replay, {"bucket": bucket} | places | options))
 
@@ -289,6 +289,6 @@ def test_wrong_options_are_refused_in_a_sentence(options, said):
 def test_what_is_not_there_is_said(replay, servers):
     with pytest.raises(BucketNotFoundError):
         replay(bucket="nowhere-at-all")
-    away = Connection("http://127.0.0.1:1", retries=0)
+    away = SparkConnection("http://127.0.0.1:1", retries=0)
     with pytest.raises(OutboundError, match=r"127\.0\.0\.1:1"):
         replay(target=away)

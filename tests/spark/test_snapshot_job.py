@@ -10,7 +10,7 @@ from py4j.protocol import Py4JJavaError
 from holdfast import failpoints
 from holdfast.client import SyncClient
 from holdfast.errors import BucketNotFoundError, OutboundError, SettingsError, SnapshotNotFoundError
-from holdfast.spark.connection import Connection
+from holdfast.spark.connection import SparkConnection
 from holdfast.spark.jobs import run_job
 from holdfast.spark.jobs.options import make
 from holdfast.spark.jobs.snapshot import Snapshot
@@ -45,9 +45,11 @@ def fold(spark, server, bucket):
     """Run the job over the bucket."""
 
     def run(how="merge-patch", **options):
-        options = {"bucket": bucket, "fold": how, "server": Connection(server.url, retries=2)} | (
-            options
-        )
+        options = {
+            "bucket": bucket,
+            "fold": how,
+            "server": SparkConnection(server.url, retries=2),
+        } | (options)
         # A function itself can be given in Python only.
         return run_job(spark, Snapshot(**options) if callable(how) else make(Snapshot, options))
 
@@ -254,7 +256,7 @@ def test_a_token_that_may_not_flush_is_enough(tmp_path, spark):
         client.storage.flush()
         from holdfast.spark.jobs import snapshot as module
 
-        job = Snapshot(bucket=bucket, fold="merge-patch", server=Connection(running.url))
+        job = Snapshot(bucket=bucket, fold="merge-patch", server=SparkConnection(running.url))
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(module, "_flushed", lambda _server: False)
             assert run_job(spark, job).published == 2
@@ -329,6 +331,6 @@ def test_what_is_not_there_is_said(spark, fold, bucket):
         fold("no_such_fold:f")
     with pytest.raises(SettingsError, match="no file"):
         fold("own_fold:total", py_files=["/nowhere/own_fold.py"])
-    away = replace(Connection(retries=0), url="http://127.0.0.1:1")
+    away = replace(SparkConnection(retries=0), url="http://127.0.0.1:1")
     with pytest.raises(OutboundError, match=r"127\.0\.0\.1:1"):
         fold(server=away)

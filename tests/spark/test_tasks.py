@@ -5,8 +5,8 @@ from pyspark import TaskContext
 from pyspark.errors import PythonException
 
 from holdfast.errors import BucketNotFoundError, SparkFailedError, StoreError
-from holdfast.spark.failures import as_holdfast_error
 from holdfast.spark.jobs.tasks import run_tasks
+from holdfast.spark.session import as_holdfast_error
 
 
 class Shown:

@@ -18,7 +18,7 @@ from holdfast.errors import ConflictError, DataLossError, SettingsError
 from holdfast.protocol.frames import COMPLETE, encode_frame, encode_start
 from holdfast.protocol.llm_events import Answer
 from holdfast.protocol.responses import Outcome
-from holdfast.spark.connection import Connection
+from holdfast.spark.connection import SparkConnection
 from holdfast.spark.jobs import run_job
 from holdfast.spark.jobs.report import Report
 from holdfast.spark.jobs.report_figures import REST
@@ -254,7 +254,9 @@ def test_the_summary_is_counted_again_if_it_is_lost(proxied, tmp_path):
 def test_through_the_proxy_with_spark_and_on_the_page(spark, tmp_path):
     settings = {"proxy_secret": SECRET, "proxy_allowlist": "http://127.0.0.1:*"}
     with Upstream() as upstream, ServerProcess(tmp_path / "data", **settings) as server:
-        asked = Transcripts(to=str(tmp_path / "lake"), server=Connection(server.url, token=SECRET))
+        asked = Transcripts(
+            to=str(tmp_path / "lake"), server=SparkConnection(server.url, token=SECRET)
+        )
         ask(server, upstream.url("/v1/chat/completions", text="so many words"))
         ask(server, upstream.url("/v1/messages", text="as few"))
         upstream.next().wait_for_end()

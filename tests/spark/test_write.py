@@ -9,7 +9,7 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import functions as sql
 
 from holdfast.errors import InvalidJsonError, SettingsError
-from holdfast.spark.failures import as_holdfast_error
+from holdfast.spark.session import as_holdfast_error
 from holdfast.spark.source import HoldfastDataSource
 from holdfast.spark.writing.distribution import write_to_streams
 from tests.client.restarting import RestartingServer

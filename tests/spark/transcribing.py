@@ -14,7 +14,7 @@ from holdfast.protocol.frames import (
     encode_frame,
     encode_start,
 )
-from holdfast.spark.connection import Connection
+from holdfast.spark.connection import SparkConnection
 from holdfast.spark.jobs.options import make
 from holdfast.spark.jobs.progress import UNSEEN
 from holdfast.spark.jobs.transcripts import Transcripts, TranscriptsSummary
@@ -92,7 +92,11 @@ def fill(proxied: Proxied, turn: int) -> None:
 
 
 def job(proxied: Filled, to: object, **options: Any) -> Transcripts:
-    given = {"bucket": proxied.bucket, "to": str(to), "server": Connection(proxied.url, retries=1)}
+    given = {
+        "bucket": proxied.bucket,
+        "to": str(to),
+        "server": SparkConnection(proxied.url, retries=1),
+    }
     return make(Transcripts, given | options)
 
 

@@ -1,7 +1,7 @@
-"""Spark: the data source `holdfast`, and the jobs of the pipeline.
+"""Spark: the data source `holdfast` and the jobs of `holdfast pipeline`.
 
-`spark.read.format("holdfast")` works as soon as the package is installed: Spark finds the module
-`pyspark_holdfast` by itself. The server never needs any of this.
+`spark.read.format("holdfast")` works once the package is installed: Spark finds the module
+`pyspark_holdfast` by itself. The server does not use this package.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ __all__ = ["write_to_streams"]
 
 
 def __getattr__(name: str) -> Any:
-    """Load what is given out when it is asked for: the command line comes by without PySpark."""
+    # Loaded on first use: the command line imports this package without PySpark.
     if name == "write_to_streams":
         from holdfast.spark.writing.distribution import write_to_streams  # noqa: PLC0415
 

@@ -1,41 +1,124 @@
-"""How drivers and executors reach the server: options in, a client out.
+"""The options of the data source, and the client that drivers and executors make from them.
 
-Everything here can be pickled, since executors connect by themselves.
+Everything but `SparkClient` can be pickled: executors connect by themselves.
 """
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Coroutine
+import difflib
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final, Self, TypeVar
+from typing import Any, Final, TypeVar
 
-from holdfast.client import Basic, Bearer, Client, Retry
+from holdfast.client import Basic, Bearer, Client, Retry, SyncClient
 from holdfast.client.auth import Auth
 from holdfast.client.client import DEFAULT_URL, STREAMS_PATH
-from holdfast.client.loop_thread import Items, LoopThread
+from holdfast.client.loop_thread import Items
 from holdfast.client.retry import may_repeat, pause
 from holdfast.client.tls import shared
 from holdfast.client.urls import parse_base
 from holdfast.clock import SystemClock
 from holdfast.errors import HoldfastError, SettingsError
-from holdfast.spark.options import Options
 
-CONNECTION_OPTIONS: Final = (
-    "url",
-    "token",
-    "username",
-    "password",
-    "caFile",
-    "streamsPath",
-    "retries",
-)
-_RETRIES: Final = 8
 T = TypeVar("T")
+
+# Options that Spark adds itself, or that users set for Spark.
+_SPARK_OPTIONS: Final = frozenset(
+    {"path", "paths", "checkpointlocation", "queryname", "truncate", "numrows", "outputmode"}
+)
+_BOOLEANS: Final = {"true": True, "false": False}
+_UNITS: Final = {"": 1, "b": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
+# Option names, and the attributes of SparkConnection that hold their values.
+_CONNECTION_ATTRIBUTES: Final = {
+    "url": "url",
+    "token": "token",
+    "username": "username",
+    "password": "password",
+    "caFile": "ca_file",
+    "streamsPath": "streams_path",
+    "retries": "retries",
+}
+CONNECTION_OPTIONS: Final = tuple(_CONNECTION_ATTRIBUTES)
+
+
+class Options:
+    """Options by name, ignoring case, since Spark hands them over in lower case.
+
+    An unknown name is an error: a misspelt limit would otherwise be no limit at all.
+    """
+
+    def __init__(self, given: Mapping[str, str], known: Iterable[str]) -> None:
+        names = {name.lower(): name for name in known}
+        self._given = {name.lower(): str(value) for name, value in given.items()}
+        for name in self._given:
+            if name not in names and name not in _SPARK_OPTIONS:
+                raise SettingsError(_unknown_option(name, names))
+
+    def __contains__(self, name: str) -> bool:
+        return name.lower() in self._given
+
+    def text(self, name: str, default: str = "") -> str:
+        return self._given.get(name.lower(), default)
+
+    def required(self, name: str) -> str:
+        value = self.text(name).strip()
+        if not value:
+            raise SettingsError(f"The option {name!r} is required: .option({name!r}, …).")
+        return value
+
+    def flag(self, name: str, *, default: bool) -> bool:
+        text = self.text(name, str(default)).strip().lower()
+        if text not in _BOOLEANS:
+            raise SettingsError(f"The option {name!r} is true or false, not {text!r}.")
+        return _BOOLEANS[text]
+
+    def one_of(self, name: str, values: Iterable[str], default: str) -> str:
+        text = self.text(name, default).strip()
+        if text not in (values := list(values)):
+            allowed = ", ".join(repr(each) for each in values)
+            raise SettingsError(f"The option {name!r} is one of {allowed}, not {text!r}.")
+        return text
+
+    def count(self, name: str, *, least: int = 1) -> int | None:
+        """A whole number, or None if the option is not given."""
+        if name not in self:
+            return None
+        text = self.text(name).strip()
+        if not (text.isascii() and text.isdigit()) or int(text) < least:
+            raise SettingsError(
+                f"The option {name!r} is a number of at least {least}, not {text!r}."
+            )
+        return int(text)
+
+    def size(self, name: str) -> int | None:
+        """A number of bytes such as `64m`, or None if the option is not given."""
+        return parse_size(self.text(name), f"The option {name!r}") if name in self else None
+
+    def words(self, name: str) -> list[str]:
+        """A comma-separated list; empty if the option is not given."""
+        return [each.strip() for each in self.text(name).split(",") if each.strip()]
+
+
+def parse_size(text: str, what: str) -> int:
+    """Parse a number of bytes such as `1048576`, `64m`, `64MiB` or `1GB` (all units are binary)."""
+    word = text.strip().lower()
+    number = word.rstrip("bikmgt")
+    unit = word[len(number) :].removesuffix("b").removesuffix("i")
+    if not (number.isascii() and number.isdigit()) or unit not in _UNITS or not int(number):
+        raise SettingsError(f"{what} is a number of bytes such as 64m, not {text!r}.")
+    return int(number) * _UNITS[unit]
+
+
+def _unknown_option(name: str, known: Mapping[str, str]) -> str:
+    near = difflib.get_close_matches(name, known, n=1)
+    if near:
+        return f"There is no option {name!r}; did you mean {known[near[0]]!r}?"
+    return f"There is no option {name!r}; there are {', '.join(sorted(known.values()))}."
 
 
 @dataclass(frozen=True)
-class Connection:
-    """Where the server is, and who asks."""
+class SparkConnection:
+    """The server's address, and the credentials for it."""
 
     url: str = DEFAULT_URL
     token: str = field(default="", repr=False)
@@ -43,10 +126,10 @@ class Connection:
     password: str = field(default="", repr=False)
     ca_file: str = ""
     streams_path: str = STREAMS_PATH
-    retries: int = _RETRIES
+    retries: int = 8
 
     def __post_init__(self) -> None:
-        """Who asks may be in the URL: that is shown, and a password is not."""
+        # The URL appears in messages, so credentials in it are taken out.
         if "@" in self.url:
             address = parse_base(self.url)
             object.__setattr__(self, "url", address.base)
@@ -55,87 +138,66 @@ class Connection:
                 object.__setattr__(self, "password", address.password)
 
     @classmethod
-    def of(cls, options: Options) -> Connection:
-        """The connection that the options of a source or sink describe."""
-        found = cls(
-            url=options.text("url", DEFAULT_URL).strip(),
-            token=options.text("token"),
-            username=options.text("username"),
-            password=options.text("password"),
-            ca_file=options.text("caFile"),
-            streams_path=options.text("streamsPath", STREAMS_PATH),
-            retries=_or(options.count("retries", least=0), _RETRIES),
-        )
-        if found.token and found.username:
+    def from_options(cls, options: Options) -> SparkConnection:
+        values: dict[str, Any] = {
+            attribute: options.text(name)
+            for name, attribute in _CONNECTION_ATTRIBUTES.items()
+            if name in options
+        }
+        if values.get("token") and values.get("username"):
             raise SettingsError("Give either 'token' or 'username' and 'password', not both.")
-        return found
-
-    def client(self) -> Client:
-        """A client; use it as an async context manager."""
-        return Client(
-            self.url,
-            auth=self._auth(),
-            retry=self.retry(),
-            tls=shared(self.ca_file),
-            streams_path=self.streams_path,
-        )
-
-    def retry(self) -> Retry:
-        """How often a request is repeated, and when."""
-        return Retry(attempts=self.retries + 1)
+        if "url" in values:
+            values["url"] = values["url"].strip()
+        if "retries" in values:
+            values["retries"] = options.count("retries", least=0)
+        return cls(**values)
 
     def options(self) -> dict[str, str]:
-        """The same as options of the data source."""
-        given = {
-            "url": self.url,
-            "token": self.token,
-            "username": self.username,
-            "password": self.password,
-            "caFile": self.ca_file,
-            "streamsPath": self.streams_path,
-            "retries": str(self.retries),
+        """The same connection as options of the data source."""
+        values = {
+            name: str(getattr(self, attribute))
+            for name, attribute in _CONNECTION_ATTRIBUTES.items()
         }
-        return {name: value for name, value in given.items() if value}
+        return {name: value for name, value in values.items() if value}
 
-    def _auth(self) -> Auth | None:
-        if self.token:
-            return Bearer(self.token)
-        return Basic(self.username, self.password) if self.username else None
+    def client(self) -> Client:
+        return Client(self.url, **self.client_arguments())
+
+    def client_arguments(self) -> dict[str, Any]:
+        """Keyword arguments of `Client` and `SyncClient`."""
+        auth: Auth | None = Basic(self.username, self.password) if self.username else None
+        return {
+            "auth": Bearer(self.token) if self.token else auth,
+            "retry": self.retry,
+            "tls": shared(self.ca_file),
+            "streams_path": self.streams_path,
+        }
+
+    @property
+    def retry(self) -> Retry:
+        return Retry(attempts=self.retries + 1)
 
 
-class Waiting:
-    """A client for code that waits: its event loop is in a thread, so it works in a notebook too.
+class SparkClient(SyncClient):
+    """A blocking client that can also run async functions of its own.
 
-    Use it as a context manager.
+    Its event loop is in a thread, so it works in notebooks as well. Use it as a context manager.
     """
 
-    def __init__(self, connection: Connection) -> None:
-        client = connection.client()
-        self.url = client.url
-        self._client = client
-        self._retry = connection.retry()
-        self._thread = LoopThread()
+    def __init__(self, connection: SparkConnection) -> None:
+        super().__init__(connection.url, **connection.client_arguments())
+        self._retry = connection.retry
 
-    def __enter__(self) -> Self:
-        return self
+    def run(self, work: Callable[[Client], Coroutine[Any, Any, T]]) -> T:
+        return self._thread.call(work(self._inner))
 
-    def __exit__(self, *_: object) -> None:
-        if self._thread.is_alive:
-            self._thread.call(self._client.aclose())
-            self._thread.stop()
-
-    def ask(self, work: Callable[[Client], Coroutine[Any, Any, T]]) -> T:
-        """Wait for what is done with the client."""
-        return self._thread.call(work(self._client))
-
-    def items(self, work: Callable[[Client], AsyncIterator[T]]) -> Items[T]:
-        """Iterate over what is done with the client; threads take turns for each item."""
-        return Items(self._thread, work(self._client))
+    def iterate(self, work: Callable[[Client], AsyncIterator[T]]) -> Items[T]:
+        return Items(self._thread, work(self._inner))
 
     def collect(self, work: Callable[[Client], AsyncIterator[T]]) -> list[T]:
-        """All items at once; from the first one again if the server goes away in between."""
+        """All items of an async iterator; starts again if the server goes away in between."""
 
-        async def all_of_them(client: Client) -> list[T]:
+        async def attempt(client: Client) -> list[T]:
             clock, failures = SystemClock(), 0
             while True:
                 try:
@@ -147,8 +209,4 @@ class Waiting:
                         raise
                 await pause(clock, delay_s)
 
-        return self.ask(all_of_them)
-
-
-def _or(value: int | None, default: int) -> int:
-    return default if value is None else value
+        return self.run(attempt)

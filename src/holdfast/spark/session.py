@@ -1,7 +1,12 @@
-"""A Spark session for the jobs; where Java or PySpark is missing, a sentence that says so."""
+"""Spark sessions for the jobs: starting and stopping them, and reporting what fails inside.
+
+Spark wraps an error from an executor's Python in long texts. `as_holdfast_error` finds the original
+error in there by its class name and makes it again.
+"""
 
 from __future__ import annotations
 
+import importlib
 import os
 import re
 import shutil
@@ -16,23 +21,31 @@ from tempfile import TemporaryFile
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlsplit
 
-from holdfast.errors import OutboundError, SettingsError
-from holdfast.spark.failures import root_cause
+from holdfast.errors import HoldfastError, OutboundError, SettingsError, SparkFailedError
 from holdfast.spark.jobs.progress import is_connect
 
 if TYPE_CHECKING:
     from pyspark import SparkConf
     from pyspark.sql import SparkSession
 
-__all__ = ["JAVA_VERSION_MIN", "check_java", "close_session", "is_alive", "open_session"]
+__all__ = [
+    "JAVA_VERSION_MIN",
+    "as_holdfast_error",
+    "check_java",
+    "close_session",
+    "is_alive",
+    "open_session",
+    "rebuild_error",
+    "root_cause",
+]
 
 JAVA_VERSION_MIN: Final = 17
 _INSTALL: Final = (
     "install Java 17 or later (Debian and Ubuntu: apt install openjdk-17-jre-headless), "
-    "or let JAVA_HOME name it"
+    "or set JAVA_HOME"
 )
-_ASKING_TIMEOUT_S: Final = 30
-_ENDING_TIMEOUT_S: Final = 10
+_START_TIMEOUT_S: Final = 30
+_EXIT_TIMEOUT_S: Final = 10
 _CONNECT_PORT: Final = 15_002
 _JAVA_OPTIONS: Final = "spark.driver.extraJavaOptions"
 _LOG_SETTINGS: Final = Path(__file__).with_name("log4j2.properties")
@@ -46,12 +59,23 @@ _DEFAULTS: Final = {
     "spark.sql.execution.arrow.maxRecordsPerBatch": "4096",
     "spark.sql.execution.pyspark.udf.simplifiedTraceback.enabled": "true",
 }
-# One process on one machine: nobody else has to reach it.
+# Everything runs in one process, which no other machine has to reach.
 _LOCAL_DEFAULTS: Final = {
     "spark.driver.host": "127.0.0.1",
     "spark.driver.bindAddress": "127.0.0.1",
     "spark.sql.shuffle.partitions": "16",
 }
+
+# The last line of a traceback: the class with its module, and the message.
+_RAISED: Final = re.compile(
+    r"^(?P<name>[A-Za-z_][\w.]*(?:Error|Exception|Interrupt|Exit)): (?P<message>.+)$", re.MULTILINE
+)
+_HOLDFAST_ERROR: Final = re.compile(
+    r"\b(?P<module>holdfast(?:\.\w+)+)\.(?P<name>\w+): (?P<message>.+)"
+)
+_CONDITION: Final = re.compile(r"^\[[\w.]+\] ")
+_SQL_STATE: Final = re.compile(r"\s*SQLSTATE: \w+.*", re.DOTALL)
+_CAUSE_LENGTH_MAX: Final = 500
 
 
 def open_session(
@@ -62,8 +86,8 @@ def open_session(
 ) -> SparkSession:
     """Start Spark under `master`, or connect to `remote` (`sc://HOST:PORT`); the caller stops it.
 
-    What `conf` says goes before our defaults. With HOLDFAST_DEBUG=1 Spark says on stderr all that
-    it has to say; otherwise nothing, since what fails comes as an exception.
+    `conf` overrides the defaults. Spark's log goes to stderr if HOLDFAST_DEBUG=1 is set, otherwise
+    nowhere, since failures are raised as exceptions.
     """
     if find_spec("pyspark") is None:
         raise SettingsError('PySpark is not installed: pip install "holdfast[spark]".')
@@ -71,30 +95,30 @@ def open_session(
 
 
 def close_session(session: SparkSession) -> None:
-    """Stop a session, and wait until its JVM is gone, whatever state it is in."""
-    # A JVM that died, or a call that Ctrl-C broke off, leaves nothing to talk to.
+    """Stop a session in any state, and wait until its JVM has exited."""
+    # After a crash of the JVM, or a call interrupted by Ctrl-C, there is nothing to talk to.
     with suppress(Exception):
         session.stop()
     if not is_connect(session):
-        _end_jvm()
+        _stop_jvm()
 
 
 def is_alive(session: SparkSession) -> bool:
-    """Whether a session can still do something."""
+    """Whether a session can still run queries."""
     try:
         if is_connect(session):
             session.range(1).count()
             return True
         stopped: bool = session.sparkContext._jsc.sc().isStopped()
-    except Exception:  # noqa: BLE001 (whatever a dead JVM makes of it)
+    except Exception:  # noqa: BLE001 (a dead JVM raises all kinds of errors)
         return False
     return not stopped
 
 
 def check_java(env: Mapping[str, str] = os.environ) -> str:
-    """The `java` that Spark will start; refused if there is none, or one that is too old."""
+    """Return the `java` that Spark will start; raise if there is none, or it is too old."""
     java = _java(env)
-    version = _version_of(java)
+    version = _java_version(java)
     if version < JAVA_VERSION_MIN:
         raise SettingsError(
             f"Spark needs a newer Java than {java}, which is {version}: {_INSTALL}."
@@ -114,11 +138,11 @@ def _java(env: Mapping[str, str]) -> str:
         return str(java)
     found = shutil.which("java", path=env.get("PATH", os.defpath))
     if found is None:
-        raise SettingsError(f"Spark needs Java, and there is none: {_INSTALL}.")
+        raise SettingsError(f"Spark needs Java, and none is installed: {_INSTALL}.")
     return found
 
 
-def _version_of(java: str) -> int:
+def _java_version(java: str) -> int:
     """The feature release: 8 for 1.8.0_402, 17 for 17.0.15."""
     try:
         done = subprocess.run(  # noqa: S603 (the java that Spark would start)
@@ -126,14 +150,14 @@ def _version_of(java: str) -> int:
             capture_output=True,
             text=True,
             errors="replace",
-            timeout=_ASKING_TIMEOUT_S,
+            timeout=_START_TIMEOUT_S,
             check=False,
         )
     except (OSError, subprocess.TimeoutExpired) as error:
         raise SettingsError(f"{java} cannot be started ({error}): {_INSTALL}.") from None
     found = re.search(r'version "(?:1\.)?(\d+)', done.stderr + done.stdout)
     if found is None:
-        raise SettingsError(f"{java} does not say which version it is: {_INSTALL}.")
+        raise SettingsError(f"{java} does not print its version: {_INSTALL}.")
     return int(found[1])
 
 
@@ -143,10 +167,10 @@ def _start(master: str, app: str, conf: Mapping[str, str]) -> SparkSession:
 
     check_java()
     if master.startswith("local"):
-        _use_our_python()
+        _use_this_python()
     settings = SparkConf().setMaster(master).setAppName(app)
     settings.setAll(list(_settings(master, conf).items()))
-    if SparkContext._gateway is None and not _wants_noise():
+    if SparkContext._gateway is None and not _is_debugging():
         _start_jvm(settings)
     try:
         session = SparkSession.builder.config(conf=settings).getOrCreate()
@@ -154,42 +178,40 @@ def _start(master: str, app: str, conf: Mapping[str, str]) -> SparkSession:
         raise SettingsError(
             f"Spark does not start under {master!r}: {root_cause(error)}"
         ) from error
-    if not _wants_noise():
+    if not _is_debugging():
         session.sparkContext.setLogLevel("FATAL")
     return session
 
 
 def _settings(master: str, conf: Mapping[str, str]) -> dict[str, str]:
-    ours = _DEFAULTS | (_LOCAL_DEFAULTS if master.startswith("local") else {}) | dict(conf)
-    java = ours.get(_JAVA_OPTIONS, "")
-    if "log4j2.configurationFile" not in java and not _wants_noise():
-        ours[_JAVA_OPTIONS] = f"{java} -Dlog4j2.configurationFile={_LOG_SETTINGS.as_uri()}".strip()
-    return ours
+    local = _LOCAL_DEFAULTS if master.startswith("local") else {}
+    settings = {**_DEFAULTS, **local, **conf}
+    java = settings.get(_JAVA_OPTIONS, "")
+    if "log4j2.configurationFile" not in java and not _is_debugging():
+        log = f"-Dlog4j2.configurationFile={_LOG_SETTINGS.as_uri()}"
+        settings[_JAVA_OPTIONS] = f"{java} {log}".strip()
+    return settings
 
 
 def _start_jvm(settings: SparkConf) -> None:
-    """Start the JVM with its chatter going to a file, which is shown only if it does not start.
-
-    It has no name, and is gone when the JVM is. What fails later comes as an exception.
-    """
+    """Start the JVM with its output in a temporary file, which is shown only if the start fails."""
     from pyspark import SparkContext  # noqa: PLC0415 (only where jobs run)
     from pyspark.errors import PySparkException  # noqa: PLC0415
     from pyspark.java_gateway import launch_gateway  # noqa: PLC0415
 
     launch: Any = launch_gateway
-
-    with TemporaryFile() as chatter:
+    with TemporaryFile() as output:
         try:
-            gateway = launch(settings, {"stdout": chatter, "stderr": chatter})
+            gateway = launch(settings, {"stdout": output, "stderr": output})
         except PySparkException:
-            chatter.seek(0)
-            said = chatter.read().decode(errors="replace").strip() or "it says nothing"
-            raise SettingsError(f"Spark's JVM does not start: {said[-500:]}") from None
+            output.seek(0)
+            text = output.read().decode(errors="replace").strip() or "it prints nothing"
+            raise SettingsError(f"Spark's JVM does not start: {text[-500:]}") from None
     SparkContext._gateway = gateway
     SparkContext._jvm = gateway.jvm
 
 
-def _end_jvm() -> None:
+def _stop_jvm() -> None:
     from pyspark import SparkContext  # noqa: PLC0415 (only where jobs run)
 
     gateway: Any = SparkContext._gateway
@@ -199,44 +221,46 @@ def _end_jvm() -> None:
         return
     gateway.shutdown()
     if process.stdin is not None:
-        # That is how it learns that it is no longer needed.
+        # The JVM exits when its standard input ends.
         process.stdin.close()
     try:
-        process.wait(_ENDING_TIMEOUT_S)
+        process.wait(_EXIT_TIMEOUT_S)
     except subprocess.TimeoutExpired:
         process.kill()
         process.wait()
 
 
-def _wants_noise() -> bool:
+def _is_debugging() -> bool:
     return os.environ.get("HOLDFAST_DEBUG", "") not in {"", "0"}
 
 
-def _use_our_python() -> None:
-    """Workers on this machine are as we are: Spark would look for `python3`, maybe another one."""
+def _use_this_python() -> None:
+    """Let local workers run this interpreter; Spark would take any `python3` on the path."""
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
 
 
 def _check_reachable(remote: str) -> None:
-    """Spark's own client would try for ten minutes, without a word."""
-    place = urlsplit(remote)
+    """Raise if nothing listens there: Spark's own client would retry silently for ten minutes."""
+    parts = urlsplit(remote)
     try:
-        address = (place.hostname or "", place.port or _CONNECT_PORT)
-        socket.create_connection(address, _ASKING_TIMEOUT_S).close()
+        address = (parts.hostname or "", parts.port or _CONNECT_PORT)
+        socket.create_connection(address, _START_TIMEOUT_S).close()
     except ValueError:
         raise SettingsError(f"{remote!r} is no address such as sc://HOST:15002.") from None
     except OSError as error:
-        said = error.strerror or str(error)
-        raise OutboundError(f"Spark Connect at {remote} cannot be reached: {said}.") from None
+        reason = error.strerror or str(error)
+        raise OutboundError(f"Spark Connect at {remote} cannot be reached: {reason}.") from None
 
 
 def _connect(remote: str, conf: Mapping[str, str]) -> SparkSession:
     from pyspark.sql import SparkSession  # noqa: PLC0415 (only where jobs run)
 
     if find_spec("grpc") is None:
-        raise SettingsError('Spark Connect needs more of PySpark: pip install "pyspark[connect]".')
+        raise SettingsError(
+            'Spark Connect needs optional parts of PySpark: pip install "pyspark[connect]".'
+        )
     if remote.startswith("local"):
-        _use_our_python()
+        _use_this_python()
     else:
         _check_reachable(remote)
     builder = SparkSession.builder.remote(remote).config("spark.sql.session.timeZone", "UTC")
@@ -244,3 +268,55 @@ def _connect(remote: str, conf: Mapping[str, str]) -> SparkSession:
         builder = builder.config(name, value)
     session: SparkSession = builder.getOrCreate()
     return session
+
+
+def as_holdfast_error(error: BaseException) -> HoldfastError:
+    """The Holdfast error inside an error of Spark, or a SparkFailedError with its root cause."""
+    if isinstance(error, HoldfastError):
+        return error
+    for found in reversed(list(_HOLDFAST_ERROR.finditer(_text(error)))):
+        kind = _error_class(found["module"], found["name"])
+        if kind is not None:
+            return rebuild_error(kind, found["message"].strip())
+    return SparkFailedError(root_cause(error))
+
+
+def root_cause(error: BaseException) -> str:
+    """The innermost cause of an error of Spark, in one line."""
+    text = _text(error)
+    raised = [each for each in _RAISED.finditer(text) if "Py4JJavaError" not in each["name"]]
+    if raised:
+        # The JVM's causes and Python's tracebacks both end with the first error.
+        last = raised[-1]
+        line = f"{last['name'].rpartition('.')[2]}: {last['message']}"
+    else:
+        line = next((line for line in text.splitlines() if line.strip()), type(error).__name__)
+    line = _SQL_STATE.sub("", _CONDITION.sub("", line.strip()))
+    line = line if len(line) <= _CAUSE_LENGTH_MAX else f"{line[: _CAUSE_LENGTH_MAX - 1]}…"
+    return line if line.endswith((".", "…", "!", "?")) else f"{line}."
+
+
+def _text(error: BaseException) -> str:
+    """All text of an error of Spark, without the JVM's stack frames."""
+    try:
+        java = getattr(error, "java_exception", None)
+        text = str(error) if java is None else f"{error}\n{java}"
+    except Exception:  # noqa: BLE001 (the text is in the JVM, which may have exited)
+        return f"{type(error).__name__}: Spark's JVM is gone."
+    lines = (line.removeprefix("Caused by: ") for line in text.splitlines())
+    return "\n".join(line for line in lines if not line.startswith(("\tat ", "\t... ")))
+
+
+def rebuild_error(kind: type[HoldfastError], message: str) -> HoldfastError:
+    """An error of a class from its message alone, whatever arguments its constructor takes."""
+    error = kind.__new__(kind)
+    HoldfastError.__init__(error, message)
+    return error
+
+
+def _error_class(module: str, name: str) -> type[HoldfastError] | None:
+    try:
+        found = getattr(importlib.import_module(module), name, None)
+    except ImportError:
+        return None
+    return found if isinstance(found, type) and issubclass(found, HoldfastError) else None

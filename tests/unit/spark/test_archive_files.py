@@ -11,13 +11,13 @@ from holdfast.spark.archiving import files as files_module
 from holdfast.spark.archiving.batches import grouped, task_bytes
 from holdfast.spark.archiving.files import Files, by_day
 from holdfast.spark.archiving.layout import Rows
-from holdfast.spark.connection import Connection
+from holdfast.spark.connection import SparkConnection
 from holdfast.spark.reading.planning import Plan
 from holdfast.spark.reading.slices import Slice
 from holdfast.spark.reading.source import Source
 from tests.unit.spark.archived import DAY_MS, LAYOUT, chunk_of, output_at, place_at
 
-SOURCE = Source(Connection(), "events")
+SOURCE = Source(SparkConnection(), "events")
 
 
 def test_days_begin_at_midnight_in_utc():

@@ -7,8 +7,7 @@ from pyspark.sql.types import BinaryType, StringType, StructField, StructType
 
 from holdfast.client import Client
 from holdfast.errors import HoldfastError, SettingsError, UnavailableError
-from holdfast.spark.connection import Connection, Waiting
-from holdfast.spark.options import Options
+from holdfast.spark.connection import Options, SparkClient, SparkConnection
 from holdfast.spark.reading.selection import parse_bound
 from holdfast.spark.writing.rows import Columns
 
@@ -30,7 +29,7 @@ class Breaking:
 
 def test_lines_that_break_off_are_asked_for_again() -> None:
     broken = UnavailableError("away for a moment")
-    with Waiting(Connection(retries=2)) as server:
+    with SparkClient(SparkConnection(retries=2)) as server:
         assert server.collect(Breaking(2, broken).lines) == [1, 2]
         with pytest.raises(UnavailableError):
             server.collect(Breaking(3, broken).lines)
@@ -45,12 +44,12 @@ def test_an_offset_that_cannot_be_one() -> None:
 
 
 def test_a_password_in_the_url_is_not_shown() -> None:
-    found = Connection("http://me:secret@127.0.0.1:9/")
+    found = SparkConnection("http://me:secret@127.0.0.1:9/")
     assert "secret" not in repr(found)
     assert (found.url, found.username, found.password) == ("http://127.0.0.1:9", "me", "secret")
-    assert Connection("http://me:secret@host", token="t").username == ""
+    assert SparkConnection("http://me:secret@host", token="t").username == ""
     with pytest.raises(HoldfastError, match="no server's URL") as caught:
-        Connection("ftp://me:secret@host")
+        SparkConnection("ftp://me:secret@host")
     assert "secret" not in caught.value.message
 
 

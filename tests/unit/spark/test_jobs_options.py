@@ -8,7 +8,7 @@ from typing import Any, Literal
 import pytest
 
 from holdfast.errors import SettingsError
-from holdfast.spark.connection import Connection
+from holdfast.spark.connection import SparkConnection
 from holdfast.spark.jobs import JOBS, job_class
 from holdfast.spark.jobs.options import make, option, options_of, server_option
 
@@ -23,7 +23,7 @@ class Sample:
     overwrite: bool = option("Whether.", False)
     tables: list[str] = option("Tables.", [], flag="table")
     types: dict[str, str] = option("Types.", {})
-    server: Connection = server_option()
+    server: SparkConnection = server_option()
 
     def __post_init__(self):
         if self.limit is not None and self.limit < 1:
@@ -32,7 +32,7 @@ class Sample:
 
 def test_python_makes_a_job_as_any_dataclass():
     job = Sample(bucket="events")
-    assert (job.to, job.tables, job.types, job.server) == ("here", [], {}, Connection())
+    assert (job.to, job.tables, job.types, job.server) == ("here", [], {}, SparkConnection())
 
 
 def test_defaults_that_can_change_are_not_shared():
@@ -96,7 +96,7 @@ def test_a_job_that_does_not_exist():
 def test_every_job_declares_its_options_with_help(name):
     for each in options_of(job_class(name)):
         assert each.help.endswith((".", ")")), each.name
-        known = {str, int, float, bool, list, dict, Literal, Any, Connection}
+        known = {str, int, float, bool, list, dict, Literal, Any, SparkConnection}
         assert each.kind in known, each.name
     assert (job_class(name).__doc__ or "").strip()
 

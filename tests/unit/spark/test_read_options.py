@@ -16,7 +16,7 @@ from pyspark.sql.types import (
 )
 
 from holdfast.errors import SettingsError
-from holdfast.spark.options import Options, parse_size
+from holdfast.spark.connection import Options, parse_size
 from holdfast.spark.reading.batch_reader import batch_reader
 from holdfast.spark.reading.columns import DEFAULT, NAMES, columns_of, spark_schema
 from holdfast.spark.reading.selection import EARLIEST, Bound, Selection, parse_bound
@@ -52,7 +52,7 @@ def test_names_in_any_case() -> None:
     ("given", "said"),
     [
         ({"colums": "x"}, "There is no option 'colums'; did you mean 'columns'?"),
-        ({"bucket": " "}, "The option 'bucket' is needed: .option('bucket', …)."),
+        ({"bucket": " "}, "The option 'bucket' is required: .option('bucket', …)."),
         ({"columns": "stream_id,size"}, "There is no column 'size'; there are bucket, "),
         ({"columns": "offset,offset"}, "The option 'columns' names a column twice."),
         ({"framing": "lines"}, "'framing' is one of 'none', 'length-prefixed', not 'lines'."),
@@ -60,8 +60,8 @@ def test_names_in_any_case() -> None:
         ({"failOnDataLoss": "maybe"}, "'failOnDataLoss' is true or false, not 'maybe'."),
         ({"streams": "a", "streamPattern": "b"}, "Give either 'streams' or 'streamPattern'"),
         ({"streamPattern": "a("}, "The option 'streamPattern' is no regular expression: "),
-        ({"minPartitions": "0"}, "'minPartitions' is a number from 1 on, not '0'."),
-        ({"minPartitions": "-3"}, "'minPartitions' is a number from 1 on, not '-3'."),
+        ({"minPartitions": "0"}, "'minPartitions' is a number of at least 1, not '0'."),
+        ({"minPartitions": "-3"}, "'minPartitions' is a number of at least 1, not '-3'."),
         ({"partitionBytes": "many"}, "'partitionBytes' is a number of bytes such as 64m"),
         ({"endingOffsets": "earliest"}, "'endingOffsets' cannot be 'earliest'."),
         ({"startingOffsets": "12"}, "'startingOffsets' is 'earliest', 'latest', a cursor of 20"),
@@ -88,7 +88,7 @@ def test_wrong_ones_in_a_batch_read(given: dict[str, str], said: str) -> None:
             {"maxRowsPerTrigger": "5", "maxBytesPerTrigger": "1m"},
             "Give either 'maxBytesPerTrigger' or 'maxRowsPerTrigger', not both.",
         ),
-        ({"maxRowsPerTrigger": "0"}, "'maxRowsPerTrigger' is a number from 1 on, not '0'."),
+        ({"maxRowsPerTrigger": "0"}, "'maxRowsPerTrigger' is a number of at least 1, not '0'."),
     ],
 )
 def test_wrong_ones_in_a_stream_read(given: dict[str, str], said: str) -> None:

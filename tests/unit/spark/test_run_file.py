@@ -6,14 +6,14 @@ import pytest
 
 from holdfast.cli.pipeline.run import run_all
 from holdfast.errors import SettingsError
-from holdfast.spark.connection import Connection
+from holdfast.spark.connection import SparkConnection
 from holdfast.spark.jobs import run_file
 from holdfast.spark.jobs.options import option, server_option
 from holdfast.spark.jobs.run_file import Entry, RunFile, load_run_file
 from holdfast.spark.jobs.schedule import Schedule, Timing, parse_duration, parse_time_of_day
 from holdfast.testing import FakeClock
 
-DEFAULT = Connection("http://default:1")
+DEFAULT = SparkConnection("http://default:1")
 HOUR_MS = 3_600_000
 
 
@@ -22,8 +22,8 @@ class Copy:
     bucket: str = option("The bucket.")
     to: str = option("The place.", "out", path=True)
     tables: list[str] = option("Tables.", [], path=True)
-    server: Connection = server_option()
-    target: Connection = server_option("The other server.")
+    server: SparkConnection = server_option()
+    target: SparkConnection = server_option("The other server.")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -90,8 +90,8 @@ def test_a_file_with_everything(load, tmp_path):
     assert first.job == Copy(
         bucket="events-monday-${DAY}",
         to=str(tmp_path / "out"),
-        server=Connection("http://127.0.0.1:9", token="t", ca_file=str(tmp_path / "ca.pem")),
-        target=Connection("http://other:2", username="me", password="w", retries=2),
+        server=SparkConnection("http://127.0.0.1:9", token="t", ca_file=str(tmp_path / "ca.pem")),
+        target=SparkConnection("http://other:2", username="me", password="w", retries=2),
     )
     assert first.timing == Timing(every_s=900)
     assert look.job == Look(tables=[str(tmp_path / "out/monday"), "s3://lake/x", "/absolute"])
@@ -102,7 +102,7 @@ def test_a_file_with_everything(load, tmp_path):
 def test_without_a_server_the_one_of_the_command_line_is_meant(load):
     found = load('[[job]]\njob = "copy"\nbucket = "a"')
     assert found.entries[0].job.server == DEFAULT
-    assert found.entries[0].job.target == Connection()
+    assert found.entries[0].job.target == SparkConnection()
     assert not found.has_schedule
 
 

@@ -39,12 +39,12 @@ def test_an_old_java_is_refused(java, version, said):
         check_java({"PATH": str(path.parent)})
     assert caught.value.message == (
         f"Spark needs a newer Java than {path}, which is {said}: install Java 17 or later "
-        "(Debian and Ubuntu: apt install openjdk-17-jre-headless), or let JAVA_HOME name it."
+        "(Debian and Ubuntu: apt install openjdk-17-jre-headless), or set JAVA_HOME."
     )
 
 
 def test_no_java_at_all(tmp_path):
-    with pytest.raises(SettingsError, match=r"needs Java, and there is none: .*openjdk-17-jre"):
+    with pytest.raises(SettingsError, match=r"needs Java, and none is installed: .*openjdk-17-jre"):
         check_java({"PATH": str(tmp_path)})
 
 
@@ -56,7 +56,7 @@ def test_a_java_home_without_java(tmp_path):
 def test_a_java_that_says_nothing(java):
     path = java("17")
     path.write_text("#!/bin/sh\nexit 1\n")
-    with pytest.raises(SettingsError, match="does not say which version it is"):
+    with pytest.raises(SettingsError, match="does not print its version"):
         check_java({"PATH": str(path.parent)})
 
 

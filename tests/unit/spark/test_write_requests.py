@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from holdfast.errors import InvalidJsonError, SettingsError
 from holdfast.protocol.length_prefix import Unframer
-from holdfast.spark.connection import Connection
+from holdfast.spark.connection import SparkConnection
 from holdfast.spark.writing.options import WriteOptions
 from holdfast.spark.writing.placement import Placement, partition_of
 from holdfast.spark.writing.requests import MESSAGES_MAX, Cutter
@@ -21,7 +21,7 @@ rows = st.lists(st.tuples(names, st.integers(0, 10**9)), max_size=60)
 
 
 def options(content_type=JSON, **given):
-    return WriteOptions(Connection(), "demo", content_type=content_type, **given)
+    return WriteOptions(SparkConnection(), "demo", content_type=content_type, **given)
 
 
 def cut(cutter, pieces):

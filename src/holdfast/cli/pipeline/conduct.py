@@ -14,9 +14,8 @@ from holdfast.cli.failures import EXIT_FAILED, EXIT_INTERRUPTED, say
 from holdfast.cli.pipeline.display import as_document, as_text, showing
 from holdfast.cli.pipeline.flags import MASTER
 from holdfast.clock import SystemClock
-from holdfast.spark.failures import as_holdfast_error
 from holdfast.spark.jobs import run_job
-from holdfast.spark.session import close_session, is_alive, open_session
+from holdfast.spark.session import as_holdfast_error, close_session, is_alive, open_session
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

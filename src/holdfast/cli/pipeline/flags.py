@@ -12,7 +12,7 @@ from cyclopts import Group, Parameter
 
 from holdfast.cli.client.connection import DEFAULT_SERVER, resolve
 from holdfast.errors import SettingsError
-from holdfast.spark.connection import Connection
+from holdfast.spark.connection import SparkConnection
 
 __all__ = [
     "DEFAULT_PLAIN",
@@ -83,19 +83,21 @@ DEFAULT_SPARK: Final = _Spark()
 DEFAULT_PLAIN: Final = _Plain()
 
 
-def the_server(server: Any = DEFAULT_SERVER, env: Mapping[str, str] = os.environ) -> Connection:
+def the_server(
+    server: Any = DEFAULT_SERVER, env: Mapping[str, str] = os.environ
+) -> SparkConnection:
     """The server that the flags mean, as of every command."""
     if not 0 <= server.retries <= _RETRIES_MAX:
         raise SettingsError("--retries must be a number from 0 to 1000")
     found = resolve(server, env)
-    return Connection(
+    return SparkConnection(
         url=found.url, token=found.token, ca_file=found.ca_file, retries=server.retries
     )
 
 
 def another_server(
     url: str | None, context: str | None, token: str | None, ca_file: str | None
-) -> Connection:
+) -> SparkConnection:
     """A second server, by flags of its own alone."""
     flags = type(DEFAULT_SERVER)(
         url=url, context=context, token=token, ca_file=Path(ca_file) if ca_file else None

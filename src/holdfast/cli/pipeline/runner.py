@@ -8,8 +8,8 @@ from holdfast.cli.pipeline.display import as_document, as_text
 from holdfast.cli.wording import as_duration
 from holdfast.clock import Clock
 from holdfast.errors import HoldfastError
-from holdfast.spark.failures import as_holdfast_error, rebuilt
 from holdfast.spark.jobs.run_file import Entry
+from holdfast.spark.session import as_holdfast_error, rebuild_error
 
 __all__ = ["FileRunner"]
 
@@ -56,7 +56,7 @@ class FileRunner:
             said = {"code": error.code, "message": error.message}
             document = {"name": entry.name, "ok": False, "job": _job(entry), "error": said}
             self._output.document({**document, "seconds": round(seconds, 3)})
-        self._output.failure(rebuilt(type(error), f"{entry.name}: {error.message}"))
+        self._output.failure(rebuild_error(type(error), f"{entry.name}: {error.message}"))
 
 
 def _job(entry: Entry) -> str:

@@ -18,7 +18,7 @@ from holdfast.errors import (
 )
 from holdfast.spark.archiving.files import Task
 from holdfast.spark.archiving.layout import json_rows
-from holdfast.spark.connection import Waiting
+from holdfast.spark.connection import SparkClient
 from holdfast.spark.reading.planning import Plan, plan_between
 from holdfast.spark.reading.rows import read_chunks
 from holdfast.spark.reading.slices import Slice, StreamSlice
@@ -33,7 +33,7 @@ _SAMPLE_MESSAGES: Final = 2_000
 class Feed:
     """A bucket, as it is read batch by batch."""
 
-    server: Waiting
+    server: SparkClient
     source: Source
 
     def latest(self) -> str:
@@ -44,7 +44,7 @@ class Feed:
         """What tells the server from others."""
         bucket = self.source.bucket
         try:
-            plan = self.server.ask(lambda client: client.bucket(bucket).scan(after="now"))
+            plan = self.server.run(lambda client: client.bucket(bucket).scan(after="now"))
         except (NotFoundError, MethodNotAllowedError, BadAnswerError) as error:
             if isinstance(error, BucketNotFoundError):
                 raise
@@ -89,7 +89,7 @@ class Feed:
 
     def _until(self, after: str, max_bytes: int | None) -> ScanEnd:
         bucket, prefix = self.source.bucket, self.source.selection.prefix
-        return self.server.ask(
+        return self.server.run(
             lambda client: client.bucket(bucket).until(after, bytes=max_bytes, prefix=prefix)
         )
 

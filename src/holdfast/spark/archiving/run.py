@@ -25,10 +25,9 @@ from holdfast.spark.archiving.schema import (
 from holdfast.spark.archiving.state import Identity, State
 from holdfast.spark.archiving.tables.opening import table_at
 from holdfast.spark.archiving.tables.table import Table, claim, new_batch
-from holdfast.spark.connection import Waiting
+from holdfast.spark.connection import SparkClient, parse_size
 from holdfast.spark.jobs.archive import Archive, Archived
 from holdfast.spark.jobs.progress import Progress
-from holdfast.spark.options import parse_size
 from holdfast.spark.reading.planning import Plan
 from holdfast.spark.reading.selection import Selection
 from holdfast.spark.reading.source import Source
@@ -38,7 +37,7 @@ def archive(executors: Executors, job: Archive, progress: Progress) -> Archived:
     """Bring the table up to what the bucket has now."""
     place = Place.of(job.to, job.to_endpoint, job.to_region, os.environ)
     given = given_columns(job.schema)
-    with Waiting(job.server) as server, place.alone() as alone:
+    with SparkClient(job.server) as server, place.alone() as alone:
         feed = Feed(server, _source(job))
         wanted = Identity(
             job.format,

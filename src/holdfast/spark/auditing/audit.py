@@ -20,7 +20,7 @@ from holdfast.spark.auditing.findings import Finding, PackReport
 from holdfast.spark.auditing.looking import Look
 from holdfast.spark.auditing.one_pack import CATALOG
 from holdfast.spark.auditing.passes import Pass, run_pass
-from holdfast.spark.connection import Connection, Waiting
+from holdfast.spark.connection import SparkClient, SparkConnection
 from holdfast.spark.jobs.progress import Progress
 
 if TYPE_CHECKING:
@@ -58,8 +58,8 @@ class Audit:
     def __init__(
         self,
         spark: SparkSession,
-        server: Waiting,
-        connection: Connection,
+        server: SparkClient,
+        connection: SparkConnection,
         place: StorePlace,
         store_id: str,
         via: str,
@@ -177,7 +177,7 @@ class Audit:
         return self._server.collect(lambda client: client.storage.packs())
 
     def _flushed(self) -> int:
-        return int(self._server.ask(lambda client: client.storage.store()).flushed)
+        return int(self._server.run(lambda client: client.storage.store()).flushed)
 
 
 def _batches(

@@ -30,7 +30,7 @@ from holdfast.objects.store import ObjectStore
 from holdfast.spark.auditing.findings import PackReport
 from holdfast.spark.auditing.one_pack import PackAudit, open_pack, what_is_wrong
 from holdfast.spark.auditing.streams import ENDED, EXTENT, STATE, Place
-from holdfast.spark.connection import Connection, Waiting
+from holdfast.spark.connection import SparkClient, SparkConnection
 from holdfast.spark.packing.rewriting import extents_of
 from holdfast.spark.reading.store import reachable_store
 
@@ -47,7 +47,7 @@ class Look:
     """
 
     packs: tuple[tuple[int, PackInfo], ...]
-    connection: Connection
+    connection: SparkConnection
     place: StorePlace
     store_id: str
     via: str
@@ -58,7 +58,7 @@ class Look:
 class Looking:
     """Looks at packs. Use it as an iterator once: places of streams, and a report on each pack."""
 
-    def __init__(self, look: Look, server: Waiting) -> None:
+    def __init__(self, look: Look, server: SparkClient) -> None:
         self._look = look
         self._server = server
         self._objects = _objects(look, server)
@@ -90,7 +90,7 @@ class Looking:
 
     def _check_used(self, info: PackInfo) -> None:
         """Raise a NotFoundError if the pack is not in use any more."""
-        extents = self._server.items(lambda client: client.storage.extents(info.name))
+        extents = self._server.iterate(lambda client: client.storage.extents(info.name))
         try:
             next(extents, None)
         finally:
@@ -137,7 +137,7 @@ class Looking:
             return
 
 
-def _objects(look: Look, server: Waiting) -> ObjectStore:
+def _objects(look: Look, server: SparkClient) -> ObjectStore:
     reason = ""
     if look.via != "server":
         found = reachable_store(look.place, look.store_id)
@@ -153,7 +153,7 @@ def _objects(look: Look, server: Waiting) -> ObjectStore:
 class _ServerObjects:
     """The objects of a store as the server hands them out."""
 
-    def __init__(self, server: Waiting, reason: str) -> None:
+    def __init__(self, server: SparkClient, reason: str) -> None:
         self._server = server
         self._reason = reason
 
@@ -169,7 +169,7 @@ class _ServerObjects:
 
     def _part(self, name: str, at: int, size: int) -> bytes:
         try:
-            return self._server.ask(lambda client: client.storage.pack_data(name, at, size))
+            return self._server.run(lambda client: client.storage.pack_data(name, at, size))
         except NotFoundError as error:
             raise ObjectMissingError(error.message) from None
         except HoldfastError as error:

@@ -18,9 +18,9 @@ from holdfast.errors import HoldfastError
 from holdfast.spark.auditing.findings import PackReport, StreamFinding, StreamsReport
 from holdfast.spark.auditing.looking import Look, Looking
 from holdfast.spark.auditing.streams import Place, StreamsCheck
-from holdfast.spark.connection import Waiting
-from holdfast.spark.failures import rebuilt
+from holdfast.spark.connection import SparkClient
 from holdfast.spark.jobs.progress import Progress, watching
+from holdfast.spark.session import rebuild_error
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -75,7 +75,7 @@ class Pass:
                 self.findings += found.findings
                 self.left_out += found.left_out
             case _Failed():
-                raise rebuilt(found.error, found.message)
+                raise rebuild_error(found.error, found.message)
 
 
 def run_pass(spark: SparkSession, looks: Sequence[Look], what: str, progress: Progress) -> Pass:
@@ -112,7 +112,7 @@ def _looked_at(at: int, look: Look) -> Iterator[pa.RecordBatch]:
     """What one task finds out; an error of ours is an answer, and Spark does not try again."""
     reports: list[Any] = []
     try:
-        with Waiting(look.connection) as server:
+        with SparkClient(look.connection) as server:
             for found in Looking(look, server):
                 if isinstance(found, PackReport):
                     reports.append(found)

@@ -34,7 +34,7 @@ from holdfast.errors import (
     StreamNotFoundError,
 )
 from holdfast.failpoints import failpoint
-from holdfast.spark.connection import Connection
+from holdfast.spark.connection import SparkConnection
 from holdfast.spark.folding.folds import Body
 
 CONCURRENCY: Final = 16
@@ -97,7 +97,7 @@ class Publisher:
 
     def __init__(
         self,
-        connection: Connection,
+        connection: SparkConnection,
         bucket: str,
         concurrency: int,
         report: Callable[[Published], None],

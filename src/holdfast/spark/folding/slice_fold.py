@@ -15,7 +15,7 @@ from pyspark import TaskContext
 
 from holdfast.client.snapshots import Snapshot
 from holdfast.errors import BadAnswerError, HoldfastError, InvalidRequestError
-from holdfast.spark.connection import Waiting
+from holdfast.spark.connection import SparkClient
 from holdfast.spark.folding.folds import Body, Fold
 from holdfast.spark.folding.misfits import MisfitError
 from holdfast.spark.folding.publishing import (
@@ -110,7 +110,7 @@ def fold_slice(work: FoldWork, part: Slice) -> FoldReport:
     knows = work.knows_snapshots and (context is None or context.attemptNumber() == 0)
     source = work.source
     with (
-        Waiting(source.connection) as server,
+        SparkClient(source.connection) as server,
         Publisher(source.connection, source.bucket, work.concurrency, report.note) as publisher,
     ):
         folding = _SliceFold(work, server, publisher, report, knows_snapshots=knows)
@@ -123,7 +123,7 @@ class _SliceFold:
     def __init__(
         self,
         work: FoldWork,
-        server: Waiting,
+        server: SparkClient,
         publisher: Publisher,
         report: FoldReport,
         *,

@@ -7,10 +7,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 from holdfast.errors import SettingsError
-from holdfast.spark.connection import Connection
+from holdfast.spark.connection import SparkConnection, parse_size
 from holdfast.spark.jobs.options import option, server_option
 from holdfast.spark.jobs.progress import Progress
-from holdfast.spark.options import parse_size
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -72,7 +71,7 @@ class Archive:
     catalog: str = option("Iceberg: the catalog, by its name in PyIceberg's settings.", "")
     catalog_options: dict[str, str] = option("Iceberg: properties of the catalog.", {})
     catalog_table: str = option("Iceberg: the table's name in the catalog.", "")
-    server: Connection = server_option()
+    server: SparkConnection = server_option()
 
     def __post_init__(self) -> None:
         for name in ("file_size", "max_bytes", "min_bytes"):

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Final, Literal
 import msgspec
 
 from holdfast.errors import SettingsError
-from holdfast.spark.connection import Connection
+from holdfast.spark.connection import SparkConnection
 from holdfast.spark.jobs.options import option, server_option
 from holdfast.spark.jobs.progress import Progress
 from holdfast.spark.jobs.store_options import StoreOptions
@@ -45,7 +45,7 @@ class Audit(StoreOptions):
     via: Literal["auto", "store", "server"] = option(
         "Read packs from the store, through the server, or as it can be. (default auto)", "auto"
     )
-    server: Connection = server_option()
+    server: SparkConnection = server_option()
 
 
 @dataclass(frozen=True)
@@ -70,14 +70,14 @@ class Audited:
 def run(spark: SparkSession, job: Audit, progress: Progress) -> Audited:
     """Look at everything, and write the report."""
     from holdfast.spark.auditing import audit  # noqa: PLC0415 (only where jobs run)
-    from holdfast.spark.connection import Waiting  # noqa: PLC0415
+    from holdfast.spark.connection import SparkClient  # noqa: PLC0415
 
     report = Path(job.report) if job.report else None
     if report is not None:
         # Before all the work, not after it.
         _put(_unfinished(report), b"")
-    with Waiting(job.server) as server:
-        store = server.ask(lambda client: client.storage.store())
+    with SparkClient(job.server) as server:
+        store = server.run(lambda client: client.storage.store())
         place = job.place(store.store)
         seen = audit.Audit(
             spark, server, job.server, place, store.store_id, job.via, progress

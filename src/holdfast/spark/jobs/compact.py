@@ -20,17 +20,16 @@ from typing import TYPE_CHECKING, Final
 
 from holdfast.errors import SettingsError
 from holdfast.failpoints import failpoint
-from holdfast.spark.connection import Connection
+from holdfast.spark.connection import SparkConnection, parse_size
 from holdfast.spark.jobs.options import option, server_option
 from holdfast.spark.jobs.progress import Progress
 from holdfast.spark.jobs.store_options import StoreOptions
-from holdfast.spark.options import parse_size
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from holdfast.client.types import PackInfo, StoreInfo
-    from holdfast.spark.connection import Waiting
+    from holdfast.spark.connection import SparkClient
     from holdfast.spark.packing.plan import Group, Limits
     from holdfast.spark.packing.rewriting import Outcome
 
@@ -59,7 +58,7 @@ class Compact(StoreOptions):
     )
     flush: bool = option("Flush first, so that all there is counts. (default true)", True)
     dry_run: bool = option("Only say what would be done.", False)
-    server: Connection = server_option()
+    server: SparkConnection = server_option()
 
     def __post_init__(self) -> None:
         if parse_size(self.target_size, "'target_size'") < _TARGET_BYTES_MIN:
@@ -120,7 +119,7 @@ class _Tally:
 
 def run(spark: SparkSession, job: Compact, progress: Progress) -> Compacted:
     """Rewrite what is worth it, group by group."""
-    from holdfast.spark.connection import Waiting  # noqa: PLC0415 (only where jobs run)
+    from holdfast.spark.connection import SparkClient  # noqa: PLC0415 (only where jobs run)
     from holdfast.spark.packing.plan import Limits, plan_groups  # noqa: PLC0415
 
     limits = Limits(
@@ -129,10 +128,10 @@ def run(spark: SparkSession, job: Compact, progress: Progress) -> Compacted:
         job.min_packs,
         job.max_messages,
     )
-    with Waiting(job.server) as server:
+    with SparkClient(job.server) as server:
         if job.flush and not job.dry_run:
             progress.start("flushing")
-            server.ask(lambda client: client.storage.flush())
+            server.run(lambda client: client.storage.flush())
         progress.start("planning")
         packs = _packs(server)
         if job.dry_run:
@@ -148,7 +147,7 @@ class _Compaction:
         self,
         spark: SparkSession,
         job: Compact,
-        server: Waiting,
+        server: SparkClient,
         limits: Limits,
         progress: Progress,
     ) -> None:
@@ -165,7 +164,7 @@ class _Compaction:
         from holdfast.spark.packing.pin import pinned  # noqa: PLC0415
 
         through = max((pack.through for pack in before), default=0)
-        store = self._server.ask(lambda client: client.storage.store())
+        store = self._server.run(lambda client: client.storage.store())
         with pinned(self._server, f"compact-{SystemClock().random_u64():016x}"):
             # Listed again: what went out of use before the pin may be gone.
             groups = self._plan(through)
@@ -212,7 +211,7 @@ class _Compaction:
             self._tally.take(group, outcome)
 
 
-def _packs(server: Waiting) -> list[PackInfo]:
+def _packs(server: SparkClient) -> list[PackInfo]:
     return server.collect(lambda client: client.storage.packs())
 
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from holdfast.errors import SettingsError
-from holdfast.spark.connection import Connection
+from holdfast.spark.connection import SparkConnection
 from holdfast.spark.jobs.options import option, server_option
 from holdfast.spark.jobs.progress import UNSEEN, Progress, watching
 
@@ -52,7 +52,7 @@ class Load:
     ttl: int | None = option("Seconds that streams live which are created here.", None)
     producer_id: str = option("Name of this load. (default made from the options and files)", "")
     concurrency: int = option("Requests at once of each task. (default 32)", _CONCURRENCY)
-    server: Connection = server_option()
+    server: SparkConnection = server_option()
 
     def __post_init__(self) -> None:
         """Refuse what makes no sense."""
@@ -87,7 +87,7 @@ class Loaded:
 
 def run(spark: SparkSession, job: Load, progress: Progress = UNSEEN) -> Loaded:
     """Write the rows."""
-    from holdfast.spark.connection import Waiting  # noqa: PLC0415 (only where jobs run)
+    from holdfast.spark.connection import SparkClient  # noqa: PLC0415 (only where jobs run)
     from holdfast.spark.jobs.buckets import ensure_bucket  # noqa: PLC0415
     from holdfast.spark.jobs.load_rows import load_name, rows_of  # noqa: PLC0415
     from holdfast.spark.jobs.load_tables import open_table  # noqa: PLC0415
@@ -97,7 +97,7 @@ def run(spark: SparkSession, job: Load, progress: Progress = UNSEEN) -> Loaded:
     table = open_table(spark, job)
     rows, order_by = rows_of(table, job)
     producer_id = job.producer_id or load_name(table, job)
-    with Waiting(job.server) as server:
+    with SparkClient(job.server) as server:
         ensure_bucket(server, job.bucket)
     options: dict[str, Any] = job.server.options() | {
         "bucket": job.bucket,

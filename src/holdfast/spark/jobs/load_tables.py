@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Final
 from pyspark.sql.types import StructType
 
 from holdfast.errors import HoldfastError, SettingsError
-from holdfast.spark.failures import root_cause
 from holdfast.spark.jobs.report_tables import _iceberg_metadata, live_files
+from holdfast.spark.session import root_cause
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -5,12 +5,12 @@
         bucket: str = option("The bucket to copy.")
         to: str = option("Where the table is.", path=True)
         format: Literal["parquet", "delta"] = option("Of the table.", "parquet")
-        server: Connection = server_option()
+        server: SparkConnection = server_option()
 
-Types are str, int, float, bool, Literal, list[str], dict[str, str], those or None, and Connection;
-Any is a text that from Python may be something else, such as a function. What they cannot say (a
-range, two options that exclude one another) a `__post_init__` checks; it raises a SettingsError,
-whoever made the job.
+Types are str, int, float, bool, Literal, list[str], dict[str, str], those or None, and
+SparkConnection; Any is a text that from Python may be something else, such as a function. What they
+cannot say (a range, two options that exclude one another) a `__post_init__` checks;
+it raises a SettingsError, whoever made the job.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from typing import Any, Final, Literal, TypeVar, Union, get_args, get_origin, ge
 import msgspec
 
 from holdfast.errors import SettingsError
-from holdfast.spark.connection import Connection
+from holdfast.spark.connection import SparkConnection
 
 __all__ = ["Option", "make", "option", "options_of", "server_option"]
 
@@ -57,7 +57,7 @@ def server_option(help: str = "The server.") -> Any:  # noqa: A002 (the same)
     A field `target` has the flags `--target-url`, `--target-context`, `--target-token` and
     `--target-ca-file`, and in a TOML file the table `target`.
     """
-    return option(help, Connection())
+    return option(help, SparkConnection())
 
 
 @dataclass(frozen=True)
@@ -75,7 +75,7 @@ class Option:
     @property
     def is_server(self) -> bool:
         """Whether it is a server, and no value."""
-        return self.type is Connection
+        return self.type is SparkConnection
 
     @property
     def required(self) -> bool:
@@ -140,7 +140,7 @@ def make(job_class: type[_Job], values: Mapping[str, object]) -> _Job:
             raise SettingsError(f"{each.name!r} is needed: {each.help}")
     return job_class(
         **{
-            name: value if isinstance(value, Connection) else known[name].convert(value)
+            name: value if isinstance(value, SparkConnection) else known[name].convert(value)
             for name, value in values.items()
         }
     )

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 from holdfast.errors import SettingsError
 from holdfast.failpoints import failpoint
-from holdfast.spark.connection import Connection
+from holdfast.spark.connection import SparkConnection
 from holdfast.spark.jobs.options import option, server_option
 from holdfast.spark.jobs.progress import UNSEEN, Progress
 from holdfast.spark.jobs.store_options import StoreOptions
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-    from holdfast.spark.connection import Waiting
+    from holdfast.spark.connection import SparkClient
     from holdfast.spark.reading.planning import Plan
     from holdfast.spark.replaying.comparing import ReplayReport, ReplayWork, Todo
     from holdfast.spark.replaying.slice_copy import CopyTask
@@ -54,8 +54,8 @@ class Replay(StoreOptions):
     )
     identity: str = option("What the source is called on the target. (default its store's id)", "")
     concurrency: int = option("Streams at once in each task. (default 32)", _CONCURRENCY)
-    server: Connection = server_option()
-    target: Connection = server_option("The server to copy to.")
+    server: SparkConnection = server_option()
+    target: SparkConnection = server_option("The server to copy to.")
 
     def __post_init__(self) -> None:
         """Refuse what makes no sense."""
@@ -96,7 +96,7 @@ class Replayed:
 
 def run(spark: SparkSession, job: Replay, progress: Progress = UNSEEN) -> Replayed:
     """Copy what is missing."""
-    from holdfast.spark.connection import Waiting  # noqa: PLC0415 (only where jobs run)
+    from holdfast.spark.connection import SparkClient  # noqa: PLC0415 (only where jobs run)
     from holdfast.spark.jobs.buckets import ensure_bucket  # noqa: PLC0415
     from holdfast.spark.jobs.cores import core_count  # noqa: PLC0415
     from holdfast.spark.jobs.tasks import run_tasks  # noqa: PLC0415
@@ -104,7 +104,7 @@ def run(spark: SparkSession, job: Replay, progress: Progress = UNSEEN) -> Replay
     from holdfast.spark.replaying.slice_copy import copy_slice  # noqa: PLC0415
 
     progress.start("listing streams")
-    with Waiting(job.server) as server, Waiting(job.target) as target:
+    with SparkClient(job.server) as server, SparkClient(job.target) as target:
         work = _work(job, server)
         different, unchanged = _different(job, server, target)
         ensure_bucket(target, work.target_bucket)
@@ -121,7 +121,7 @@ def run(spark: SparkSession, job: Replay, progress: Progress = UNSEEN) -> Replay
     copied: list[ReplayReport] = []
     if todo:
         progress.start("planning")
-        with Waiting(job.server) as server:
+        with SparkClient(job.server) as server:
             plan = _plan(job, server, todo, _SLICES_PER_CORE * cores)
         copied = run_tasks(
             spark,
@@ -133,12 +133,12 @@ def run(spark: SparkSession, job: Replay, progress: Progress = UNSEEN) -> Replay
     return _summary([*compared, *copied], unchanged)
 
 
-def _work(job: Replay, server: Waiting) -> ReplayWork:
+def _work(job: Replay, server: SparkClient) -> ReplayWork:
     from holdfast.spark.replaying.comparing import ReplayWork  # noqa: PLC0415
 
     identity = job.identity
     if not identity:
-        plan = server.ask(lambda client: client.bucket(job.bucket).scan(until=f"{0:020d}"))
+        plan = server.run(lambda client: client.bucket(job.bucket).scan(until=f"{0:020d}"))
         identity = f"{plan.store_id or server.url} {job.bucket}"
     return ReplayWork(
         source=job.server,
@@ -152,14 +152,14 @@ def _work(job: Replay, server: Waiting) -> ReplayWork:
     )
 
 
-def _different(job: Replay, server: Waiting, target: Waiting) -> tuple[list[str], int]:
+def _different(job: Replay, server: SparkClient, target: SparkClient) -> tuple[list[str], int]:
     """The streams that have to be looked at, and how many need not."""
     from holdfast.spark.replaying.comparing import list_streams  # noqa: PLC0415
 
     selection = make_selection(job.streams, job.stream_pattern)
-    theirs = server.ask(lambda client: list_streams(client, job.bucket, selection.prefix))
+    theirs = server.run(lambda client: list_streams(client, job.bucket, selection.prefix))
     bucket = job.target_bucket or job.bucket
-    ours = target.ask(lambda client: list_streams(client, bucket, selection.prefix))
+    ours = target.run(lambda client: list_streams(client, bucket, selection.prefix))
     wanted = [each for each in theirs if selection.wants(each)]
     if job.snapshots:
         # Listings do not tell of snapshots.
@@ -179,7 +179,7 @@ def _together(stream_ids: Sequence[str], cores: int) -> list[Sequence[str]]:
     return [stream_ids[at : at + size] for at in range(0, len(stream_ids), size)]
 
 
-def _plan(job: Replay, server: Waiting, todo: Sequence[Todo], min_partitions: int) -> Plan:
+def _plan(job: Replay, server: SparkClient, todo: Sequence[Todo], min_partitions: int) -> Plan:
     from holdfast.spark.reading.planning import plan_between  # noqa: PLC0415
     from holdfast.spark.reading.selection import Selection  # noqa: PLC0415
     from holdfast.spark.reading.source import Source  # noqa: PLC0415

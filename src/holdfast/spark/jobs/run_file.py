@@ -28,7 +28,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from holdfast.errors import SettingsError
-from holdfast.spark.connection import Connection
+from holdfast.spark.connection import SparkConnection
 from holdfast.spark.jobs import job_class
 from holdfast.spark.jobs.options import Option, make, options_of
 from holdfast.spark.jobs.schedule import Timing, parse_duration, parse_time_of_day
@@ -66,7 +66,7 @@ class RunFile:
         return any(each.timing.repeats for each in self.entries)
 
 
-def load_run_file(path: Path, env: Mapping[str, str], default_server: Connection) -> RunFile:
+def load_run_file(path: Path, env: Mapping[str, str], default_server: SparkConnection) -> RunFile:
     """Read and check a file; `default_server` is meant where it has no `[server]`."""
     try:
         tables = tomllib.loads(path.read_text(encoding="utf-8"))
@@ -83,7 +83,7 @@ def load_run_file(path: Path, env: Mapping[str, str], default_server: Connection
 class _Reader:
     """Reads the tables of one file."""
 
-    def __init__(self, folder: Path, env: Mapping[str, str], server: Connection) -> None:
+    def __init__(self, folder: Path, env: Mapping[str, str], server: SparkConnection) -> None:
         self._folder = folder
         self._env = env
         self._server = server
@@ -151,7 +151,7 @@ class _Reader:
             return value
         return str(self._folder / Path(value).expanduser())
 
-    def _connection(self, table: object, where: str) -> Connection:
+    def _connection(self, table: object, where: str) -> SparkConnection:
         values = dict(_table(table, where))
         for name in ("token", "password"):
             variable = _text(values, f"{name}_env", where)
@@ -162,7 +162,9 @@ class _Reader:
             values["ca_file"] = self._placed(values["ca_file"])
         known = {each.name: each for each in _options_of_connection()}
         _check_keys(values, (*known, "token_env", "password_env"), where)
-        return Connection(**{name: known[name].convert(value) for name, value in values.items()})
+        return SparkConnection(
+            **{name: known[name].convert(value) for name, value in values.items()}
+        )
 
     def _with_variables(self, value: Any) -> Any:
         if isinstance(value, dict):
@@ -186,7 +188,7 @@ _OWN_KEYS: Final = frozenset({"job", "name", "every", "at", "needs"})
 def _options_of_connection() -> list[Option]:
     return [
         Option(each.name, {"retries": int}.get(each.name, str), "", each.default, False, each.name)
-        for each in fields(Connection)
+        for each in fields(SparkConnection)
     ]
 
 

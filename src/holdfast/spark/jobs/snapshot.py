@@ -14,11 +14,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 from holdfast.errors import HoldfastError, SettingsError
 from holdfast.failpoints import failpoint
-from holdfast.spark.connection import Connection
+from holdfast.spark.connection import SparkConnection, parse_size
 from holdfast.spark.jobs.options import option, server_option
 from holdfast.spark.jobs.progress import UNSEEN, Progress
 from holdfast.spark.jobs.store_options import StoreOptions
-from holdfast.spark.options import parse_size
 from holdfast.spark.reading.selection import make_selection
 
 if TYPE_CHECKING:
@@ -26,7 +25,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-    from holdfast.spark.connection import Waiting
+    from holdfast.spark.connection import SparkClient
     from holdfast.spark.folding.folds import Fold
     from holdfast.spark.folding.slice_fold import FoldReport
     from holdfast.spark.reading.selection import Selection
@@ -65,7 +64,7 @@ class Snapshot(StoreOptions):
         "Python files and archives that executors need for the fold.", [], path=True, flag="py-file"
     )
     concurrency: int = option("Requests at once of each task. (default 16)", _CONCURRENCY)
-    server: Connection = server_option()
+    server: SparkConnection = server_option()
 
     def __post_init__(self) -> None:
         """Refuse what makes no sense."""
@@ -114,7 +113,7 @@ class SnapshotSummary:
 
 def run(spark: SparkSession, job: Snapshot, progress: Progress = UNSEEN) -> SnapshotSummary:
     """Fold and publish."""
-    from holdfast.spark.connection import Waiting  # noqa: PLC0415 (only where jobs run)
+    from holdfast.spark.connection import SparkClient  # noqa: PLC0415 (only where jobs run)
     from holdfast.spark.folding.slice_fold import FoldWork, fold_slice  # noqa: PLC0415
     from holdfast.spark.folding.stream_growth import Thresholds  # noqa: PLC0415
     from holdfast.spark.jobs.cores import core_count  # noqa: PLC0415
@@ -131,7 +130,7 @@ def run(spark: SparkSession, job: Snapshot, progress: Progress = UNSEEN) -> Snap
         fail_on_data_loss=False,
         place=job.place(""),
     )
-    with Waiting(job.server) as server:
+    with SparkClient(job.server) as server:
         knows_snapshots = _flushed(server)
         plan = plan_between(
             server,
@@ -155,10 +154,10 @@ def run(spark: SparkSession, job: Snapshot, progress: Progress = UNSEEN) -> Snap
     return _summary(reports, strict=job.strict)
 
 
-def _flushed(server: Waiting) -> bool:
+def _flushed(server: SparkClient) -> bool:
     """Whether what the packs say of streams is up to date: snapshots since are in memory only."""
     try:
-        server.ask(lambda client: client.storage.flush())
+        server.run(lambda client: client.storage.flush())
     except HoldfastError as error:
         # Not allowed, or a server without packs: then every stream's snapshot is asked for.
         if error.status not in {401, 403, 404, 405}:

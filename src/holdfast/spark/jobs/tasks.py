@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from holdfast.errors import HoldfastError
-from holdfast.spark.failures import rebuilt
 from holdfast.spark.jobs.progress import UNSEEN, Progress, watching
+from holdfast.spark.session import rebuild_error
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -72,7 +72,7 @@ def run_tasks(
 
 def _result(value: Any) -> Any:
     if isinstance(value, _Failed):
-        raise rebuilt(value.error, value.message)
+        raise rebuild_error(value.error, value.message)
     return value
 
 

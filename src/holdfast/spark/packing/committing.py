@@ -8,7 +8,7 @@ from typing import Final, Literal
 
 from holdfast.client.types import PackInfo
 from holdfast.errors import HoldfastError, SwapRefusedError
-from holdfast.spark.connection import Waiting
+from holdfast.spark.connection import SparkClient
 
 __all__ = ["in_use", "swap"]
 
@@ -18,14 +18,16 @@ _PATIENCE_S: Final = 600
 _ASKED_S: Final = 2
 
 
-def swap(server: Waiting, new: str, old: Sequence[str]) -> Literal["done", "refused", "unknown"]:
+def swap(
+    server: SparkClient, new: str, old: Sequence[str]
+) -> Literal["done", "refused", "unknown"]:
     """Have a pack take the place of others.
 
     `refused` is certain: the pack is not in use, and never will be. Raises what the server says of
     the request itself, such as that the token is not good for it.
     """
     try:
-        server.ask(lambda client: client.storage.swap_packs([new], old))
+        server.run(lambda client: client.storage.swap_packs([new], old))
     except SwapRefusedError:
         # An answer may have been lost on the way, and the request sent again.
         return "done" if _has_come(new, _packs(server)) else "refused"
@@ -36,13 +38,13 @@ def swap(server: Waiting, new: str, old: Sequence[str]) -> Literal["done", "refu
     return "done"
 
 
-def in_use(server: Waiting, names: Sequence[str]) -> bool:
+def in_use(server: SparkClient, names: Sequence[str]) -> bool:
     """Whether all of these packs are in use."""
     return {pack.name for pack in _packs(server)}.issuperset(names)
 
 
 def _find_out(
-    server: Waiting, new: str, old: Sequence[str]
+    server: SparkClient, new: str, old: Sequence[str]
 ) -> Literal["done", "refused", "unknown"]:
     """What became of a swap whose answer is not known."""
     pause = Event()
@@ -62,5 +64,5 @@ def _has_come(new: str, packs: Sequence[PackInfo]) -> bool:
     return any(new == pack.name or new in pack.superseded for pack in packs)
 
 
-def _packs(server: Waiting) -> list[PackInfo]:
+def _packs(server: SparkClient) -> list[PackInfo]:
     return server.collect(lambda client: client.storage.packs())

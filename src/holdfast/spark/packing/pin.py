@@ -8,7 +8,7 @@ from threading import Event, Thread
 from typing import Final
 
 from holdfast.errors import HoldfastError
-from holdfast.spark.connection import Waiting
+from holdfast.spark.connection import SparkClient
 
 __all__ = ["pinned"]
 
@@ -18,9 +18,9 @@ _RENEWED_S: Final = TTL_S / 6
 
 
 @contextmanager
-def pinned(server: Waiting, name: str) -> Iterator[None]:
+def pinned(server: SparkClient, name: str) -> Iterator[None]:
     """Keep what is in use from being removed, and let go of it in the end."""
-    server.ask(lambda client: client.storage.pin_packs(name, TTL_S))
+    server.run(lambda client: client.storage.pin_packs(name, TTL_S))
     over = Event()
     renewing = Thread(target=_renew, args=(server, name, over), daemon=True)
     renewing.start()
@@ -31,12 +31,12 @@ def pinned(server: Waiting, name: str) -> Iterator[None]:
         renewing.join()
         # It ends by itself, and what the job has done is done.
         with suppress(HoldfastError):
-            server.ask(lambda client: client.storage.pin_packs(name, 0))
+            server.run(lambda client: client.storage.pin_packs(name, 0))
 
 
-def _renew(server: Waiting, name: str, over: Event) -> None:
+def _renew(server: SparkClient, name: str, over: Event) -> None:
     while not over.wait(_RENEWED_S):
         # If the server is away for longer than the pin lasts, a pack may go while it is read. That
         # is noticed, and nothing worse than a rewrite in vain.
         with suppress(HoldfastError):
-            server.ask(lambda client: client.storage.pin_packs(name, TTL_S))
+            server.run(lambda client: client.storage.pin_packs(name, TTL_S))

@@ -26,7 +26,7 @@ from holdfast.objects.pack_merge import Merge, SourcePack, merge_packs
 from holdfast.objects.pack_reader import Pack
 from holdfast.objects.place import StorePlace
 from holdfast.objects.store import ObjectStore
-from holdfast.spark.connection import Connection, Waiting
+from holdfast.spark.connection import SparkClient, SparkConnection
 from holdfast.spark.packing.committing import in_use, swap
 from holdfast.spark.packing.plan import Group
 from holdfast.spark.reading.store import reachable_store
@@ -39,7 +39,7 @@ class Rewrite:
     """A group of packs, and all that an executor needs to know to rewrite it."""
 
     group: Group
-    connection: Connection
+    connection: SparkConnection
     place: StorePlace
     store_id: str
 
@@ -63,11 +63,11 @@ def rewrite(task: Rewrite) -> Outcome:
     store = reachable_store(task.place, task.store_id)
     if isinstance(store, str):
         raise StoreError(f"{store} Packs can be rewritten only where executors reach their store.")
-    with Waiting(task.connection) as server:
+    with SparkClient(task.connection) as server:
         return _rewrite(server, store, task.group)
 
 
-def _rewrite(server: Waiting, store: ObjectStore, group: Group) -> Outcome:
+def _rewrite(server: SparkClient, store: ObjectStore, group: Group) -> Outcome:
     try:
         plan = merge_of(server, store, group)
         if plan is None:
@@ -87,7 +87,7 @@ def _rewrite(server: Waiting, store: ObjectStore, group: Group) -> Outcome:
     return Outcome(answer, dropped_bytes=before - made.builder.data_bytes)
 
 
-def merge_of(server: Waiting, store: ObjectStore, group: Group) -> Merge | None:
+def merge_of(server: SparkClient, store: ObjectStore, group: Group) -> Merge | None:
     """What is to be merged, as the server has it now; None if a pack is not in use any more.
 
     The extents come one after the other while streams are trimmed and deleted. So the last word on
@@ -127,7 +127,7 @@ def _superseded(store: ObjectStore, group: Group) -> list[str]:
     return list(dict.fromkeys([*known, *said]))
 
 
-def extents_of(server: Waiting, pack: str) -> list[PackExtent]:
+def extents_of(server: SparkClient, pack: str) -> list[PackExtent]:
     """The extents in use of a pack; NotFoundError if it is not in use any more."""
     return server.collect(lambda client: client.storage.extents(pack))
 

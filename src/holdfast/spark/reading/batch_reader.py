@@ -10,8 +10,7 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
 from holdfast.errors import SettingsError
-from holdfast.spark.connection import Waiting
-from holdfast.spark.options import Options
+from holdfast.spark.connection import Options, SparkClient
 from holdfast.spark.reading.columns import columns_of
 from holdfast.spark.reading.planning import plan_batch
 from holdfast.spark.reading.rows import read_rows
@@ -28,7 +27,7 @@ class BatchReader(DataSourceReader):
 
     def partitions(self) -> Sequence[InputPartition]:
         """The slices of the bucket; called once, by the driver, before anything is read."""
-        with Waiting(self._source.connection) as server:
+        with SparkClient(self._source.connection) as server:
             plan = plan_batch(server, self._source, self._extent)
         return [Sourced(plan.source, each) for each in plan.slices]
 

@@ -25,7 +25,7 @@ from holdfast.errors import (
     SettingsError,
     StreamNotFoundError,
 )
-from holdfast.spark.connection import Waiting
+from holdfast.spark.connection import SparkClient
 from holdfast.spark.reading.losses import lost
 from holdfast.spark.reading.selection import EARLIEST, LATEST, Bound
 from holdfast.spark.reading.slices import Slice, StreamSlice
@@ -48,7 +48,7 @@ class Plan:
     until: str
 
 
-def plan_batch(server: Waiting, source: Source, extent: Extent) -> Plan:
+def plan_batch(server: SparkClient, source: Source, extent: Extent) -> Plan:
     """Everything between the two bounds of a batch read."""
     source = _with_offsets(source, extent)
     if extent.starting.cursor == LATEST:
@@ -78,7 +78,7 @@ def plan_batch(server: Waiting, source: Source, extent: Extent) -> Plan:
 
 
 def plan_between(
-    server: Waiting,
+    server: SparkClient,
     source: Source,
     after: str,
     until: str,
@@ -117,8 +117,8 @@ def plan_between(
     return Plan(source, slices, scanned.until)
 
 
-def _scan(server: Waiting, source: Source, after: str, until: str, size: int) -> ScanPlan:
-    return server.ask(
+def _scan(server: SparkClient, source: Source, after: str, until: str, size: int) -> ScanPlan:
+    return server.run(
         lambda client: client.bucket(source.bucket).scan(
             after=after, until=until, prefix=source.selection.prefix, partition_bytes=size
         )
@@ -151,7 +151,7 @@ def _by_streams(scanned: ScanPlan) -> list[Slice]:
     return slices
 
 
-def _cut(server: Waiting, source: Source, whole: Slice, size: int) -> list[Slice]:
+def _cut(server: SparkClient, source: Source, whole: Slice, size: int) -> list[Slice]:
     """A slice that is too large, as several: by streams, and large streams by positions."""
     if whole.size_bytes < 2 * size:
         return [whole]
@@ -204,7 +204,7 @@ def _check_losses(source: Source, scanned: ScanPlan, after: str) -> None:
     raise lost(source.bucket, gone)
 
 
-def _check_starts(server: Waiting, source: Source) -> None:
+def _check_starts(server: SparkClient, source: Source) -> None:
     """Raise if streams do not reach back to where they are to be read from, and that is not fine.
 
     Those in packs tell by themselves when they are read, others do not.
@@ -213,7 +213,7 @@ def _check_starts(server: Waiting, source: Source) -> None:
     asked = {each: start for each, start in starts.items() if start and wants(each)}
     if not (asked and source.fail_on_data_loss):
         return
-    gone = server.ask(lambda client: _trimmed(client, source.bucket, asked))
+    gone = server.run(lambda client: _trimmed(client, source.bucket, asked))
     if gone:
         raise lost(source.bucket, gone)
 
@@ -245,7 +245,7 @@ def _cursor(bound: Bound) -> str:
     return "" if bound.cursor in {EARLIEST, LATEST} else bound.cursor
 
 
-def _is_forgetful(server: Waiting, plan: Plan) -> bool:
+def _is_forgetful(server: SparkClient, plan: Plan) -> bool:
     """Whether the server has no packs, and has forgotten what its streams began with."""
     if plan.source.store_id or not plan.slices:
         return False
@@ -259,7 +259,7 @@ def _is_forgetful(server: Waiting, plan: Plan) -> bool:
             break
 
     try:
-        server.ask(first)
+        server.run(first)
     except CursorGoneError:
         return True
     return False
@@ -272,9 +272,9 @@ def is_of_another_make(error: HoldfastError) -> bool:
     return isinstance(error, NotFoundError | MethodNotAllowedError | BadAnswerError)
 
 
-def plan_streams(server: Waiting, source: Source) -> list[StreamSlice]:
+def plan_streams(server: SparkClient, source: Source) -> list[StreamSlice]:
     """The streams of a server that has no scans: each as it is now."""
-    return server.ask(lambda client: _stream_slices(client, source))
+    return server.run(lambda client: _stream_slices(client, source))
 
 
 async def _stream_slices(client: Client, source: Source) -> list[StreamSlice]:

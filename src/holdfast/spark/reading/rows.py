@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from holdfast.spark.connection import Waiting
+from holdfast.spark.connection import SparkClient
 from holdfast.spark.reading.ahead import ahead
 from holdfast.spark.reading.chunks import Chunk, pieces, to_batch
 from holdfast.spark.reading.framing import unframed
@@ -17,7 +17,7 @@ from holdfast.spark.reading.stream_rows import stream_chunks
 
 def read_chunks(source: Source, part: Slice | StreamSlice) -> Iterator[Chunk]:
     """The messages of a slice, or the records in them."""
-    with Waiting(source.connection) as server:
+    with SparkClient(source.connection) as server:
         if isinstance(part, StreamSlice):
             chunks = stream_chunks(source, server, part)
         else:

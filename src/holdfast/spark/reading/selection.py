@@ -11,7 +11,7 @@ from typing import Final
 
 from holdfast.errors import SettingsError
 from holdfast.protocol.offsets import OFFSET_MAX
-from holdfast.spark.options import Options
+from holdfast.spark.connection import Options
 
 EARLIEST: Final = "earliest"
 LATEST: Final = "latest"

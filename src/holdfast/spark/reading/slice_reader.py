@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from holdfast.client import Client, Record, ScanPlan, ScanRange
 from holdfast.errors import CursorGoneError, ObjectMissingError
-from holdfast.spark.connection import Waiting
+from holdfast.spark.connection import SparkClient
 from holdfast.spark.reading.chunks import BATCH_BYTES, Chunk, StreamName
 from holdfast.spark.reading.extents import Cut, Ranged, Wanted, in_chunks, read_extents
 from holdfast.spark.reading.losses import lost
@@ -31,7 +31,7 @@ _ATTEMPTS: Final = 10
 class SliceReader:
     """Reads slices of one source."""
 
-    def __init__(self, source: Source, server: Waiting) -> None:
+    def __init__(self, source: Source, server: SparkClient) -> None:
         self._source = source
         self._server = server
         self._packs: Ranged | None = None
@@ -122,7 +122,7 @@ class SliceReader:
             raise lost(source.bucket, gone)
 
     def _scan(self, part: Slice) -> ScanPlan:
-        return self._server.ask(
+        return self._server.run(
             lambda client: client.bucket(self._source.bucket).scan(
                 after=f"{part.after:020d}",
                 until=f"{part.until:020d}",

@@ -7,8 +7,7 @@ from typing import Final, Literal
 
 from holdfast.errors import SettingsError
 from holdfast.objects.place import StorePlace
-from holdfast.spark.connection import CONNECTION_OPTIONS, Connection
-from holdfast.spark.options import Options
+from holdfast.spark.connection import CONNECTION_OPTIONS, Options, SparkConnection
 from holdfast.spark.reading.columns import DEFAULT, check_columns
 from holdfast.spark.reading.selection import (
     EARLIEST,
@@ -53,7 +52,7 @@ Via = Literal["auto", "store", "server", "http"]
 class Source:
     """A bucket on a server, which of its streams, and how their rows look."""
 
-    connection: Connection
+    connection: SparkConnection
     bucket: str
     selection: Selection = field(default_factory=Selection)
     columns: tuple[str, ...] = DEFAULT
@@ -73,8 +72,8 @@ class Source:
         columns = options.words("columns")
         framing = options.one_of("framing", ("none", FRAMING), "none")
         return cls(
-            connection=Connection.of(options),
-            bucket=options.needed("bucket"),
+            connection=SparkConnection.from_options(options),
+            bucket=options.required("bucket"),
             selection=parse_selection(options),
             columns=check_columns(columns) if columns else DEFAULT,
             framed=framing == FRAMING,

@@ -20,7 +20,7 @@ from holdfast.objects.obstore_objects import PROBING, ObstoreObjects
 from holdfast.objects.opening import open_store
 from holdfast.objects.place import StorePlace
 from holdfast.objects.store import ObjectStore, cut_short
-from holdfast.spark.connection import Waiting
+from holdfast.spark.connection import SparkClient
 from holdfast.spark.reading.extents import Ranged
 from holdfast.spark.reading.source import Source
 
@@ -31,7 +31,7 @@ _found: dict[tuple[StorePlace, str], ObjectStore] = {}
 _absent: dict[tuple[StorePlace, str], tuple[str, float]] = {}
 
 
-def open_packs(source: Source, server: Waiting) -> Ranged:
+def open_packs(source: Source, server: SparkClient) -> Ranged:
     """What the packs of a source are read from."""
     if source.via == "server":
         return ServerPacks(server, "")
@@ -81,14 +81,14 @@ def _open(place: StorePlace, store_id: str) -> ObjectStore | str:
 class ServerPacks:
     """Packs whose bytes the server hands out."""
 
-    def __init__(self, server: Waiting, reason: str) -> None:
+    def __init__(self, server: SparkClient, reason: str) -> None:
         self._server = server
         self._reason = reason
 
     def read_ranges(self, name: str, ranges: Sequence[tuple[int, int]]) -> Sequence[memoryview]:
         """The bytes of each (at, size)."""
         try:
-            return self._server.ask(lambda client: _read(client, name, ranges))
+            return self._server.run(lambda client: _read(client, name, ranges))
         except NotFoundError as error:
             # Merged into another pack: who reads asks again where the rest is.
             raise ObjectMissingError(error.message) from None

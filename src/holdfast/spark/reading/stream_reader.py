@@ -22,8 +22,7 @@ from pyspark.sql.streaming.datasource import (
 from pyspark.sql.types import StructType
 
 from holdfast.errors import DataLossError, HoldfastError, InvalidRequestError, SettingsError
-from holdfast.spark.connection import Waiting
-from holdfast.spark.options import Options
+from holdfast.spark.connection import Options, SparkClient
 from holdfast.spark.reading.columns import columns_of
 from holdfast.spark.reading.losses import lost
 from holdfast.spark.reading.planning import is_of_another_make, plan_between, plan_streams
@@ -66,27 +65,27 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 (Spark's name)
         """Where a query without a checkpoint begins."""
-        with Waiting(self._source.connection) as server:
+        with SparkClient(self._source.connection) as server:
             return _Feed(server, self._source).initial(self._starting)
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 (Spark's name)
         """Fix the end: what comes later is for the next run."""
-        with Waiting(self._source.connection) as server:
+        with SparkClient(self._source.connection) as server:
             self._last = _Feed(server, self._source).latest()
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
         """Where the next micro-batch ends."""
-        with Waiting(self._source.connection) as server:
+        with SparkClient(self._source.connection) as server:
             return _Feed(server, self._source).reach(start, limit, self._last)
 
     def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802 (Spark's name)
         """Where the bucket ends, for Spark's metrics."""
-        with Waiting(self._source.connection) as server:
+        with SparkClient(self._source.connection) as server:
             return _Feed(server, self._source).latest()
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         """The slices between two places, with the source that they are of."""
-        with Waiting(self._source.connection) as server:
+        with SparkClient(self._source.connection) as server:
             if _STREAMS in end:
                 slices = _between(self._source, start[_STREAMS], end[_STREAMS])
                 return [Sourced(self._source, each) for each in slices]
@@ -96,7 +95,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return [Sourced(source, each) for each in planned]
 
     def _planned(
-        self, server: Waiting, after: str, until: str
+        self, server: SparkClient, after: str, until: str
     ) -> tuple[Source, Sequence[Slice | StreamSlice]]:
         if after == until:
             return self._source, ()
@@ -129,7 +128,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 class _Feed:
     """How far a bucket goes."""
 
-    def __init__(self, server: Waiting, source: Source) -> None:
+    def __init__(self, server: SparkClient, source: Source) -> None:
         self._server = server
         self._source = source
 
@@ -191,14 +190,14 @@ class _Feed:
 
     def _until(self, max_bytes: int | None, max_rows: int | None, *, after: str) -> Any:
         source = self._source
-        return self._server.ask(
+        return self._server.run(
             lambda client: client.bucket(source.bucket).until(
                 after, bytes=max_bytes, messages=max_rows, prefix=source.selection.prefix
             )
         )
 
 
-def _unknown(server: Waiting, reason: str) -> DataLossError:
+def _unknown(server: SparkClient, reason: str) -> DataLossError:
     return DataLossError(
         f"{server.url} does not know the cursor in the checkpoint ({reason.rstrip('.')}): is it "
         "another server, or was its data removed? Start again with a new checkpoint."

@@ -27,7 +27,7 @@ from holdfast.errors import (
     UnavailableError,
 )
 from holdfast.protocol.content import JSON, media_type
-from holdfast.spark.connection import Waiting
+from holdfast.spark.connection import SparkClient
 from holdfast.spark.reading.chunks import Chunk, StreamName
 from holdfast.spark.reading.losses import lost
 from holdfast.spark.reading.slices import StreamSlice
@@ -38,11 +38,11 @@ _ATTEMPTS: Final = 20
 _decode_array = msgspec.json.Decoder(list[msgspec.Raw]).decode
 
 
-def stream_chunks(source: Source, server: Waiting, part: StreamSlice) -> Iterator[Chunk]:
+def stream_chunks(source: Source, server: SparkClient, part: StreamSlice) -> Iterator[Chunk]:
     """The stream of a slice from its start to where it ended when the read was planned."""
     if part.start >= part.end:
         return
-    for content_type, messages in server.items(lambda client: _there(client, source, part)):
+    for content_type, messages in server.iterate(lambda client: _there(client, source, part)):
         yield Chunk(
             [StreamName(part.stream_id, content_type)],
             np.zeros(len(messages), dtype=np.int32),

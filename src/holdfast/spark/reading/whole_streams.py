@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from holdfast.spark.connection import Waiting
+from holdfast.spark.connection import SparkClient
 from holdfast.spark.reading.ahead import ahead
 from holdfast.spark.reading.chunks import Chunk, Numbers, StreamName
 from holdfast.spark.reading.slice_reader import SliceReader
@@ -29,7 +29,7 @@ class Run(NamedTuple):
     payloads: Any
 
 
-def stream_runs(source: Source, server: Waiting, part: Slice) -> Iterator[Run]:
+def stream_runs(source: Source, server: SparkClient, part: Slice) -> Iterator[Run]:
     """The runs of the slice: those of one stream one after the other."""
     reader = SliceReader(source, server)
     late: dict[str, list[Run]] = {}

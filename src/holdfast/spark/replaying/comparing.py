@@ -23,7 +23,7 @@ from holdfast.errors import (
     StreamNotFoundError,
 )
 from holdfast.failpoints import failpoint
-from holdfast.spark.connection import Connection
+from holdfast.spark.connection import SparkConnection
 from holdfast.spark.replaying.endings import (
     Copy,
     LeftError,
@@ -40,9 +40,9 @@ LEFT_MAX: Final = 100
 class ReplayWork:
     """What executors are told of a copy."""
 
-    source: Connection
+    source: SparkConnection
     bucket: str
-    target: Connection
+    target: SparkConnection
     target_bucket: str
     # Of the source: what it is, wherever it is reached.
     identity: str

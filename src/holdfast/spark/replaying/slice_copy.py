@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-from holdfast.spark.connection import Waiting
+from holdfast.spark.connection import SparkClient
 from holdfast.spark.reading.selection import Selection
 from holdfast.spark.reading.slices import Slice
 from holdfast.spark.reading.source import Source
@@ -38,7 +38,7 @@ def copy_slice(work: ReplayWork, task: CopyTask) -> ReplayReport:
     ends = {each.stream_id: each.end for each in task.todo}
     selection = Selection(frozenset(starts), "", starts, ends)
     source = replace(task.source, selection=selection)
-    with Waiting(source.connection) as server:
+    with SparkClient(source.connection) as server:
         runs = iter(()) if task.part is None else stream_runs(source, server, task.part)
         return asyncio.run(_SliceCopy(work, task.todo).run(runs))
 

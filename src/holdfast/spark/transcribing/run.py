@@ -20,10 +20,9 @@ from holdfast.spark.archiving.places import Place
 from holdfast.spark.archiving.state import BEGINNING, Identity, State
 from holdfast.spark.archiving.tables.opening import table_at
 from holdfast.spark.archiving.tables.table import Table, claim, new_batch
-from holdfast.spark.connection import Waiting
+from holdfast.spark.connection import SparkClient, parse_size
 from holdfast.spark.jobs.progress import Progress
 from holdfast.spark.jobs.transcripts import DayOfModel, Transcripts, TranscriptsSummary
-from holdfast.spark.options import parse_size
 from holdfast.spark.reading.planning import Plan
 from holdfast.spark.reading.selection import make_selection
 from holdfast.spark.reading.slices import Slice
@@ -57,7 +56,7 @@ def transcribe(executors: Executors, job: Transcripts, progress: Progress) -> Tr
         place=job.place(""),
         via=job.via,
     )
-    with Waiting(job.server) as server, place.alone() as alone:
+    with SparkClient(job.server) as server, place.alone() as alone:
         feed = Feed(server, source)
         wanted = Identity(
             job.format,
@@ -233,7 +232,7 @@ class _Run:
     def _gone(self) -> list[OpenStream]:
         """Streams of which something was open, and which are not there any more."""
         bucket = self._feed.source.bucket
-        return self._feed.server.ask(lambda client: _missing(client, bucket, self._open))
+        return self._feed.server.run(lambda client: _missing(client, bucket, self._open))
 
     def _output(self, folder: str, stem: str) -> Output:
         return Output(

@@ -11,7 +11,7 @@ from typing import Final
 from holdfast.failpoints import failpoint
 from holdfast.spark.archiving.files import Files, Output
 from holdfast.spark.archiving.state import DataFile
-from holdfast.spark.connection import Waiting
+from holdfast.spark.connection import SparkClient
 from holdfast.spark.reading.slices import Slice, StreamSlice
 from holdfast.spark.reading.source import Source
 from holdfast.spark.reading.stream_rows import stream_chunks
@@ -63,7 +63,7 @@ class Transcribed:
 def transcribe_task(output: Output, body_bytes_max: int, task: TranscribeTask) -> Transcribed:
     """Read the streams of a task, and write the responses that are over to files."""
     done = Transcribed()
-    with Waiting(task.source.connection) as server, Files(output, task.number) as files:
+    with SparkClient(task.source.connection) as server, Files(output, task.number) as files:
         rows = _Rows(files, done)
         for stream in task.gone:
             rows.add(gone(stream.stream_id, each) for each in stream.responses)
@@ -86,7 +86,7 @@ def transcribe_task(output: Output, body_bytes_max: int, task: TranscribeTask) -
     return done
 
 
-def _read_again(reader: StreamResponses, run: Run, source: Source, server: Waiting) -> None:
+def _read_again(reader: StreamResponses, run: Run, source: Source, server: SparkClient) -> None:
     """Bring a stream's reader to where its new messages begin."""
     missing = reader.missing
     if missing is None or int(run.offsets[0]) != missing[1]:

@@ -14,7 +14,7 @@ import pyarrow as pa
 from pyspark.sql import functions as sql
 
 from holdfast.errors import SettingsError
-from holdfast.spark.failures import as_holdfast_error
+from holdfast.spark.session import as_holdfast_error
 from holdfast.spark.writing.options import WriteOptions
 from holdfast.spark.writing.placement import Placement
 from holdfast.spark.writing.report import WriteReport, total

@@ -11,7 +11,7 @@ from holdfast.errors import (
     StreamClosedError,
     StreamNotFoundError,
 )
-from holdfast.spark.failures import rebuilt
+from holdfast.spark.session import rebuild_error
 from holdfast.spark.writing.options import WriteOptions
 from holdfast.spark.writing.report import BatchProducer
 from holdfast.spark.writing.requests import Request
@@ -59,7 +59,7 @@ def explained(
             )
         case _:
             said = f"Writing to {stream}: {error.message}"
-    return rebuilt(type(error), said)
+    return rebuild_error(type(error), said)
 
 
 def other_rows(request: Request, producer: BatchProducer, seq: int) -> str:

@@ -10,8 +10,7 @@ from holdfast.client.payloads import LENGTH_PREFIXED, Framing
 from holdfast.errors import InvalidRequestError, SettingsError
 from holdfast.protocol.content import DEFAULT, JSON, media_type, parse_content_type
 from holdfast.protocol.producer import ID_BYTES_MAX, NUMBER_MAX
-from holdfast.spark.connection import CONNECTION_OPTIONS, Connection
-from holdfast.spark.options import Options
+from holdfast.spark.connection import CONNECTION_OPTIONS, Options, SparkConnection
 from holdfast.spark.writing.rows import VALUE, Columns, check_bucket
 
 WRITE_OPTIONS: Final = (
@@ -38,7 +37,7 @@ CONCURRENCY: Final = 32
 class WriteOptions:
     """What a write was told."""
 
-    connection: Connection
+    connection: SparkConnection
     bucket: str = ""
     stream: str = ""
     content_type: str = JSON
@@ -58,7 +57,7 @@ class WriteOptions:
         options = Options(given, WRITE_OPTIONS)
         content_type = _content_type(options, columns)
         return cls(
-            connection=Connection.of(options),
+            connection=SparkConnection.from_options(options),
             bucket=_bucket(options, columns),
             stream=_stream(options, columns),
             content_type=content_type,
@@ -81,7 +80,7 @@ class WriteOptions:
 def _bucket(options: Options, columns: Columns) -> str:
     if columns.has_bucket and "bucket" not in options:
         return ""
-    bucket = options.needed("bucket")
+    bucket = options.required("bucket")
     check_bucket(bucket)
     return bucket
 
