@@ -44,7 +44,7 @@ def commit() -> str:
 def _versions() -> dict[str, str]:
     package = tools.NODE_DIR / "node_modules" / "@durable-streams" / "server" / "package.json"
     found = {
-        "Holdfast": _distribution("holdfast"),
+        "Holdfast": _distribution("holdfast-streams"),
         "Python": platform.python_version(),
         "uvloop": _distribution("uvloop"),
         "Node": _output(["node", "--version"]).removeprefix("v"),

@@ -36,7 +36,7 @@ def server() -> Iterator[str]:
 def main() -> int:
     """Everything, one step after the other; the exit code of the first that fails."""
     if HOLDFAST is None:
-        sys.exit("There is no command 'holdfast' here: pip install 'holdfast[spark]'.")
+        sys.exit("There is no command 'holdfast' here: pip install 'holdfast-streams[spark]'.")
     WORK.mkdir(exist_ok=True)
     with server() as url:
         env = os.environ | {"HOLDFAST_URL": url}

@@ -50,7 +50,7 @@ def proxy(upstream: str) -> Iterator[Proxy]:
         yield Proxy(url, os.environ["HOLDFAST_PROXY_SECRET"], ttl_s)
         return
     if HOLDFAST is None:
-        sys.exit("There is no command 'holdfast' here: pip install holdfast.")
+        sys.exit("There is no command 'holdfast' here: pip install holdfast-streams.")
     # Signed URLs do not outlive the secret, but streams do: the page connects to its own again.
     secret = secrets.token_urlsafe(32)
     env = os.environ | {"HOLDFAST_PROXY_SECRET": secret, "HOLDFAST_PROXY_ALLOWLIST": upstream}

@@ -90,7 +90,7 @@ def open_session(
     nowhere, since failures are raised as exceptions.
     """
     if find_spec("pyspark") is None:
-        raise SettingsError('PySpark is not installed: pip install "holdfast[spark]".')
+        raise SettingsError('PySpark is not installed: pip install "holdfast-streams[spark]".')
     return _connect(remote, conf or {}) if remote else _start(master, app, conf or {})
 
 

@@ -69,5 +69,7 @@ def test_a_java_that_cannot_be_started(java):
 
 def test_without_pyspark_it_says_what_to_install(monkeypatch):
     monkeypatch.setattr("holdfast.spark.session.find_spec", lambda name: None)
-    with pytest.raises(SettingsError, match=r'^PySpark is not installed: pip install "holdfast\['):
+    with pytest.raises(
+        SettingsError, match=r'^PySpark is not installed: pip install "holdfast-streams\['
+    ):
         open_session()

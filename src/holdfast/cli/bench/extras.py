@@ -1,4 +1,4 @@
-"""The packages of `holdfast[bench]`, loaded only where they are used."""
+"""The packages of `holdfast-streams[bench]`, loaded only where they are used."""
 
 from importlib import import_module
 from typing import Any
@@ -16,5 +16,5 @@ def extra(module: str) -> Any:
         package = module.partition(".")[0]
         raise HoldfastError(
             f"This needs a package that is not installed ({package}): "
-            "pip install 'holdfast[bench]'."
+            "pip install 'holdfast-streams[bench]'."
         ) from None

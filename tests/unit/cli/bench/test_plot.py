@@ -52,5 +52,5 @@ def test_a_missing_package_says_what_to_install(monkeypatch):
         raise ImportError(name)
 
     monkeypatch.setattr(extras, "import_module", missing)
-    with pytest.raises(HoldfastError, match=r"pip install 'holdfast\[bench\]'"):
+    with pytest.raises(HoldfastError, match=r"pip install 'holdfast-streams\[bench\]'"):
         Latencies()
