@@ -11,8 +11,7 @@ from random import Random
 
 import httpx
 
-from holdfast.protocol.frames import DATA, START, TERMINAL, FrameParser
-from holdfast.protocol.responses import ResponseOrder
+from holdfast.protocol.frames import DATA, START, TERMINAL, FrameParser, ResponseOrder
 from tests.server_process import ServerProcess
 from tests.storage_stats import until
 from tests.upstreams import Upstream, pattern

@@ -14,7 +14,7 @@ from holdfast.errors import (
     PackCorruptError,
     SettingsError,
 )
-from holdfast.protocol.length_prefix import frame
+from holdfast.protocol.content import frame
 from holdfast.spark.session import as_holdfast_error
 from tests.server_process import ServerProcess
 from tests.spark.filled import JSON, TEXT, Filled, Row, ordered

@@ -15,9 +15,8 @@ import pytest
 
 from holdfast import failpoints
 from holdfast.errors import ConflictError, DataLossError, SettingsError
-from holdfast.protocol.frames import COMPLETE, encode_frame, encode_start
-from holdfast.protocol.llm_events import Answer
-from holdfast.protocol.responses import Outcome
+from holdfast.protocol.frames import COMPLETE, Outcome, encode_frame, encode_start
+from holdfast.protocol.llm_events import ModelResponse
 from holdfast.spark.connection import SparkConnection
 from holdfast.spark.jobs import run_job
 from holdfast.spark.jobs.report import Report
@@ -303,7 +302,7 @@ def test_the_figures_of_responses_are_right(spark, tmp_path):
                 response_id=at,
                 started_at_ms=start_ms + at * 86_400_000,
                 ended_at_ms=start_ms + at * 86_400_000 + at * 1000,
-                answer=Answer("openai", "", f"model-{at}", None, 10 * at, at, 11 * at),
+                answer=ModelResponse("openai", "", f"model-{at}", None, 10 * at, at, 11 * at),
             )
             for at in range(1, 10)
         ),

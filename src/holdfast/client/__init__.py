@@ -39,10 +39,9 @@ from holdfast.client.types import (
     StreamHead,
     StreamInfo,
 )
-from holdfast.protocol.frames import Frame, StartInfo
-from holdfast.protocol.offsets import NOW, START
-from holdfast.protocol.responses import Outcome
-from holdfast.protocol.sse_parser import SseEvent
+from holdfast.protocol.frames import Frame, Outcome, StartInfo
+from holdfast.protocol.headers import NOW, START
+from holdfast.protocol.sse import SseEvent
 
 __all__ = [
     "NOW",

@@ -23,8 +23,8 @@ from holdfast.client.types import (
 )
 from holdfast.client.urls import below
 from holdfast.errors import HoldfastError, OutboundError
-from holdfast.protocol.offsets import START
-from holdfast.protocol.sse_parser import SseParser
+from holdfast.protocol.headers import START
+from holdfast.protocol.sse import SseParser
 
 PAGE_STREAMS_MAX: Final = 1000
 

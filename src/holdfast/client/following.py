@@ -18,7 +18,7 @@ from holdfast.client.reading import Live, Reading
 from holdfast.client.retry import may_repeat
 from holdfast.client.snapshots import Bootstrap, Snapshot, open_bootstrap
 from holdfast.errors import HoldfastError, OffsetGoneError
-from holdfast.protocol.offsets import START
+from holdfast.protocol.headers import START
 
 Item = Snapshot | Message
 

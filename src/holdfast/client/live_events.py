@@ -15,7 +15,7 @@ import msgspec
 from holdfast.client.messages import JSON_LENGTHS, Batch, Lengths, parse_lengths
 from holdfast.errors import BadAnswerError
 from holdfast.protocol.content import JSON, media_type
-from holdfast.protocol.sse_parser import SseEvent, SseParser
+from holdfast.protocol.sse import SseEvent, SseParser
 
 
 class _Control(msgspec.Struct):

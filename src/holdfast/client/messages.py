@@ -22,8 +22,7 @@ import msgspec
 
 from holdfast.client.payloads import Framing
 from holdfast.errors import BadAnswerError
-from holdfast.protocol.content import JSON, media_type
-from holdfast.protocol.length_prefix import PREFIX_BYTES, Unframer
+from holdfast.protocol.content import JSON, PREFIX_BYTES, Unframer, media_type
 
 # The lengths of a batch's messages; "json": as long as the text of each element, and one byte.
 Lengths = tuple[int, ...] | Literal["json"]

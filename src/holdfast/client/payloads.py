@@ -8,8 +8,7 @@ from typing import Any, Final, Literal
 import msgspec
 
 from holdfast.errors import InvalidJsonError, InvalidRequestError
-from holdfast.protocol.content import JSON
-from holdfast.protocol.length_prefix import frame
+from holdfast.protocol.content import JSON, frame
 
 Framing = Literal["length-prefixed"]
 LENGTH_PREFIXED: Final = "length-prefixed"

@@ -43,7 +43,7 @@ from holdfast.errors import (
     ProducerGapError,
 )
 from holdfast.protocol.content import JSON, media_type
-from holdfast.protocol.cursor import EPOCH_MS
+from holdfast.protocol.headers import CURSOR_EPOCH_MS
 
 if TYPE_CHECKING:
     from holdfast.client.calls import Calls
@@ -80,7 +80,7 @@ def _new_epoch(clock: Clock) -> int:
 
     40 bits of milliseconds last until 2059; the protocol's numbers have 53.
     """
-    return (clock.now_ms() - EPOCH_MS << 13) + clock.random_int(0, (1 << 13) - 1)
+    return (clock.now_ms() - CURSOR_EPOCH_MS << 13) + clock.random_int(0, (1 << 13) - 1)
 
 
 class _Batch:

@@ -37,7 +37,7 @@ from holdfast.client.stream import Stream
 from holdfast.client.types import StreamHead
 from holdfast.client.urls import below
 from holdfast.errors import HoldfastError, InvalidRequestError
-from holdfast.protocol.offsets import START
+from holdfast.protocol.headers import START
 
 # How long an upstream may take to begin its response, besides what any request may take; servers
 # give it a minute.

@@ -19,7 +19,7 @@ import msgspec
 from holdfast.client.messages import Batch
 from holdfast.errors import InvalidRequestError
 from holdfast.protocol.frames import HEAD, Frame, FrameParser, ParserState, StartInfo
-from holdfast.protocol.offsets import START
+from holdfast.protocol.headers import START
 
 BETWEEN_FRAMES: Final = ParserState()
 DIGITS_MAX: Final = 40

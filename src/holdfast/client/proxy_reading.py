@@ -22,7 +22,7 @@ from holdfast.client.proxy_source import Source
 from holdfast.client.reading import Live, Reading
 from holdfast.errors import BadAnswerError, InvalidRequestError, SignatureExpiredError
 from holdfast.protocol.frames import Frame
-from holdfast.protocol.offsets import START
+from holdfast.protocol.headers import START
 
 
 class FrameReading:

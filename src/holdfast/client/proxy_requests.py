@@ -13,7 +13,7 @@ from holdfast.client.calls import Answer, Value, value_of
 from holdfast.client.urls import is_url
 from holdfast.errors import BadAnswerError, InvalidJsonError, InvalidRequestError
 from holdfast.protocol.content import JSON
-from holdfast.protocol.raw_fields import UPSTREAM_METHODS
+from holdfast.protocol.headers import UPSTREAM_METHODS
 
 # The client sets these itself, or they are about one connection only.
 _RESERVED: Final = frozenset(

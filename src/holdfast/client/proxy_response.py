@@ -21,16 +21,17 @@ from holdfast.errors import BadAnswerError, InvalidRequestError, ProxyStreamClos
 from holdfast.protocol.frames import (
     DATA,
     ERROR,
+    OUTCOMES,
     START,
     TERMINAL,
     Frame,
+    Outcome,
     StartInfo,
     decode_error,
     decode_start,
 )
-from holdfast.protocol.offsets import START as FIRST
-from holdfast.protocol.responses import OUTCOMES, Outcome
-from holdfast.protocol.sse_parser import SseEvent, SseParser
+from holdfast.protocol.headers import START as FIRST
+from holdfast.protocol.sse import SseEvent, SseParser
 
 # The longest body that is handed out in one piece.
 BODY_BYTES_MAX: Final = 1024 * 1024 * 1024

@@ -18,7 +18,7 @@ from holdfast.client.proxy_response import ProxyResponse, ResponseReading
 from holdfast.client.proxy_source import Source
 from holdfast.client.reading import Live
 from holdfast.errors import SignatureExpiredError
-from holdfast.protocol.offsets import START
+from holdfast.protocol.headers import START
 
 if TYPE_CHECKING:
     from holdfast.client.proxy import Proxy

@@ -17,8 +17,7 @@ from holdfast.client.proxy import Proxy
 from holdfast.client.proxy_reading import FrameReading
 from holdfast.client.proxy_response import ProxyResponse, ResponseReading
 from holdfast.client.proxy_session import ProxySession
-from holdfast.protocol.frames import Frame
-from holdfast.protocol.responses import Outcome
+from holdfast.protocol.frames import Frame, Outcome
 
 
 class SyncFrameReading(Facade):

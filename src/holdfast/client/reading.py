@@ -29,7 +29,7 @@ from holdfast.client.payloads import Framing, check_framing
 from holdfast.client.retry import Pacing, may_repeat
 from holdfast.errors import BadAnswerError, HoldfastError, InvalidRequestError, OutboundError
 from holdfast.protocol.content import JSON, media_type
-from holdfast.protocol.offsets import START
+from holdfast.protocol.headers import START
 
 T = TypeVar("T")
 Live = bool | Literal["sse", "long-poll"]

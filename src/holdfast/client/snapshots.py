@@ -13,8 +13,8 @@ from holdfast.client.messages import JSON_LENGTHS, Message, Views
 from holdfast.client.urls import below
 from holdfast.errors import BadAnswerError
 from holdfast.net.outbound import OutboundStream
-from holdfast.protocol.multipart_parser import MultipartParser, PartPiece, boundary_of
-from holdfast.protocol.offsets import START
+from holdfast.protocol.headers import START
+from holdfast.protocol.multipart import MultipartParser, PartPiece, boundary_of
 
 # The largest snapshot that is handed out in one piece.
 SNAPSHOT_BYTES_MAX: Final = 1024 * 1024 * 1024

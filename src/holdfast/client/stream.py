@@ -18,7 +18,7 @@ from holdfast.client.types import Appended, Created, ProducerStamp, StreamHead
 from holdfast.client.urls import without_secrets
 from holdfast.errors import ConflictError, ContentTypeMismatchError
 from holdfast.protocol.content import media_type
-from holdfast.protocol.offsets import START
+from holdfast.protocol.headers import START
 
 
 class Stream:

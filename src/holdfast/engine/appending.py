@@ -18,7 +18,7 @@ from holdfast.errors import (
     StreamSeqError,
 )
 from holdfast.format.records import Kind, Record
-from holdfast.protocol import content, json_mode
+from holdfast.protocol import content
 from holdfast.protocol.producer import ProducerState, is_duplicate
 
 if TYPE_CHECKING:
@@ -60,7 +60,7 @@ class Appending:
                 f"{staged.seq.decode('latin-1')!r}."
             )
         if body and staged.media == content.JSON:
-            body = json_mode.store_form(body)
+            body = content.store_form(body)
             if not body:
                 raise InvalidJsonError("An empty array appends nothing; send at least one message.")
         if self._bucket_bytes_max and body and not request.over_quota:

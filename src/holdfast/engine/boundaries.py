@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING
 
 from holdfast.engine.read_through import stretch_at
 from holdfast.errors import HoldfastError, OffsetGoneError, StreamDeletedError
-from holdfast.protocol.content import JSON
-from holdfast.protocol.json_mode import SEPARATOR
+from holdfast.protocol.content import JSON, SEPARATOR
 from holdfast.protocol.names import not_found
 
 if TYPE_CHECKING:

@@ -18,7 +18,7 @@ from holdfast.errors import (
     UnavailableError,
 )
 from holdfast.format.records import Fork, Kind, Record, StreamMeta, stream_number
-from holdfast.protocol import content, json_mode
+from holdfast.protocol import content
 from holdfast.protocol.producer import is_duplicate
 
 if TYPE_CHECKING:
@@ -64,7 +64,7 @@ class Creating:
             is_duplicate(None, request.producer)
         body, media = request.body, content.media_type(meta.content_type)
         if body and media == content.JSON:
-            body = json_mode.store_form(body)
+            body = content.store_form(body)
         if body:
             self._check_room(name, len(body))
         # Before the number is known: a stream that comes into memory may push another one out,

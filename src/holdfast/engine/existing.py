@@ -19,7 +19,7 @@ from holdfast.errors import (
 )
 from holdfast.format.records import Fork
 from holdfast.protocol.content import media_type
-from holdfast.protocol.etag import matches_state
+from holdfast.protocol.headers import matches_state
 from holdfast.protocol.producer import ProducerState
 
 if TYPE_CHECKING:

@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from holdfast.engine.reading import end_of_read, read
 from holdfast.errors import HoldfastError, InvalidOffsetError, OffsetGoneError
-from holdfast.protocol.content import JSON
-from holdfast.protocol.json_mode import SEPARATOR_BYTE
+from holdfast.protocol.content import JSON, SEPARATOR_BYTE
 from holdfast.protocol.names import not_found
 from holdfast.storage.cold import ColdBytes, ColdRequest
 

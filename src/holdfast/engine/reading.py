@@ -11,8 +11,7 @@ from bisect import bisect_left, bisect_right
 from typing import TYPE_CHECKING
 
 from holdfast.errors import InvalidOffsetError, OffsetGoneError
-from holdfast.protocol.content import JSON, cut_text, is_text
-from holdfast.protocol.json_mode import SEPARATOR, SEPARATOR_BYTE
+from holdfast.protocol.content import JSON, SEPARATOR, SEPARATOR_BYTE, cut_text, is_text
 
 if TYPE_CHECKING:
     from holdfast.engine.stream import Stream

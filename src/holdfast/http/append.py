@@ -8,7 +8,7 @@ from holdfast.engine.requests import Appended, AppendRequest
 from holdfast.errors import HoldfastError, InvalidRequestError
 from holdfast.http.errors import answer_error
 from holdfast.protocol.content import media_type, parse_content_type
-from holdfast.protocol.fields import check_stream_seq, is_true
+from holdfast.protocol.headers import check_stream_seq, is_true
 from holdfast.protocol.producer import parse_producer
 
 if TYPE_CHECKING:

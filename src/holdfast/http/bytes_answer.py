@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from holdfast.engine.reading import end_of_read, read
 from holdfast.http.awaiting import answer_later
-from holdfast.protocol.content import JSON
-from holdfast.protocol.etag import matches, read_etag
-from holdfast.protocol.json_mode import array_form
+from holdfast.protocol.content import JSON, array_form
+from holdfast.protocol.headers import matches_etag, read_etag
 from holdfast.storage.cold import ColdBytes
 
 if TYPE_CHECKING:
@@ -68,7 +67,7 @@ def _is_known(app: App, slot: Slot, asked: ReadRequest, end: int, extra_fields: 
     """Answer 304 if the client has just these bytes."""
     if asked.if_none_match is None:
         return False
-    if not matches(asked.if_none_match, _etag(asked, end)):
+    if not matches_etag(asked.if_none_match, _etag(asked, end)):
         return False
     slot.answer(304, _fields(app, asked, end) + extra_fields)
     return True

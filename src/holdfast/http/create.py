@@ -11,8 +11,13 @@ from holdfast.errors import HoldfastError, InvalidRequestError
 from holdfast.http.errors import answer_error
 from holdfast.http.forks import parse_fork, resolve_fork
 from holdfast.protocol.content import DEFAULT, parse_content_type
-from holdfast.protocol.etag import state_etag
-from holdfast.protocol.fields import check_stream_seq, is_true, parse_expires_at_ms, parse_ttl_s
+from holdfast.protocol.headers import (
+    check_stream_seq,
+    is_true,
+    parse_expires_at_ms,
+    parse_ttl_s,
+    state_etag,
+)
 from holdfast.protocol.producer import parse_producer
 
 if TYPE_CHECKING:

@@ -23,7 +23,7 @@ from holdfast.errors import (
     WakeTokenExpiredError,
     WakeTokenInvalidError,
 )
-from holdfast.protocol.raw_fields import value_of
+from holdfast.protocol.headers import header_value
 
 if TYPE_CHECKING:
     from holdfast.http.exchange import Slot
@@ -45,7 +45,7 @@ def answer_error(slot: Slot, error: HoldfastError) -> None:
 
 def _upstream_fields(error: UpstreamError) -> bytes:
     """An upstream's error is passed on as it came, with nothing in it that could begin a field."""
-    content_type = value_of(error.content_type) or b"application/octet-stream"
+    content_type = header_value(error.content_type) or b"application/octet-stream"
     return (
         b"Content-Type: %b\r\nUpstream-Status: %d\r\nCache-Control: no-store\r\n"
         b"Access-Control-Expose-Headers: Upstream-Status\r\n"

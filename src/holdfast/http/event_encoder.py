@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from holdfast.engine.boundaries import ends_in_memory
 from holdfast.engine.reading import read
-from holdfast.protocol.offsets import format_offset
+from holdfast.protocol.headers import format_offset
 from holdfast.protocol.sse import changes_line_ends, control_event, data_event, with_lengths
 
 if TYPE_CHECKING:

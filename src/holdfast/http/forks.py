@@ -19,13 +19,13 @@ from holdfast.errors import (
 from holdfast.http.awaiting import answer_of
 from holdfast.http.routes import STREAM_PREFIX
 from holdfast.protocol.content import JSON
+from holdfast.protocol.headers import parse_offset
 from holdfast.protocol.names import (
     check_bucket_id,
     check_stream_id,
     decode_segment,
     parse_flat_path,
 )
-from holdfast.protocol.offsets import parse_offset
 
 if TYPE_CHECKING:
     from holdfast.engine.stream import Stream

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from holdfast.http.bytes_answer import start_field
 from holdfast.http.errors import answer_error
 from holdfast.http.message_lengths import answer_read
-from holdfast.protocol.cursor import JITTER_S_MAX, next_cursor, parse_cursor
+from holdfast.protocol.headers import CURSOR_JITTER_S_MAX, next_cursor, parse_cursor
 from holdfast.protocol.names import not_found
 
 if TYPE_CHECKING:
@@ -67,7 +67,7 @@ def _answer(app: App, slot: Slot, asked: ReadRequest) -> None:
     at_end = stream.closed and stream.tail == asked.start
     cursor = b""
     if not at_end:
-        jitter_s = clock.random_int(1, JITTER_S_MAX)
+        jitter_s = clock.random_int(1, CURSOR_JITTER_S_MAX)
         number = next_cursor(parse_cursor(asked.cursor), clock.now_ms(), jitter_s)
         cursor = b"Stream-Cursor: %d\r\n" % number
     if stream.tail > asked.start:

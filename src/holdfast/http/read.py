@@ -19,8 +19,8 @@ from holdfast.http.long_poll import long_poll
 from holdfast.http.message_lengths import answer_at_tail, answer_read
 from holdfast.http.query import parse_query
 from holdfast.http.sse import sse
+from holdfast.protocol.headers import NOW, START, parse_offset
 from holdfast.protocol.names import not_found
-from holdfast.protocol.offsets import NOW, START, parse_offset
 
 if TYPE_CHECKING:
     from holdfast.engine.stream import Stream

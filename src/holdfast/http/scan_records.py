@@ -13,8 +13,7 @@ from holdfast.errors import GoneError, NotFoundError, OffsetGoneError
 from holdfast.http.awaiting import answer_of
 from holdfast.http.change_pages import check_cursor, name_of
 from holdfast.http.scan_request import NDJSON_FIELDS, TURN_ENTRIES, scan_request
-from holdfast.protocol.content import JSON
-from holdfast.protocol.json_mode import SEPARATOR
+from holdfast.protocol.content import JSON, SEPARATOR
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

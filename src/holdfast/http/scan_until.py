@@ -22,8 +22,7 @@ from holdfast.http.health import JSON_FIELDS
 from holdfast.http.query import parse_query
 from holdfast.http.scan_request import TURN_ENTRIES, ScanRequest, cursor_text, whole_number
 from holdfast.http.store_url import store_id
-from holdfast.protocol.content import JSON
-from holdfast.protocol.json_mode import SEPARATOR_BYTE
+from holdfast.protocol.content import JSON, SEPARATOR_BYTE
 from holdfast.storage.catalog_scan import Scanned
 
 if TYPE_CHECKING:

@@ -26,7 +26,7 @@ from holdfast.format.records import Snapshot
 from holdfast.http.awaiting import answer_of
 from holdfast.http.errors import answer_error
 from holdfast.protocol.content import DEFAULT, parse_content_type
-from holdfast.protocol.offsets import parse_offset
+from holdfast.protocol.headers import parse_offset
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -18,7 +18,7 @@ from holdfast.http.errors import answer_error
 from holdfast.http.event_encoder import Stored
 from holdfast.http.message_lengths import events_field
 from holdfast.protocol.content import JSON, is_text
-from holdfast.protocol.cursor import JITTER_S_MAX, interval_at, next_cursor, parse_cursor
+from holdfast.protocol.headers import CURSOR_JITTER_S_MAX, interval_at, next_cursor, parse_cursor
 from holdfast.protocol.names import not_found
 from holdfast.protocol.sse import ENCODING_HEADER, HEARTBEAT
 from holdfast.storage.cold import ColdBytes
@@ -74,7 +74,7 @@ class SseReader:
         self._fetching = False
         # An echoed cursor that is not in the past must be exceeded: the floor is chosen once.
         clock = app.clock
-        jitter_s = clock.random_int(1, JITTER_S_MAX)
+        jitter_s = clock.random_int(1, CURSOR_JITTER_S_MAX)
         self._floor = next_cursor(parse_cursor(asked.cursor), clock.now_ms(), jitter_s)
         self._written_s = clock.monotonic_s()
         self._until_s = self._written_s + min(app.settings.read.sse_lifetime_s, asked.lasts_s)

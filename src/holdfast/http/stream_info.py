@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Final
 from holdfast.engine.requests import Deleted
 from holdfast.errors import HoldfastError
 from holdfast.http.errors import answer_error
-from holdfast.protocol.etag import matches, state_etag
-from holdfast.protocol.fields import format_time_ms
+from holdfast.protocol.headers import format_time_ms, matches_etag, state_etag
 
 if TYPE_CHECKING:
     from holdfast.http.app import App
@@ -47,7 +46,7 @@ def head(app: App, request: Request, slot: Slot, name: str) -> None:
     elif meta.expires_at_ms is not None:
         fields.append(b"Stream-Expires-At: %b\r\n" % format_time_ms(meta.expires_at_ms))
     known = request.fields.get(b"if-none-match")
-    unchanged = known is not None and matches(known, etag)
+    unchanged = known is not None and matches_etag(known, etag)
     slot.answer(304 if unchanged else 200, b"".join(fields))
 
 

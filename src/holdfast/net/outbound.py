@@ -34,7 +34,7 @@ from holdfast.net.pinned import PinnedBackend, Resolver, system_resolver
 from holdfast.net.pools import Pools
 from holdfast.net.sending import Body, Headers, make_request, sent_url
 from holdfast.net.targets import Policy, Target
-from holdfast.protocol.raw_fields import NAME, text_of
+from holdfast.protocol.headers import HEADER_NAME, header_text
 
 CONNECTIONS_MAX: Final = 256
 # Calls under way or waiting for a connection; more are refused at once.
@@ -61,7 +61,7 @@ class OutboundStream:
         self._target = target
         self.status = response.status
         self.headers = [
-            (name.decode("ascii").lower(), text_of(value)) for name, value in response.headers
+            (name.decode("ascii").lower(), header_text(value)) for name, value in response.headers
         ]
 
     async def chunks(self) -> AsyncIterator[bytes]:
@@ -224,7 +224,7 @@ def _fault(response: httpcore.Response) -> str:
     if sum(map(len, chain.from_iterable(response.headers))) > RESPONSE_HEADER_BYTES_MAX:
         return f"exceed {RESPONSE_HEADER_BYTES_MAX} bytes"
     for name, value in response.headers:
-        if not NAME.fullmatch(name) or _LINE_ENDS.search(value):
+        if not HEADER_NAME.fullmatch(name) or _LINE_ENDS.search(value):
             return "are not valid HTTP"
     return ""
 

@@ -10,7 +10,7 @@ import httpcore
 from holdfast import __version__
 from holdfast.errors import OutboundError
 from holdfast.net.targets import Target, path_of
-from holdfast.protocol.raw_fields import CONTROL_CHARACTERS, NAME
+from holdfast.protocol.headers import CONTROL_CHARACTERS, HEADER_NAME
 
 CONNECT_TIMEOUT_S: Final = 10.0
 _WITH_BODY: Final = frozenset({"POST", "PUT", "PATCH"})
@@ -117,9 +117,9 @@ def sent_headers(
     elif "content-length" not in sent:
         sent.setdefault("transfer-encoding", ("Transfer-Encoding", "chunked"))
     made = [(name.encode("ascii"), _bytes(value)) for name, value in sent.values()]
-    if not NAME.fullmatch(method.encode("ascii")):
+    if not HEADER_NAME.fullmatch(method.encode("ascii")):
         raise ValueError("The method is none.")
-    if not all(NAME.fullmatch(name) for name, _ in made):
+    if not all(HEADER_NAME.fullmatch(name) for name, _ in made):
         raise ValueError("A header's name is none.")
     if any(CONTROL_CHARACTERS.search(value) for _, value in made):
         raise ValueError("A header holds control characters.")

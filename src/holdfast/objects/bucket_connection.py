@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 from obstore.store import AzureStore, GCSStore, S3Store
 
 from holdfast.errors import SettingsError
-from holdfast.protocol.store_urls import clean_endpoint
+from holdfast.protocol.names import clean_endpoint
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from holdfast.errors import SettingsError
-from holdfast.protocol.store_urls import clean_endpoint, clean_store
+from holdfast.protocol.names import clean_endpoint, clean_store
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,13 +1,15 @@
-"""Frames: how responses of upstream servers lie in a proxy stream.
+"""Frames: the format in which a proxy stream stores the responses of upstream servers.
 
-A frame is `type u8 | response id u32 | payload length u32 | payload`, big-endian. Types: `S`tart
-and `E`rror carry JSON, `D`ata carries bytes of the body, `C`omplete and `A`bort carry nothing.
-Frames of several responses may lie between one another; `responses.py` checks their order.
+A frame is `type u8 | response id u32 | payload length u32 | payload`, big-endian. `S`tart and
+`E`rror carry JSON, `D`ata carries bytes of the body, `C`omplete and `A`bort carry nothing. The
+frames of one response are S, any number of D, then one of C, A or E. Frames of several responses
+may be interleaved.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from enum import Enum
 from struct import Struct
 from typing import Final, NamedTuple
 
@@ -24,13 +26,13 @@ TERMINAL: Final = frozenset({COMPLETE, ABORT, ERROR})
 
 HEAD: Final = Struct(">cII")
 RESPONSE_ID_MAX: Final = 2**32 - 1
-# Start and Error are held until they are complete; longer ones are taken for a damaged stream.
+# The parser buffers Start and Error frames; a longer one means that the stream is damaged.
 JSON_BYTES_MAX: Final = 1024 * 1024
 _TYPES: Final = frozenset({START, DATA, *TERMINAL})
 
 
 class Frame(NamedTuple):
-    """A frame; the parser hands out a Data frame in as many parts as it arrived in."""
+    """A frame; the parser returns a Data frame in as many parts as it arrived in."""
 
     type: bytes
     response_id: int
@@ -38,14 +40,14 @@ class Frame(NamedTuple):
 
 
 class StartInfo(msgspec.Struct, frozen=True):
-    """What a Start frame says of the upstream's response; names of headers are lower-case."""
+    """The payload of a Start frame; header names are lower-case."""
 
     status: int
     headers: dict[str, str]
 
 
 class ErrorInfo(msgspec.Struct, frozen=True):
-    """What an Error frame says."""
+    """The payload of an Error frame."""
 
     code: str
     message: str
@@ -57,24 +59,20 @@ _decode_error = msgspec.json.Decoder(ErrorInfo).decode
 
 
 def encode_frame(kind: bytes, response_id: int, payload: bytes = b"") -> bytes:
-    """A frame as it lies in the stream."""
     assert kind in _TYPES, kind
     assert 0 < response_id <= RESPONSE_ID_MAX, response_id
     return HEAD.pack(kind, response_id, len(payload)) + payload
 
 
 def encode_start(response_id: int, status: int, headers: Mapping[str, str]) -> bytes:
-    """The Start frame of a response."""
     return encode_frame(START, response_id, _encode(StartInfo(status, dict(headers))))
 
 
 def encode_error(response_id: int, code: str, message: str) -> bytes:
-    """The Error frame that ends a response."""
     return encode_frame(ERROR, response_id, _encode(ErrorInfo(code, message)))
 
 
 def decode_start(payload: bytes) -> StartInfo:
-    """What a Start frame says."""
     try:
         return _decode_start(payload)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
@@ -82,7 +80,6 @@ def decode_start(payload: bytes) -> StartInfo:
 
 
 def decode_error(payload: bytes) -> ErrorInfo:
-    """What an Error frame says."""
     try:
         return _decode_error(payload)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
@@ -90,21 +87,21 @@ def decode_error(payload: bytes) -> ErrorInfo:
 
 
 class ParserState(msgspec.Struct, frozen=True, array_like=True):
-    """Where a parser stands: enough for another one to go on with the next byte."""
+    """The state of a parser, from which another one can continue with the next byte."""
 
-    # Bytes since the parser began, and up to the last boundary between frames.
+    # Bytes parsed so far, and up to the last boundary between frames.
     taken: int = 0
     boundary: int = 0
-    # A head or a JSON payload that is not complete.
+    # An incomplete frame head or JSON payload.
     held: bytes = b""
-    # The frame whose payload is being read, and how much of it is still to come.
+    # The frame whose payload is being read, and how many bytes of it are missing.
     type: bytes = b""
     response_id: int = 0
     left: int = 0
 
 
 class FrameParser:
-    """Takes the bytes of a stream in pieces of any size, from a boundary or a saved state on."""
+    """Parses a stream fed in pieces of any size, from a frame boundary or a saved state on."""
 
     __slots__ = ("_boundary", "_held", "_left", "_response_id", "_taken", "_type")
 
@@ -119,16 +116,14 @@ class FrameParser:
 
     @property
     def boundary(self) -> int:
-        """How many bytes the frames have that are complete: where reading can begin again."""
+        """The length of all complete frames: the position where a read can resume."""
         return self._boundary
 
     @property
     def is_between_frames(self) -> bool:
-        """Whether everything so far was whole frames."""
         return self._taken == self._boundary
 
     def state(self) -> ParserState:
-        """What another parser needs to go on from here."""
         return ParserState(
             self._taken,
             self._boundary,
@@ -139,7 +134,7 @@ class FrameParser:
         )
 
     def feed(self, piece: bytes) -> list[Frame]:
-        """The frames that this piece completes, and the part of a Data frame that it holds."""
+        """Return the frames that this piece completes, and its part of an unfinished Data frame."""
         self._taken += len(piece)
         held = self._held
         if len(held) + len(piece) < self._needed():
@@ -169,10 +164,10 @@ class FrameParser:
         return frames
 
     def _needed(self) -> int:
-        """How many bytes have to be there for anything to come of them."""
+        """The number of bytes that must be there before parsing can advance."""
         if not self._type:
             return HEAD.size
-        # Parts of a body are of use at once, the other payloads only whole.
+        # Body bytes are passed on at once, other payloads only whole.
         return min(self._left, 1) if self._type == DATA else self._left
 
     def _begin(self, kind: bytes, response_id: int, length: int) -> None:
@@ -188,3 +183,43 @@ class FrameParser:
         if kind in {START, ERROR} and length > JSON_BYTES_MAX:
             raise BadAnswerError(f"A frame {kind!r} holds more than {JSON_BYTES_MAX} bytes.")
         self._type, self._response_id, self._left = kind, response_id, length
+
+
+class Outcome(Enum):
+    """How a response ended."""
+
+    COMPLETE = "complete"
+    ABORTED = "aborted"
+    FAILED = "failed"
+    OPEN = "open"  # it has not ended
+
+
+OUTCOMES = {COMPLETE: Outcome.COMPLETE, ABORT: Outcome.ABORTED, ERROR: Outcome.FAILED}
+
+
+class ResponseOrder:
+    """Checks that every response begins once, ends once, and has its data in between.
+
+    With `is_whole` the stream is read from its very start; otherwise a read may begin in the
+    middle of a response.
+    """
+
+    def __init__(self, *, is_whole: bool = True) -> None:
+        self._is_whole = is_whole
+        self.open: set[int] = set()
+        self._ended: set[int] = set()
+
+    def take(self, frame: Frame) -> None:
+        """Raise BadAnswerError if this frame must not come next."""
+        response_id = frame.response_id
+        if frame.type == START:
+            if response_id in self.open or response_id in self._ended:
+                raise BadAnswerError(f"Response {response_id} has two Start frames.")
+            self.open.add(response_id)
+        elif response_id in self._ended:
+            raise BadAnswerError(f"Response {response_id} has a frame after its end.")
+        elif response_id not in self.open and self._is_whole:
+            raise BadAnswerError(f"Response {response_id} has a frame before its Start frame.")
+        if frame.type in TERMINAL:
+            self.open.discard(response_id)
+            self._ended.add(response_id)

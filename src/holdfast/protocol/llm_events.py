@@ -1,8 +1,8 @@
-"""Answers of language models, put together from the bodies in which they were streamed.
+"""Reassembles the responses of language models from recorded response bodies.
 
-Known are OpenAI's chat completions and Responses API, which many others speak as well, and
-Anthropic's Messages API; each as Server-Sent Events or as one JSON document. Bodies come from
-anywhere and may be cut off anywhere: what cannot be read is left out, and nothing here raises.
+Supports OpenAI's chat completions and Responses API, which many vendors offer, and Anthropic's
+Messages API, each as Server-Sent Events or as one JSON document. Bodies are untrusted and may be
+cut off anywhere: unreadable parts are skipped, and nothing here raises.
 """
 
 from __future__ import annotations
@@ -14,26 +14,16 @@ import msgspec
 
 from holdfast.errors import BadAnswerError
 from holdfast.protocol.content import media_type
-from holdfast.protocol.sse_parser import SseParser
-
-__all__ = [
-    "ANSWER_BYTES_MAX",
-    "ANTHROPIC",
-    "OPENAI",
-    "Answer",
-    "AnswerDocument",
-    "AnswerEvents",
-    "answer_reader",
-]
+from holdfast.protocol.sse import SseParser
 
 OPENAI: Final = "openai"
 ANTHROPIC: Final = "anthropic"
-# What is longer is no answer that anybody reads.
-ANSWER_BYTES_MAX: Final = 64 * 1024 * 1024
-# So that sums of some fit into 64 bits.
+# Longer bodies are not read.
+RESPONSE_BYTES_MAX: Final = 64 * 1024 * 1024
+# Keeps sums of token counts within 64 bits.
 _COUNT_MAX: Final = 2**60
 _ERROR: Final = "error"
-# Anthropic counts what came from a cache, or went there, apart from other input.
+# Anthropic counts tokens read from or written to a cache apart from other input.
 _ANTHROPIC_INPUT: Final = (
     "input_tokens",
     "cache_creation_input_tokens",
@@ -43,13 +33,13 @@ _ANTHROPIC_INPUT: Final = (
 _decode = msgspec.json.Decoder().decode
 
 
-class Answer(msgspec.Struct, frozen=True):
-    """What a model said. Reasoning is not part of the text; of several choices it is the first."""
+class ModelResponse(msgspec.Struct, frozen=True):
+    """A model's response: the text of its first choice, without reasoning."""
 
     api: str
     text: str
     model: str | None = None
-    # In the API's own word: `stop`, `end_turn`, `max_tokens`; `error` if it says that it failed.
+    # The API's own word, such as `stop`, `end_turn` or `max_tokens`; `error` if it failed.
     finish_reason: str | None = None
     prompt_tokens: int | None = None
     completion_tokens: int | None = None
@@ -57,16 +47,15 @@ class Answer(msgspec.Struct, frozen=True):
     tool_calls: int = 0
 
 
-class AnswerEvents:
-    """Takes the bytes of an event stream in pieces of any size."""
+class ResponseEvents:
+    """Reads a response from an event stream fed in pieces of any size."""
 
     def __init__(self) -> None:
         self._parser = SseParser()
         self._draft: _Draft | None = _Draft()
-        self._left = ANSWER_BYTES_MAX
+        self._left = RESPONSE_BYTES_MAX
 
     def feed(self, piece: bytes) -> None:
-        """Take the next piece of the body."""
         if self._draft is None:
             return
         self._left -= len(piece)
@@ -81,53 +70,52 @@ class AnswerEvents:
         for event in events:
             value = _decoded(event.data)
             if isinstance(value, dict):
-                self._draft.take(value)
+                self._draft.add_event(value)
 
-    def answer(self) -> Answer | None:
-        """The answer as far as it came; None if these are no events of a known API."""
-        return None if self._draft is None else self._draft.answer()
+    def response(self) -> ModelResponse | None:
+        """The response so far; None if these are not events of a known API."""
+        return None if self._draft is None else self._draft.response()
 
 
-class AnswerDocument:
-    """The same for a document that was not streamed; it is read when all of it is there."""
+class ResponseDocument:
+    """Reads a response from one JSON document fed in pieces."""
 
     def __init__(self) -> None:
         self._pieces: list[bytes] = []
-        self._left = ANSWER_BYTES_MAX
+        self._left = RESPONSE_BYTES_MAX
 
     def feed(self, piece: bytes) -> None:
-        """Take the next piece of the body."""
         self._left -= len(piece)
         if self._left < 0:
             self._pieces = []
         else:
             self._pieces.append(piece)
 
-    def answer(self) -> Answer | None:
-        """The answer; None if the document is cut off, or of no known API."""
+    def response(self) -> ModelResponse | None:
+        """The response; None if the document is cut off or not from a known API."""
         value = _decoded(b"".join(self._pieces))
         if not isinstance(value, dict):
             return None
         draft = _Draft()
-        draft.take_whole(value)
-        return draft.answer()
+        draft.add_document(value)
+        return draft.response()
 
 
-def answer_reader(headers: Mapping[str, str]) -> AnswerEvents | AnswerDocument | None:
-    """What can read the body of a response with these headers; None if nothing can."""
+def response_reader(headers: Mapping[str, str]) -> ResponseEvents | ResponseDocument | None:
+    """A reader for the body of a response with these headers; None if there is none."""
     if headers.get("content-encoding", "").strip().lower() not in {"", "identity"}:
         return None
     match media_type(headers.get("content-type", "")):
         case "text/event-stream":
-            return AnswerEvents()
+            return ResponseEvents()
         case "application/json":
-            return AnswerDocument()
+            return ResponseDocument()
         case _:
             return None
 
 
 class _Draft:
-    """An answer that is not complete."""
+    """A response under construction."""
 
     def __init__(self) -> None:
         self._api = ""
@@ -138,11 +126,10 @@ class _Draft:
         self._completion: int | None = None
         self._total: int | None = None
         self._input: dict[str, int] = {}
-        # Chunks name a call again and again, by its index.
+        # Chunks repeat the index of the tool call they belong to.
         self._calls: set[int] = set()
 
-    def take_whole(self, value: dict[str, Any]) -> None:
-        """Take a document."""
+    def add_document(self, value: dict[str, Any]) -> None:
         match value:
             case {"object": "response", "output": list()}:
                 self._api = OPENAI
@@ -154,10 +141,9 @@ class _Draft:
                     self._block(block)
                 self._finish_reason = _word(value, "stop_reason")
             case {"choices": list()}:
-                self.take(value)
+                self.add_event(value)
 
-    def take(self, value: dict[str, Any]) -> None:
-        """Take what an event holds."""
+    def add_event(self, value: dict[str, Any]) -> None:
         match value:
             case {"choices": list(choices)}:
                 self._api = self._api or OPENAI
@@ -173,8 +159,7 @@ class _Draft:
             case {"error": dict()} if self._api:
                 self._finish_reason = _ERROR
 
-    def answer(self) -> Answer | None:
-        """What there is so far."""
+    def response(self) -> ModelResponse | None:
         if not self._api:
             return None
         prompt = self._prompt
@@ -183,7 +168,7 @@ class _Draft:
         total = self._total
         if total is None and prompt is not None and self._completion is not None:
             total = prompt + self._completion
-        return Answer(
+        return ModelResponse(
             self._api,
             "".join(self._text),
             self._model,
@@ -195,16 +180,16 @@ class _Draft:
         )
 
     def _choice(self, choice: object) -> None:
-        """A choice of a chat completion: a part of one (`delta`), or all of it."""
+        """Add a choice of a chat completion: a part of it (`delta`), or all of it."""
         if not isinstance(choice, dict) or choice.get("index", 0) != 0:
             return
         self._finish_reason = _word(choice, "finish_reason") or self._finish_reason
         said = choice.get("delta") or choice.get("message")
         if not isinstance(said, dict):
-            # What the API was before it knew of chats.
-            self._add(choice.get("text"))
+            # The older completions API, without chats.
+            self._add_text(choice.get("text"))
             return
-        self._add(said.get("content"))
+        self._add_text(said.get("content"))
         calls = said.get("tool_calls")
         for at, call in enumerate(calls if isinstance(calls, list) else ()):
             index = call.get("index", at) if isinstance(call, dict) else None
@@ -214,17 +199,16 @@ class _Draft:
             self._calls.add(0)
 
     def _response_event(self, kind: str, value: dict[str, Any]) -> None:
-        """An event of the Responses API."""
         match kind, value:
             case "response.output_text.delta", {"delta": delta}:
-                self._add(delta)
+                self._add_text(delta)
             case "response.output_item.added", {"item": item}:
                 self._count_call(item)
             case _, {"response": dict(response)}:
                 self._response(response)
 
     def _response(self, value: dict[str, Any]) -> None:
-        """What the Responses API says of the whole: at the beginning and at the end."""
+        """Add a response object, which the Responses API sends at the beginning and the end."""
         self._model = _word(value, "model") or self._model
         self._openai_usage(value.get("usage"), "input_tokens", "output_tokens")
         status = _word(value, "status")
@@ -238,14 +222,13 @@ class _Draft:
         for item in output if isinstance(output, list) and is_new else ():
             self._count_call(item)
             if isinstance(item, dict) and item.get("type") == "message":
-                self._add(item.get("content"))
+                self._add_text(item.get("content"))
 
     def _count_call(self, item: object) -> None:
         if isinstance(item, dict) and (_word(item, "type") or "").endswith("_call"):
             self._calls.add(len(self._calls))
 
     def _message_event(self, kind: str, value: dict[str, Any]) -> None:
-        """An event of the Messages API."""
         match kind, value:
             case "message_start", {"message": dict(message)}:
                 self._api = self._api or ANTHROPIC
@@ -255,13 +238,13 @@ class _Draft:
                 self._block(block)
             case "content_block_delta", {"delta": {"type": "text_delta", "text": text}}:
                 self._api = self._api or ANTHROPIC
-                self._add(text)
+                self._add_text(text)
             case "message_delta", {"delta": dict(delta)}:
                 self._api = self._api or ANTHROPIC
                 self._finish_reason = _word(delta, "stop_reason") or self._finish_reason
                 self._anthropic_usage(value.get("usage"))
             case "error", _:
-                # The Responses API has an event of this name, too.
+                # The Responses API also has an event of this name.
                 self._api = self._api or (ANTHROPIC if "error" in value else OPENAI)
                 self._finish_reason = _ERROR
 
@@ -272,12 +255,12 @@ class _Draft:
     def _block(self, block: object) -> None:
         match block:
             case {"type": "text", "text": text}:
-                self._add(text)
+                self._add_text(text)
             case {"type": str(kind)} if kind.endswith("tool_use"):
                 self._calls.add(len(self._calls))
 
     def _openai_usage(self, usage: object, prompt: str, completion: str) -> None:
-        # Each is of all so far, so the last one counts.
+        # Counts are cumulative, so the last one wins.
         if isinstance(usage, dict):
             self._prompt = _count(usage, prompt, self._prompt)
             self._completion = _count(usage, completion, self._completion)
@@ -291,8 +274,8 @@ class _Draft:
                 if found is not None:
                     self._input[name] = found
 
-    def _add(self, text: object) -> None:
-        """Add text, or the texts of parts."""
+    def _add_text(self, text: object) -> None:
+        """Add a string, or the strings of a list of parts."""
         if isinstance(text, str):
             self._text.append(text)
         for part in text if isinstance(text, list) else ():
@@ -302,7 +285,7 @@ class _Draft:
 
 
 def _decoded(data: bytes) -> object:
-    """JSON as Python has it; None for anything else, such as the `[DONE]` of OpenAI."""
+    """The parsed JSON; None for anything else, such as OpenAI's `[DONE]`."""
     try:
         return _decode(data)
     except (ValueError, RecursionError):

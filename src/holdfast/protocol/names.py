@@ -1,16 +1,16 @@
-"""Stream names: a bucket and an id, and how URL paths map to them.
+"""Names of streams and object stores, and how URL paths map to stream names.
 
-The flat surface takes the first path segment as the bucket and the rest, slashes included, as the
-id; a path of one segment lives in the bucket `_default`. `a` and `_default/a` therefore name the
-same stream. A name is kept as one string, `bucket/id`: a bucket never holds a slash. The bucketed
-surface has rules of its own; a stream whose bucket or id breaks them is on the flat one only.
+A stream's name is one string, `bucket/id`; buckets contain no slash. On the flat surface the first
+path segment is the bucket and the rest, slashes included, the id; a path of one segment is in the
+bucket `_default`, so `a` and `_default/a` name the same stream. The bucketed surface has stricter
+rules; a stream whose bucket or id breaks them can be reached on the flat surface only.
 """
 
 from __future__ import annotations
 
 import re
 from typing import Final
-from urllib.parse import unquote_to_bytes
+from urllib.parse import unquote_to_bytes, urlsplit
 
 from holdfast.errors import (
     InvalidBucketError,
@@ -26,11 +26,11 @@ SUBSCRIPTIONS: Final = "__ds"
 PROXY_BUCKET: Final = "_proxy"
 PROXY_STREAMS: Final = f"{PROXY_BUCKET}/"
 NAME_BYTES_MAX: Final = 1024
-# On the bucketed surface, the bucket's id and the slash included.
+# For names on the bucketed surface, including bucket and slash.
 BUCKETED_NAME_BYTES_MAX: Final = 122
-# Sub-trees of the flat surface that are not streams.
+# Subtrees of the flat surface that are not streams.
 RESERVED_BUCKETS: Final = frozenset({SUBSCRIPTIONS, PROXY_BUCKET})
-# Ids that are routes, or whose streams are made by the server.
+# Bucket ids that are routes, or whose streams the server creates.
 _NOT_TO_BE_CREATED: Final = RESERVED_BUCKETS | {
     DEFAULT_BUCKET,
     "cluster",
@@ -43,15 +43,15 @@ _BUCKET_ID: Final = re.compile(r"[a-z0-9_-]{4,64}")
 
 
 def parse_flat_path(raw: bytes, *, reserved: str = "") -> str:
-    """The stream name behind `/v1/stream/`, from the still percent-encoded rest of the path.
+    """Parse the percent-encoded path after `/v1/stream/`.
 
-    `reserved` is a reserved bucket whose streams are meant nevertheless.
+    `reserved` is a reserved bucket that is allowed here.
     """
     return flat_name(decode_path(raw), reserved=reserved)
 
 
 def flat_name(text: str, *, reserved: str = "") -> str:
-    """The stream name of a path below `/v1/stream/`, as it is written in headers and bodies."""
+    """Parse the decoded path after `/v1/stream/`, as it appears in headers and bodies."""
     bucket, slash, stream_id = text.partition("/")
     if bucket in RESERVED_BUCKETS and bucket != reserved:
         raise NotFoundError(f"{bucket!r} is reserved and holds no streams of its own.")
@@ -65,14 +65,14 @@ def flat_name(text: str, *, reserved: str = "") -> str:
 
 
 def not_found(name: str) -> StreamNotFoundError:
-    """There is no stream of this name; the proxy has a code of its own for that."""
+    """The error for a missing stream; proxy streams have their own error code."""
     if name.startswith(PROXY_STREAMS):
         return ProxyStreamNotFoundError(name.removeprefix(PROXY_STREAMS))
     return StreamNotFoundError(name)
 
 
 def check_bucket_id(bucket_id: str, *, creating: bool = False, reserved: str = "") -> None:
-    """Raise unless this can be a bucket on the bucketed surface."""
+    """Raise unless this is a valid bucket id on the bucketed surface."""
     if not _BUCKET_ID.fullmatch(bucket_id):
         raise InvalidBucketError(
             f"The bucket id {bucket_id[:80]!r} is invalid: 4 to 64 lower-case letters, digits, "
@@ -85,7 +85,7 @@ def check_bucket_id(bucket_id: str, *, creating: bool = False, reserved: str = "
 
 
 def check_stream_id(bucket_id: str, stream_id: str) -> None:
-    """Raise unless this can be a stream on the bucketed surface."""
+    """Raise unless this is a valid stream id on the bucketed surface."""
     if not stream_id or ".." in stream_id or stream_id == ".":
         raise InvalidStreamIdError("A stream id must not be empty, '.', or hold '..'.")
     if stream_id in _RESERVED_IDS:
@@ -97,7 +97,7 @@ def check_stream_id(bucket_id: str, stream_id: str) -> None:
 
 
 def decode_segment(raw: bytes) -> str:
-    """One percent-encoded segment of a path as text, which holds no slash."""
+    """Decode one percent-encoded path segment, which must not contain a slash."""
     decoded = unquote_to_bytes(raw) if b"%" in raw else raw
     if b"/" in decoded:
         raise InvalidStreamIdError("An id must not hold a slash, not even an encoded one.")
@@ -105,7 +105,7 @@ def decode_segment(raw: bytes) -> str:
 
 
 def decode_path(raw: bytes) -> str:
-    """A percent-encoded path as text, checked for length, encoding, NUL and dot segments."""
+    """Decode a percent-encoded path; check its length, encoding, NULs and dot segments."""
     decoded = unquote_to_bytes(raw) if b"%" in raw else raw
     if len(decoded) > NAME_BYTES_MAX:
         raise InvalidRequestError(f"The path is longer than {NAME_BYTES_MAX} bytes.")
@@ -123,3 +123,33 @@ def _text(decoded: bytes) -> str:
     if "\0" in text:
         raise InvalidRequestError("The path holds a NUL character.")
     return text
+
+
+def clean_store(text: str) -> str:
+    """Normalise an object store's address: a path, or a URL of a known scheme without secrets."""
+    if re.match(r"[A-Za-z][A-Za-z0-9+.-]*:", text) is None:
+        return text
+    url = urlsplit(text)
+    if url.scheme == "file" and url.netloc in {"", "localhost"} and url.path.startswith("/"):
+        return text
+    plain = re.fullmatch(r"(s3|gs|az)://[\w.-]+(/[^?#\s]*)?", text, re.ASCII)
+    if plain is None or re.search(r"/\.{0,2}/", f"{url.path.rstrip('/')}/"):
+        raise ValueError(
+            "expected a path, file:///path, s3://bucket/prefix, gs://bucket/prefix "
+            "or az://container/prefix"
+        )
+    return text.rstrip("/")
+
+
+def clean_endpoint(text: str) -> str:
+    """Normalise the URL of an S3 server; it may be empty."""
+    if not text:
+        return text
+    try:
+        url = urlsplit(text)
+        valid = url.scheme in {"http", "https"} and bool(url.hostname) and url.port != 0
+    except ValueError:  # the port is not a number
+        valid = False
+    if not valid or not re.fullmatch(r"https?://[\w.:\[\]-]+(/[\w./-]*)?", text, re.ASCII):
+        raise ValueError("expected http://HOST[:PORT] or https://HOST[:PORT]")
+    return text.rstrip("/")

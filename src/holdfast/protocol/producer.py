@@ -1,4 +1,4 @@
-"""Idempotent producers: what becomes of (epoch, seq), given what the stream has seen.
+"""Idempotent producers: whether a stream accepts the next (epoch, seq) of a producer.
 
 Rules, in order, for a producer whose last accepted pair on this stream is (E, S):
 
@@ -37,7 +37,7 @@ class ProducerState(NamedTuple):
 
 
 def is_duplicate(state: ProducerState | None, producer: Producer) -> bool:
-    """Whether this request was accepted before; raises if it must be refused."""
+    """Whether this request was accepted before; raises if it must be rejected."""
     if state is None:
         if producer.seq != 0:
             raise ProducerGapError(0, producer.seq)
@@ -58,7 +58,7 @@ def is_duplicate(state: ProducerState | None, producer: Producer) -> bool:
 def parse_producer(
     producer_id: bytes | None, epoch: bytes | None, seq: bytes | None
 ) -> Producer | None:
-    """The producer headers of a request: all three or none."""
+    """Parse the producer headers of a request: all three or none."""
     if producer_id is None and epoch is None and seq is None:
         return None
     if producer_id is None or epoch is None or seq is None:

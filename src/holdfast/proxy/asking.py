@@ -13,7 +13,7 @@ from holdfast.errors import (
     MissingUpstreamMethodError,
     MissingUpstreamUrlError,
 )
-from holdfast.protocol.raw_fields import UPSTREAM_METHODS
+from holdfast.protocol.headers import UPSTREAM_METHODS
 from holdfast.proxy.forwarding import upstream_headers
 from holdfast.proxy.stream_ids import is_stream_id
 

@@ -8,7 +8,7 @@ from prometheus_client.core import CounterMetricFamily
 
 from holdfast.engine.counters import Histogram
 from holdfast.http.metric_families import counter, gauge, histogram
-from holdfast.protocol.responses import Outcome
+from holdfast.protocol.frames import Outcome
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from holdfast.errors import InvalidRequestError
-from holdfast.protocol.raw_fields import CONTROL_CHARACTERS, NAME, text_of
+from holdfast.protocol.headers import CONTROL_CHARACTERS, HEADER_NAME, header_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -59,7 +59,7 @@ def proxy_fields(request: Request) -> dict[str, str]:
         if name in FOR_PROXY:
             if name in found:
                 raise InvalidRequestError(f"The header {name} is given more than once.")
-            found[name] = text_of(value.strip())
+            found[name] = header_text(value.strip())
     return found
 
 
@@ -74,7 +74,7 @@ def upstream_headers(request: Request) -> dict[str, bytes]:
             name = "authorization"
         elif name in _NOT_FORWARDED or name in named:
             continue
-        if not NAME.fullmatch(raw) or CONTROL_CHARACTERS.search(value):
+        if not HEADER_NAME.fullmatch(raw) or CONTROL_CHARACTERS.search(value):
             raise InvalidRequestError("A header holds characters that cannot be forwarded.")
         before = sent.get(name)
         separator = b"; " if name == "cookie" else b", "

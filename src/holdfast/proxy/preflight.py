@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from holdfast.protocol.raw_fields import NAME
+from holdfast.protocol.headers import HEADER_NAME
 
 if TYPE_CHECKING:
     from holdfast.http.exchange import Request
@@ -27,7 +27,7 @@ def preflight_fields(request: Request) -> bytes:
         if name.lower() == b"access-control-request-headers"
         for part in value.split(b",")
     ]
-    allowed = b", ".join([_ALLOWED, *(name for name in asked if NAME.fullmatch(name))])
+    allowed = b", ".join([_ALLOWED, *(name for name in asked if HEADER_NAME.fullmatch(name))])
     return (
         b"Access-Control-Allow-Methods: GET, HEAD, POST, PATCH, DELETE, OPTIONS\r\n"
         b"Access-Control-Allow-Headers: %b\r\nAccess-Control-Max-Age: 86400\r\n%b"

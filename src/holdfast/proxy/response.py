@@ -12,8 +12,7 @@ from holdfast.errors import (
     UpstreamError,
     UpstreamTimeoutError,
 )
-from holdfast.protocol.frames import ABORT, COMPLETE, encode_error, encode_frame
-from holdfast.protocol.responses import Outcome
+from holdfast.protocol.frames import ABORT, COMPLETE, Outcome, encode_error, encode_frame
 from holdfast.proxy.recording import Place, Recording
 
 if TYPE_CHECKING:

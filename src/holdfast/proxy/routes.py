@@ -26,7 +26,7 @@ from holdfast.http.query import parse_query
 from holdfast.http.read import read
 from holdfast.http.routes import PACKS_PATH, PROXY_PATH, STREAM_PREFIX, Place, Resource, Route
 from holdfast.http.stream_info import delete, head, options
-from holdfast.protocol.fields import is_true
+from holdfast.protocol.headers import is_true
 from holdfast.protocol.names import PROXY_BUCKET, decode_segment
 from holdfast.proxy.asking import (
     approval_request,

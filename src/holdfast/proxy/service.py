@@ -26,7 +26,7 @@ from holdfast.errors import (
 from holdfast.http.awaiting import answer_of
 from holdfast.http.errors import answer_error
 from holdfast.protocol.content import DEFAULT
-from holdfast.protocol.raw_fields import value_of
+from holdfast.protocol.headers import header_value
 from holdfast.proxy.admission import Admission
 from holdfast.proxy.counters import ProxyCounters
 from holdfast.proxy.desk import Desk
@@ -157,7 +157,7 @@ class ProxyService:
                         locate(stream_id)
                         + b"Upstream-Content-Type: %b\r\nStream-Response-Id: %d\r\n"
                         b"Stream-Start-Offset: %020d\r\nCache-Control: no-store\r\n"
-                        % (value_of(answer.content_type), response.id, begun.offset),
+                        % (header_value(answer.content_type), response.id, begun.offset),
                     )
                     await response.pump(
                         answer.pieces,

@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 
 from msgspec import Meta
 
-from holdfast.protocol.store_urls import clean_endpoint, clean_store
+from holdfast.protocol.names import clean_endpoint, clean_store
 from holdfast.settings.access_groups import AccessSettings, LimitSettings
 from holdfast.settings.declare import Count, Seconds, setting
 from holdfast.settings.proxy_groups import ProxySettings

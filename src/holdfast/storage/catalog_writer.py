@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from holdfast.errors import CatalogError
 from holdfast.format.rows import StreamRow
-from holdfast.protocol.offsets import OFFSET_MAX
+from holdfast.protocol.headers import OFFSET_MAX
 from holdfast.storage.catalog_schema import damaged, decoded_row, open_for_writing
 
 if TYPE_CHECKING:

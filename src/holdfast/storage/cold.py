@@ -17,8 +17,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from holdfast.errors import CatalogError, HoldfastError, InvalidOffsetError, ObjectMissingError
 from holdfast.format.packs import BLOCK_BYTES
-from holdfast.protocol.content import CHARACTER_BYTES_MAX, JSON, cut_text, is_text
-from holdfast.protocol.json_mode import SEPARATOR_BYTE
+from holdfast.protocol.content import CHARACTER_BYTES_MAX, JSON, SEPARATOR_BYTE, cut_text, is_text
 from holdfast.storage.blocks import Blocks
 
 if TYPE_CHECKING:

@@ -28,8 +28,7 @@ from holdfast.format.rows import (
     renewed_deadline_ms,
     take_over,
 )
-from holdfast.protocol.content import JSON, media_type
-from holdfast.protocol.json_mode import SEPARATOR
+from holdfast.protocol.content import JSON, SEPARATOR, media_type
 
 if TYPE_CHECKING:
     from collections.abc import Callable

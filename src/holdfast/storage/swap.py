@@ -21,7 +21,7 @@ from holdfast.failpoints import failpoint
 from holdfast.format.packs import Extent
 from holdfast.objects.pack_merge import Merge, SourcePack
 from holdfast.objects.pack_reader import Pack
-from holdfast.protocol.offsets import OFFSET_MAX
+from holdfast.protocol.headers import OFFSET_MAX
 from holdfast.storage.catalog_writer import PackRow, add_to_fact, insert_pack
 from holdfast.storage.new_packs import found_pack
 

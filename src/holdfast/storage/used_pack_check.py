@@ -9,8 +9,7 @@ import msgspec
 from holdfast.errors import ObjectMissingError, PackCorruptError
 from holdfast.format.rows import decode_row
 from holdfast.objects.pack_reader import Pack
-from holdfast.protocol.content import JSON, media_type
-from holdfast.protocol.json_mode import SEPARATOR
+from holdfast.protocol.content import JSON, SEPARATOR, media_type
 from holdfast.storage.catalog_check import CATALOG
 from holdfast.storage.delta_check import DeltaCheck
 from holdfast.storage.live_packs import what_is_wrong

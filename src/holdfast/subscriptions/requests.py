@@ -9,7 +9,7 @@ import msgspec
 from msgspec import Meta, Struct
 
 from holdfast.errors import AckRefusedError, InvalidOffsetError, SubscriptionError
-from holdfast.protocol.offsets import parse_offset
+from holdfast.protocol.headers import parse_offset
 from holdfast.subscriptions.glob import Glob
 from holdfast.subscriptions.model import Type
 from holdfast.subscriptions.paths import name_of

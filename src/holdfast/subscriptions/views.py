@@ -9,7 +9,7 @@ from urllib.parse import quote
 
 import msgspec
 
-from holdfast.protocol.offsets import START
+from holdfast.protocol.headers import START
 from holdfast.subscriptions.model import EXPLICIT, Link, Subscription
 from holdfast.subscriptions.paths import path_of
 

@@ -4,7 +4,7 @@ import pytest
 
 from holdfast.client import Message, Snapshot
 from holdfast.errors import BadAnswerError, HoldfastError, OffsetGoneError, OutboundError
-from holdfast.protocol.json_mode import store_form
+from holdfast.protocol.content import store_form
 from holdfast.protocol.multipart import Multipart
 from holdfast.protocol.sse import control_event
 from holdfast.testing import HurriedClock

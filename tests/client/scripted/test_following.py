@@ -12,7 +12,7 @@ from holdfast.errors import (
     InvalidRequestError,
     StreamNotFoundError,
 )
-from holdfast.protocol.json_mode import store_form
+from holdfast.protocol.content import store_form
 from holdfast.protocol.sse import HEARTBEAT, control_event, data_event, with_lengths
 from holdfast.testing import HurriedClock
 from tests.client.scripted.server import Answer, answer, at, broken, events, page, run, scripted

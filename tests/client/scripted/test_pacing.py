@@ -4,7 +4,7 @@ import pytest
 
 from holdfast.client import Client, Message, Snapshot
 from holdfast.errors import NotFoundError, OffsetGoneError, OutboundError
-from holdfast.protocol.length_prefix import frame
+from holdfast.protocol.content import frame
 from holdfast.testing import HurriedClock
 from tests.client.scripted.server import answer, at, events, page, run, scripted
 from tests.client.scripted.test_bootstrap import bootstrap

@@ -7,7 +7,7 @@ import pytest
 
 from holdfast.client import ProducerLimits
 from holdfast.errors import InvalidRequestError
-from holdfast.protocol.length_prefix import frame_all
+from holdfast.protocol.content import frame_all
 from holdfast.testing import FakeClock, HurriedClock
 from tests.client.scripted.producing import ProducerServer
 from tests.client.scripted.server import answer, rounds, run, scripted

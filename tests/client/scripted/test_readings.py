@@ -6,7 +6,7 @@ import pytest
 
 from holdfast.client import Message
 from holdfast.errors import InvalidRequestError
-from holdfast.protocol.length_prefix import frame_all
+from holdfast.protocol.content import frame_all
 from tests.client.scripted.server import answer, at, events, page, rounds, run, scripted
 from tests.client.scripted.test_sync_face import scripted_sync
 

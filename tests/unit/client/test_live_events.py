@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from holdfast.client.live_events import LiveEvents, is_exact
 from holdfast.client.messages import Batch
 from holdfast.errors import BadAnswerError
-from holdfast.protocol.json_mode import store_form
+from holdfast.protocol.content import store_form
 from holdfast.protocol.sse import HEARTBEAT, control_event, data_event, with_lengths
 from tests.unit.protocol.splits import cut_at, random_cuts, single_bytes, two_pieces
 

@@ -8,8 +8,7 @@ from hypothesis import strategies as st
 
 from holdfast.client.messages import Assembler, Batch, Message, parse_lengths
 from holdfast.errors import BadAnswerError
-from holdfast.protocol.json_mode import array_form, store_form
-from holdfast.protocol.length_prefix import frame, frame_all
+from holdfast.protocol.content import array_form, frame, frame_all, store_form
 from tests.unit.protocol.splits import cut_at, random_cuts
 
 TEXT = "text/plain"

@@ -4,8 +4,7 @@ import pytest
 
 from holdfast.client.payloads import check_framing, message_bytes, request_body
 from holdfast.errors import InvalidJsonError, InvalidRequestError
-from holdfast.protocol.json_mode import store_form
-from holdfast.protocol.length_prefix import frame
+from holdfast.protocol.content import frame, store_form
 
 JSON = "application/json"
 TEXT = "text/plain"

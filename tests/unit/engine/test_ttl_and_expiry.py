@@ -4,7 +4,7 @@ import pytest
 
 from holdfast.errors import InvalidRequestError, StreamNotFoundError
 from holdfast.format.records import Kind, decode
-from holdfast.protocol.fields import parse_expires_at_ms
+from holdfast.protocol.headers import parse_expires_at_ms
 from holdfast.testing import FakeClock
 from tests.unit.engine.driver import FAILED, JSON, NAME, UNKNOWN, Driver, appended, dump
 

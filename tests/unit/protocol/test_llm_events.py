@@ -8,10 +8,10 @@ from hypothesis import strategies as st
 
 from holdfast.protocol import llm_events
 from holdfast.protocol.llm_events import (
-    Answer,
-    AnswerDocument,
-    AnswerEvents,
-    answer_reader,
+    ModelResponse,
+    ResponseDocument,
+    ResponseEvents,
+    response_reader,
 )
 
 SSE = {"content-type": "text/event-stream; charset=utf-8"}
@@ -47,7 +47,7 @@ CHAT = (
     )
     + b"data: [DONE]\n\n"
 )
-ANSWER = Answer("openai", "Grüße, Welt 🌍", "gpt-4o", "stop", 12, 3, 15, 0)
+ANSWER = ModelResponse("openai", "Grüße, Welt 🌍", "gpt-4o", "stop", 12, 3, 15, 0)
 MESSAGE = events(
     {
         "type": "message_start",
@@ -91,7 +91,7 @@ MESSAGE = events(
     },
     {"type": "message_stop"},
 )
-SAID = Answer("anthropic", "Hello", "claude-sonnet-4-5", "tool_use", 3210, 25, 3235, 1)
+SAID = ModelResponse("anthropic", "Hello", "claude-sonnet-4-5", "tool_use", 3210, 25, 3235, 1)
 RESPONSE = {
     "object": "response",
     "model": "gpt-5",
@@ -118,14 +118,14 @@ RESPONSES = events(
     {"type": "response.output_text.done", "text": "A, b"},
     {"type": "response.completed", "response": RESPONSE},
 )
-ANSWERED = Answer("openai", "A, b", "gpt-5", "completed", 7, 4, 11, 1)
+ANSWERED = ModelResponse("openai", "A, b", "gpt-5", "completed", 7, 4, 11, 1)
 
 
 def read(body, headers=SSE, pieces=1 << 30):
-    reader = answer_reader(headers)
+    reader = response_reader(headers)
     for at in range(0, len(body), pieces):
         reader.feed(body[at : at + pieces])
-    return reader.answer()
+    return reader.response()
 
 
 @pytest.mark.parametrize(
@@ -140,7 +140,7 @@ def test_an_answer_that_was_cut_off_is_there_as_far_as_it_came():
     for end in range(len(CHAT)):
         found = read(CHAT[:end])
         assert found is None or ANSWER.text.startswith(found.text)
-    assert read(MESSAGE[: MESSAGE.index(b"event: message_delta")]) == Answer(
+    assert read(MESSAGE[: MESSAGE.index(b"event: message_delta")]) == ModelResponse(
         "anthropic", "Hello", "claude-sonnet-4-5", None, 3210, 1, 3211, 1
     )
 
@@ -164,7 +164,7 @@ def test_an_answer_that_was_cut_off_is_there_as_far_as_it_came():
                 ],
                 "usage": USAGE,
             },
-            Answer("openai", "Hi", "gpt-4o", "tool_calls", 12, 3, 15, 2),
+            ModelResponse("openai", "Hi", "gpt-4o", "tool_calls", 12, 3, 15, 2),
         ),
         (RESPONSE, ANSWERED),
         (
@@ -176,12 +176,12 @@ def test_an_answer_that_was_cut_off_is_there_as_far_as_it_came():
                 "stop_reason": "end_turn",
                 "usage": {"input_tokens": 5, "output_tokens": 6},
             },
-            Answer("anthropic", "Hi", "claude-x", "end_turn", 5, 6, 11, 1),
+            ModelResponse("anthropic", "Hi", "claude-x", "end_turn", 5, 6, 11, 1),
         ),
         # Before there were chats.
         (
             {"object": "text_completion", "choices": [{"text": "Hi", "finish_reason": "length"}]},
-            Answer("openai", "Hi", None, "length"),
+            ModelResponse("openai", "Hi", None, "length"),
         ),
         ({"object": "list", "data": []}, None),
         ([RESPONSE], None),
@@ -217,7 +217,7 @@ def test_responses_that_end_otherwise(last, reason):
 
 def test_errors_in_the_middle():
     overloaded = {"type": "error", "error": {"type": "overloaded_error", "message": "Overloaded"}}
-    assert read(events(overloaded)) == Answer("anthropic", "", None, "error")
+    assert read(events(overloaded)) == ModelResponse("anthropic", "", None, "error")
     failed = read(data(chunk({"content": "A"}), {"error": {"message": "no"}}))
     assert (failed.text, failed.finish_reason) == ("A", "error")
     # Alone it may be anybody's.
@@ -245,12 +245,12 @@ def test_tools_are_counted_once():
     ],
 )
 def test_what_is_no_answer_is_not_looked_at(headers):
-    assert answer_reader(headers) is None
+    assert response_reader(headers) is None
 
 
 def test_what_is_not_encoded_after_all_is():
-    assert isinstance(answer_reader(SSE | {"content-encoding": "identity"}), AnswerEvents)
-    assert isinstance(answer_reader({"content-type": "Application/JSON"}), AnswerDocument)
+    assert isinstance(response_reader(SSE | {"content-encoding": "identity"}), ResponseEvents)
+    assert isinstance(response_reader({"content-type": "Application/JSON"}), ResponseDocument)
 
 
 @pytest.mark.parametrize(
@@ -272,7 +272,7 @@ def test_what_is_not_encoded_after_all_is():
 def test_fields_of_other_types_are_left_out(value):
     found = read(data(value))
     if found is not None:
-        assert found == Answer(found.api, "", finish_reason=found.finish_reason)
+        assert found == ModelResponse(found.api, "", finish_reason=found.finish_reason)
         assert found.finish_reason in {None, "completed"}
 
 
@@ -285,7 +285,7 @@ def test_events_that_are_no_json_are_passed_over():
 
 
 def test_what_is_too_long_is_no_answer(monkeypatch):
-    monkeypatch.setattr(llm_events, "ANSWER_BYTES_MAX", len(CHAT) - 1)
+    monkeypatch.setattr(llm_events, "RESPONSE_BYTES_MAX", len(CHAT) - 1)
     assert read(CHAT, pieces=10) is None
     assert read(json.dumps(RESPONSE).encode() + b" " * 5000, JSON, pieces=10) is None
 

@@ -4,8 +4,7 @@ import asyncio
 
 from holdfast.errors import HoldfastError
 from holdfast.http.exchange import Request
-from holdfast.protocol.frames import DATA, START, TERMINAL, FrameParser
-from holdfast.protocol.responses import ResponseOrder
+from holdfast.protocol.frames import DATA, START, TERMINAL, FrameParser, ResponseOrder
 from holdfast.proxy.asking import UpstreamRequest
 from holdfast.proxy.desk import DOCUMENTS
 from holdfast.proxy.service import ProxyService

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.errors import BadAnswerError
-from holdfast.protocol.length_prefix import frame
-from holdfast.protocol.offsets import OFFSET_MAX
+from holdfast.protocol.content import frame
+from holdfast.protocol.headers import OFFSET_MAX
 from holdfast.spark.reading.chunks import (
     Chunk,
     StreamName,

@@ -15,7 +15,7 @@ from holdfast.errors import ObjectMissingError, PackCorruptError, StoreError
 from holdfast.format.pack_builder import Messages, PackBuilder, pack_name
 from holdfast.format.packs import PackMeta
 from holdfast.objects.directory_objects import DirectoryObjects
-from holdfast.protocol.offsets import OFFSET_MAX
+from holdfast.protocol.headers import OFFSET_MAX
 from holdfast.spark.reading.extents import Cut, Wanted, in_chunks, read_extents
 
 SALT = 0x0123456789ABCDEF

@@ -11,11 +11,11 @@ from holdfast.protocol.frames import (
     COMPLETE,
     DATA,
     START,
+    Outcome,
     encode_error,
     encode_frame,
     encode_start,
 )
-from holdfast.protocol.responses import Outcome
 from holdfast.spark.transcribing.open_streams import OpenResponse, OpenStream
 from holdfast.spark.transcribing.stream_responses import StreamResponses
 
@@ -195,7 +195,7 @@ def test_a_gap_leaves_open_what_was_open():
     [
         (b"hello, world", "begins no frame"),
         (encode_start(1, 200, HEADERS), "two Start frames"),
-        (encode_frame(DATA, 2) + encode_frame(COMPLETE, 2) * 2, "behind its end"),
+        (encode_frame(DATA, 2) + encode_frame(COMPLETE, 2) * 2, "after its end"),
         (b"C\x00\x00\x00\x01\x00\x00\x00\x05", "must have none"),
     ],
 )

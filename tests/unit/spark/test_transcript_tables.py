@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 
 from holdfast.errors import SettingsError, StoreError
-from holdfast.protocol.llm_events import Answer
-from holdfast.protocol.responses import Outcome
+from holdfast.protocol.frames import Outcome
+from holdfast.protocol.llm_events import ModelResponse
 from holdfast.spark.archiving.files import Files, Output
 from holdfast.spark.archiving.tables.table import SmallFile
 from holdfast.spark.jobs.options import make
@@ -27,7 +27,7 @@ from tests.unit.spark.archived import NOON_MS, place_at
 
 DAY = "2031-05-19"
 PLAIN = Response("s", 1, NOON_MS, NOON_MS + 1000, Outcome.COMPLETE, 200, {}, 3, b"abc")
-SAID = replace(PLAIN, answer=Answer("openai", "Hi", "gpt", "stop", 10, 2, 12))
+SAID = replace(PLAIN, answer=ModelResponse("openai", "Hi", "gpt", "stop", 10, 2, 12))
 
 
 def files_of(place, *batches):
@@ -46,7 +46,7 @@ def test_a_day_is_counted_over_all_its_files(tmp_path):
     others = [
         replace(PLAIN, outcome=Outcome.OPEN, ended_at_ms=None, body=None),
         replace(SAID, outcome=Outcome.ABORTED, ended_at_ms=NOON_MS + 5050),
-        replace(SAID, answer=Answer("anthropic", "", "claude")),
+        replace(SAID, answer=ModelResponse("anthropic", "", "claude")),
     ]
     found = count_day(place, DayTask(DAY, files_of(place, took, others)))
     by_model = {each.model: each for each in found}

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.errors import InvalidJsonError, SettingsError
-from holdfast.protocol.length_prefix import Unframer
+from holdfast.protocol.content import Unframer
 from holdfast.spark.connection import SparkConnection
 from holdfast.spark.writing.options import WriteOptions
 from holdfast.spark.writing.placement import Placement, partition_of

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from holdfast.engine.state import State
 from holdfast.format.records import Snapshot, decode
 from holdfast.protocol.content import JSON as JSON_MEDIA
-from holdfast.protocol.json_mode import SEPARATOR
+from holdfast.protocol.content import SEPARATOR
 from holdfast.protocol.producer import Producer
 from tests.unit.storage.rig import BINARY, JSON, TEXT, Log
 

@@ -20,7 +20,7 @@ from holdfast.cli.bench.recorder import Recorder
 from holdfast.cli.bench.stamps import StampReader
 from holdfast.cli.bench.tally import Tally
 from holdfast.cli.bench.target import Target, connect, failure_kind
-from holdfast.protocol.sse_parser import SseEvent, SseParser
+from holdfast.protocol.sse import SseEvent, SseParser
 
 __all__ = ["Reader", "Readers"]
 

@@ -29,7 +29,7 @@ from holdfast.cli.proxy.printing import Place, print_response
 from holdfast.client import Client, ProxyResponse
 from holdfast.client.urls import is_url
 from holdfast.errors import SettingsError
-from holdfast.protocol.raw_fields import UPSTREAM_METHODS
+from holdfast.protocol.headers import UPSTREAM_METHODS
 
 __all__ = ["request"]
 

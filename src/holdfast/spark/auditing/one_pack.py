@@ -14,7 +14,7 @@ from holdfast.errors import PackCorruptError
 from holdfast.format.packs import Delta, Extent
 from holdfast.objects.pack_reader import Pack
 from holdfast.objects.store import ObjectStore
-from holdfast.protocol.json_mode import SEPARATOR
+from holdfast.protocol.content import SEPARATOR
 from holdfast.spark.auditing.findings import PackReport
 from holdfast.spark.packing.rewriting import extent_of
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 from pyspark.sql import functions as F  # noqa: N812 (as everybody calls it)
 
-from holdfast.protocol.responses import Outcome
+from holdfast.protocol.frames import Outcome
 from holdfast.spark.jobs.charts import Axis, Histogram, Series, histogram, stacked_bars
 from holdfast.spark.jobs.report_figures import BAR_STEPS_S, BARS_MAX, REST, fitting, floored
 from holdfast.spark.jobs.report_page import Section, Tile, legend, table

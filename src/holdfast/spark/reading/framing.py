@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 
 from holdfast.errors import BadAnswerError
-from holdfast.protocol.length_prefix import PREFIX_BYTES, Unframer
+from holdfast.protocol.content import PREFIX_BYTES, Unframer
 from holdfast.spark.reading.chunks import Chunk
 
 

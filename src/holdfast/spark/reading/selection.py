@@ -10,7 +10,7 @@ from functools import cached_property
 from typing import Final
 
 from holdfast.errors import SettingsError
-from holdfast.protocol.offsets import OFFSET_MAX
+from holdfast.protocol.headers import OFFSET_MAX
 from holdfast.spark.connection import Options
 
 EARLIEST: Final = "earliest"

@@ -6,9 +6,16 @@ from dataclasses import dataclass
 from zlib import crc32
 
 from holdfast.errors import BadAnswerError
-from holdfast.protocol.frames import ERROR, Frame, StartInfo, decode_error, decode_start
-from holdfast.protocol.llm_events import Answer, answer_reader
-from holdfast.protocol.responses import OUTCOMES, Outcome
+from holdfast.protocol.frames import (
+    ERROR,
+    OUTCOMES,
+    Frame,
+    Outcome,
+    StartInfo,
+    decode_error,
+    decode_start,
+)
+from holdfast.protocol.llm_events import ModelResponse, response_reader
 from holdfast.spark.transcribing.open_streams import OpenResponse
 
 
@@ -29,7 +36,7 @@ class Response:
     body: bytes | None
     error_code: str | None = None
     error_message: str | None = None
-    answer: Answer | None = None
+    answer: ModelResponse | None = None
 
     @property
     def held_bytes(self) -> int:
@@ -52,7 +59,7 @@ class Collected:
         self._body: list[bytes] = []
         self._size_bytes = 0
         self._checksum = 0
-        self._reader = answer_reader(self._start.headers) if self._start else None
+        self._reader = response_reader(self._start.headers) if self._start else None
 
     def add(self, data: bytes) -> None:
         """Take the next part of the body."""
@@ -92,7 +99,7 @@ class Collected:
             b"".join(self._body),
             code,
             message,
-            self._reader.answer() if self._reader is not None else None,
+            self._reader.response() if self._reader is not None else None,
         )
 
 

@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from holdfast.errors import ObjectMissingError
-from holdfast.protocol.responses import Outcome
+from holdfast.protocol.frames import Outcome
 from holdfast.spark.archiving.executors import Executors
 from holdfast.spark.archiving.places import Place
 from holdfast.spark.archiving.tables.table import SmallFile, Table

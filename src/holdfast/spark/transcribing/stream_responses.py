@@ -17,8 +17,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from holdfast.errors import BadAnswerError
-from holdfast.protocol.frames import DATA, START, TERMINAL, FrameParser
-from holdfast.protocol.responses import ResponseOrder
+from holdfast.protocol.frames import DATA, START, TERMINAL, FrameParser, ResponseOrder
 from holdfast.spark.transcribing.collecting import Collected, Response, gone
 from holdfast.spark.transcribing.open_streams import OpenStream
 

@@ -8,10 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.errors import BadAnswerError
-from holdfast.protocol.json_mode import store_form
-from holdfast.protocol.multipart import Multipart
-from holdfast.protocol.multipart_parser import (
+from holdfast.protocol.content import store_form
+from holdfast.protocol.multipart import (
     PART_HEAD_BYTES_MAX,
+    Multipart,
     MultipartParser,
     boundary_of,
 )
