@@ -10,7 +10,7 @@ from holdfast.errors import SettingsError
 from holdfast.spark.jobs import run_job
 from holdfast.spark.jobs.progress import UNSEEN
 from holdfast.spark.jobs.report import Report, Reported, run
-from holdfast.spark.jobs.report_figures import REST, figures_of
+from holdfast.spark.jobs.report_figures import REST, message_figures
 from holdfast.spark.jobs.report_page import Section
 from holdfast.spark.jobs.report_tables import live_files, open_tables
 from holdfast.testing import FakeClock
@@ -71,7 +71,7 @@ def lake(tmp_path):
 
 
 def test_the_figures_are_right(spark, lake):
-    found = figures_of(open_tables(spark, [str(lake)]), top=2)
+    found = message_figures(open_tables(spark, [str(lake)]), top=2)
     total = found.totals
     assert (total.messages, total.bytes, total.streams, total.buckets) == (35, 5900, 4, 3)
     assert (total.first_s, total.last_s) == (
@@ -104,7 +104,7 @@ def test_the_figures_are_right(spark, lake):
 def test_the_smaller_buckets_are_one_colour(spark, tmp_path):
     streams = [(f"bucket-{number}", "a", [number * 100]) for number in range(1, 12)]
     pq.write_table(table(rows(streams)), tmp_path / "a.parquet")
-    found = figures_of(open_tables(spark, [str(tmp_path)]), top=1)
+    found = message_figures(open_tables(spark, [str(tmp_path)]), top=1)
     assert found.volume_buckets[0] == "bucket-11"
     assert found.volume_buckets[-1] == REST
     assert len(found.volume_buckets) == 8
@@ -153,7 +153,7 @@ def test_messages_without_a_time_are_counted_all_the_same(spark, tmp_path):
 def test_offsets_that_are_no_numbers_have_no_size(spark, tmp_path):
     found = [{**each, "offset": "a_1", "next_offset": "a_2"} for each in rows()]
     pq.write_table(table(found), tmp_path / "a.parquet")
-    figures = figures_of(open_tables(spark, [str(tmp_path)]), top=1)
+    figures = message_figures(open_tables(spark, [str(tmp_path)]), top=1)
     assert (figures.totals.messages, figures.totals.bytes) == (35, 0)
 
 
@@ -185,7 +185,7 @@ def test_delta_and_iceberg_are_read_as_of_now(spark, tmp_path):
 
     for place in (delta, str(tmp_path / "iceberg")):
         assert len(live_files(place)) == 1
-    both = figures_of(open_tables(spark, [delta, str(tmp_path / "iceberg")]), top=1)
+    both = message_figures(open_tables(spark, [delta, str(tmp_path / "iceberg")]), top=1)
     assert (both.totals.messages, both.totals.streams) == (70, 4)
 
 

@@ -20,8 +20,7 @@ from holdfast.protocol.llm_events import ModelResponse
 from holdfast.spark.connection import SparkConnection
 from holdfast.spark.jobs import run_job
 from holdfast.spark.jobs.report import Report
-from holdfast.spark.jobs.report_figures import REST
-from holdfast.spark.jobs.report_responses import response_figures
+from holdfast.spark.jobs.report_figures import REST, response_figures
 from holdfast.spark.jobs.report_tables import open_all
 from holdfast.spark.jobs.transcripts import Transcripts
 from holdfast.spark.transcribing.collecting import Response

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -50,14 +50,13 @@ class Report:
 
 @dataclass(frozen=True)
 class Reported:
-    """What the page shows, in short."""
+    """Totals of the page; `responses` are those of upstreams, from tables of `transcripts`."""
 
     page: str
     messages: int
     bytes: int
     streams: int
     buckets: int
-    # Of upstreams, in tables of `transcripts`.
     responses: int = 0
 
 
@@ -65,63 +64,42 @@ def run(
     spark: SparkSession, job: Report, progress: Progress, clock: Clock | None = None
 ) -> Reported:
     """Count what is in the tables, and write the page."""
-    from holdfast.spark.jobs.report_figures import figures_of  # noqa: PLC0415 (only where jobs run)
-    from holdfast.spark.jobs.report_page import page  # noqa: PLC0415
-    from holdfast.spark.jobs.report_responses import (  # noqa: PLC0415
+    from holdfast.spark.jobs import report_page as html  # noqa: PLC0415 (only where jobs run)
+    from holdfast.spark.jobs.report_figures import (  # noqa: PLC0415
+        message_figures,
         response_figures,
-        response_sections,
-        response_tiles,
-    )
-    from holdfast.spark.jobs.report_sections import (  # noqa: PLC0415
-        moment_text,
-        sections_of,
-        tiles_of,
     )
     from holdfast.spark.jobs.report_tables import open_all  # noqa: PLC0415
 
-    adding = [_function(name) for name in job.sections]
+    added = [_function(name) for name in job.sections]
+    summary = Reported(job.to, 0, 0, 0, 0)
+    spans: list[tuple[int | None, int | None]] = []
+    tiles: list[html.Tile] = []
+    sections: list[html.Section] = []
     with watching(spark, progress, "counting messages"):
         opened = open_all(spark, job.tables)
-        of_messages = [figures_of(x, job.top) for x in [opened.messages] if x is not None]
-        of_responses = [response_figures(x, job.top) for x in [opened.responses] if x is not None]
-        more = [add(spark, job.tables) for add in adding]
-    totals = [each.totals for each in of_messages]
-    spans = [(each.first_s, each.last_s) for each in totals]
-    spans += [(each.first_s, each.last_s) for each in of_responses]
-    now_s = (clock or SystemClock()).now_ms() // 1000
-    text = page(
-        job.title,
-        _period(spans, moment_text),
-        [
-            *(tile for each in of_messages for tile in tiles_of(each)),
-            *(tile for each in of_responses for tile in response_tiles(each)),
-        ],
-        [
-            *(section for each in of_messages for section in sections_of(each)),
-            *(section for each in of_responses for section in response_sections(each)),
-            *more,
-        ],
-        f"Made {moment_text(now_s)} UTC by holdfast from {', '.join(job.tables)}.",
-    )
-    _write(Path(job.to), text)
-    return Reported(
-        job.to,
-        sum(each.messages for each in totals),
-        sum(each.bytes for each in totals),
-        sum(each.streams for each in totals),
-        sum(each.buckets for each in totals),
-        sum(each.responses for each in of_responses),
-    )
-
-
-def _period(
-    spans: Sequence[tuple[int | None, int | None]], written: Callable[[int | None], str]
-) -> str:
-    firsts = [first for first, _ in spans if first is not None]
-    lasts = [last for _, last in spans if last is not None]
-    if not firsts or not lasts:
-        return "No message has a time."
-    return f"{written(min(firsts))} to {written(max(lasts))} UTC"
+        if opened.messages is not None:
+            messages = message_figures(opened.messages, job.top)
+            total = messages.totals
+            summary = Reported(job.to, total.messages, total.bytes, total.streams, total.buckets)
+            spans.append((total.first_s, total.last_s))
+            tiles += html.message_tiles(messages)
+            sections += html.message_sections(messages)
+        if opened.responses is not None:
+            responses = response_figures(opened.responses, job.top)
+            summary = replace(summary, responses=responses.responses)
+            spans.append((responses.first_s, responses.last_s))
+            tiles += html.response_tiles(responses)
+            sections += html.response_sections(responses)
+        sections += [add(spark, job.tables) for add in added]
+    moments = [each for span in spans for each in span if each is not None]
+    period = "No message has a time."
+    if moments:
+        period = f"{html.moment_text(min(moments))} to {html.moment_text(max(moments))} UTC"
+    now = html.moment_text((clock or SystemClock()).now_ms() // 1000)
+    made = f"Made {now} UTC by holdfast from {', '.join(job.tables)}."
+    _write(Path(job.to), html.page(job.title, period, tiles, sections, made))
+    return summary
 
 
 def _function(name: str) -> Callable[..., Any]:
@@ -134,7 +112,7 @@ def _function(name: str) -> Callable[..., Any]:
 
 
 def _write(path: Path, text: str) -> None:
-    """The whole page or none: a reader never sees a half of it."""
+    """Replace the page as a whole: a reader never sees half of it."""
     beside = path.with_name(f".{path.name}.new")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -2,24 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from pyspark.sql import functions as F  # noqa: N812 (as everybody calls it)
+
+from holdfast.protocol.frames import Outcome
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-__all__ = ["REST", "Figures", "Ranked", "Totals", "figures_of", "fitting", "floored"]
-
 DAY_S: Final = 86_400
 # Widths of what is drawn as one point or bar.
 _RATE_STEPS_S: Final = (60, 300, 900, 3600, 10_800, 21_600, DAY_S, 7 * DAY_S, 28 * DAY_S)
-BAR_STEPS_S: Final = (DAY_S, 7 * DAY_S, 28 * DAY_S)
+_BAR_STEPS_S: Final = (DAY_S, 7 * DAY_S, 28 * DAY_S)
 _POINTS_MAX: Final = 400
-BARS_MAX: Final = 100
-_BUCKETS_SHOWN: Final = 7
+_BARS_MAX: Final = 100
+_SHOWN: Final = 7
 _BUCKETS_LISTED: Final = 20
 REST: Final = "all others"
 
@@ -73,19 +74,19 @@ class Figures:
         return named + ([REST] if REST in found - set(named) else [])
 
 
-def figures_of(messages: DataFrame, top: int) -> Figures:
+def message_figures(messages: DataFrame, top: int) -> Figures:
     """Count; `messages` is what `open_tables` gives."""
     step_s, totals_before = _span(messages)
-    rate_step_s = fitting(step_s, _RATE_STEPS_S, _POINTS_MAX)
-    volume_step_s = fitting(step_s, BAR_STEPS_S, BARS_MAX)
+    rate_step_s = _step(step_s, _RATE_STEPS_S, _POINTS_MAX)
+    volume_step_s = _step(step_s, _BAR_STEPS_S, _BARS_MAX)
     seconds = F.unix_seconds("at")
     # Everything else is counted from this, which is small.
     pieces = (
         messages.groupBy(
             "bucket",
             "stream_id",
-            floored(seconds, rate_step_s).alias("rate_s"),
-            floored(seconds, volume_step_s).alias("volume_s"),
+            _floored(seconds, rate_step_s).alias("rate_s"),
+            _floored(seconds, volume_step_s).alias("volume_s"),
         )
         .agg(
             F.count(F.lit(1)).alias("messages"),
@@ -126,7 +127,7 @@ def _figures(
         .select(*_RANKED)
     )
     buckets = _ranked(by_bucket, "bytes", _BUCKETS_LISTED)
-    shown = [each.bucket for each in buckets[:_BUCKETS_SHOWN]]
+    shown = [each.bucket for each in buckets[:_SHOWN]]
     dated = pieces.where("rate_s is not null")
     return Figures(
         totals=Totals(total[0] or 0, total[1] or 0, total[2] or 0, total[3] or 0, *span),
@@ -187,11 +188,124 @@ def _volumes(dated: DataFrame, shown: list[str]) -> dict[tuple[str, int], int]:
     return {(row.bucket, row.volume_s): row.n for row in rows}
 
 
-def floored(seconds: Any, step_s: int) -> Any:
+@dataclass(frozen=True)
+class ModelFigures:
+    """The responses of one model; None stands for those that name none."""
+
+    model: str | None
+    responses: int
+    complete: int
+    prompt_tokens: int
+    completion_tokens: int
+    p50_s: float | None
+    p95_s: float | None
+
+
+@dataclass(frozen=True)
+class ResponseFigures:
+    """What the page shows of responses; moments are in seconds since the epoch."""
+
+    # Durations are counted by powers of two; this one stands for everything shorter, too.
+    LEAST_POWER: ClassVar = -10
+
+    responses: int
+    streams: int
+    first_s: int | None
+    last_s: int | None
+    tokens: int
+    p50_s: float | None
+    step_s: int
+    # (outcome, start) → responses, and (model or REST, start) → tokens.
+    outcomes: Mapping[tuple[str, int], int]
+    model_tokens: Mapping[tuple[str, int], int]
+    # Responses by the power of two of seconds below the time they took.
+    durations: Mapping[int, int]
+    # Those with the most tokens, then the most responses.
+    models: Sequence[ModelFigures]
+    models_in_all: int
+
+
+def response_figures(responses: DataFrame, top: int) -> ResponseFigures:
+    """Count the responses that `open_all` returns."""
+    seconds = F.unix_seconds("started_at")
+    tokens = F.coalesce(F.sum("prompt_tokens"), F.lit(0)) + F.coalesce(
+        F.sum("completion_tokens"), F.lit(0)
+    )
+    total = responses.agg(
+        F.count(F.lit(1)),
+        F.count_distinct("stream_id"),
+        F.min(seconds),
+        F.max(seconds),
+        tokens,
+        F.percentile("seconds", 0.5),
+        F.count_distinct(F.coalesce("model", F.lit(""))),
+    ).collect()[0]
+    step_s = _step((total[3] or 0) - (total[2] or 0), _BAR_STEPS_S, _BARS_MAX)
+    models = [ModelFigures(*row) for row in _by_model(responses).limit(top).collect()]
+    shown = [each.model for each in models if each.model is not None][:_SHOWN]
+    start = _floored(seconds, step_s).alias("start_s")
+    named = F.when(F.col("model").isin(shown), F.col("model")).otherwise(F.lit(REST))
+    bars = (
+        responses.groupBy(start, "outcome", named.alias("model"))
+        .agg(F.count(F.lit(1)).alias("n"), tokens.alias("tokens"))
+        .collect()
+    )
+    outcomes: Counter[tuple[str, int]] = Counter()
+    model_tokens: Counter[tuple[str, int]] = Counter()
+    for row in bars:
+        outcomes[row.outcome, row.start_s] += row.n
+        model_tokens[row.model, row.start_s] += row.tokens
+    return ResponseFigures(
+        responses=total[0],
+        streams=total[1],
+        first_s=total[2],
+        last_s=total[3],
+        tokens=total[4],
+        p50_s=total[5],
+        step_s=step_s,
+        outcomes=outcomes,
+        model_tokens={key: value for key, value in model_tokens.items() if value},
+        durations=_durations(responses),
+        models=models,
+        models_in_all=total[6],
+    )
+
+
+def _by_model(responses: DataFrame) -> DataFrame:
+    prompt, completion = (
+        F.coalesce(F.sum(name), F.lit(0)) for name in ("prompt_tokens", "completion_tokens")
+    )
+    found = responses.groupBy("model").agg(
+        F.count(F.lit(1)).alias("responses"),
+        F.count_if(F.col("outcome") == Outcome.COMPLETE.value),
+        prompt.alias("prompt"),
+        completion.alias("completion"),
+        F.percentile("seconds", 0.5),
+        F.percentile("seconds", 0.95),
+    )
+    return found.orderBy(
+        F.desc(F.col("prompt") + F.col("completion")), F.desc("responses"), "model"
+    )
+
+
+def _durations(responses: DataFrame) -> dict[int, int]:
+    power = F.floor(F.log2(F.greatest("seconds", F.lit(2.0**ResponseFigures.LEAST_POWER)))).cast(
+        "int"
+    )
+    rows = (
+        responses.where("seconds is not null")
+        .groupBy(power.alias("power"))
+        .agg(F.count(F.lit(1)).alias("n"))
+        .collect()
+    )
+    return {row.power: row.n for row in rows}
+
+
+def _floored(seconds: Any, step_s: int) -> Any:
     """The start of the step in which a moment is, as a column."""
     return seconds - F.pmod(seconds, F.lit(step_s))
 
 
-def fitting(span_s: int, steps_s: Sequence[int], count_max: int) -> int:
+def _step(span_s: int, steps_s: Sequence[int], count_max: int) -> int:
     """The smallest of some steps of which not too many make up a span."""
     return next((each for each in steps_s if span_s / each <= count_max), steps_s[-1])
