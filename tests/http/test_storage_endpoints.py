@@ -10,9 +10,10 @@ import httpx
 import pytest
 
 from holdfast.clock import SystemClock
+from holdfast.format.packs import NewPack
 from holdfast.objects.directory_objects import DirectoryObjects
-from holdfast.storage.catalog_writer import CatalogWriter, NewPack
-from holdfast.storage.merge import merge
+from holdfast.objects.pack_merge import merge_packs
+from holdfast.storage.catalog_writer import CatalogWriter
 from holdfast.storage.swap import plan_merge
 from tests.http.cold import IDLE
 from tests.http.streams import BINARY, JSON, Stream, check_error
@@ -190,7 +191,7 @@ class Swappable:
         with closing(CatalogWriter(self.server.data_dir / "catalog.sqlite")) as catalog:
             sources = [row for row in catalog.packs() if row.name in names]
             plan = plan_merge(catalog, sources)
-        return merge(self.store, SystemClock(), plan)
+        return merge_packs(self.store, SystemClock(), plan)
 
     def swap(self, add: list[str], remove: list[str]) -> httpx.Response:
         return self.client.post("/cluster/swap-packs", json={"add": add, "remove": remove})

@@ -4,9 +4,9 @@ import errno
 from collections import Counter
 
 from holdfast.errors import HoldfastError
+from holdfast.objects.pack_merge import merge_packs
 from holdfast.storage.catalog_writer import CatalogWriter
 from holdfast.storage.commands import CollectGarbage, PinPacks, SwapPacks
-from holdfast.storage.merge import merge
 from holdfast.storage.swap import plan_merge
 from holdfast.testing import WorkerKilledError
 from tests.simulation.model import Violation
@@ -302,7 +302,7 @@ class Trouble:
                 plan = plan._replace(extents=plan.extents[:lost] + plan.extents[lost + 1 :])
         finally:
             catalog.close()
-        new = merge(machine.objects, machine.clock, plan)
+        new = merge_packs(machine.objects, machine.clock, plan)
         run.trace("rewritten", new.name)
         if is_defective:
             self._defective.append(new.name)

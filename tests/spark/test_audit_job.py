@@ -173,7 +173,7 @@ def test_catalog_that_is_wrong(spark, stored):
         f"({name}/forked) at 0 is not as in {first}",
         f"({name}/json) has no bytes at 18 in {second}",
         f"({name}/json): it misses bytes 17 to 18",
-        f"catalog: it does not say the same as {first} of rows",
+        f"catalog: it disagrees with {first} about rows",
         f"catalog: it says that 0 bytes of {second} are dead, and 665 are",
         f"of {first} are dead, and",
     ):

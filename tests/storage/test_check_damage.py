@@ -147,7 +147,7 @@ class TestPacks:
             filled.create("events", b'{"a":1}', JSON)
             (pack,) = filled.flush()
             assert damage(filled.verify()) == [
-                (pack, "stream 100000 is JSON, and no message ends at 7"),
+                (pack, "stream 100000 (_default/events) is JSON, but no message ends at 7"),
             ]
 
     def test_without_a_catalog_a_gap_is_found(self, data):
@@ -217,7 +217,7 @@ class TestCatalog:
                 "its 'stored_bytes' is 9, and counting gives 35",
             ),
             ("UPDATE packs SET dead_bytes = 0 WHERE id = 1", "0 bytes of packs/"),
-            ("UPDATE packs SET rows = 7, salt = x'00' WHERE id = 1", "of its rows, salt"),
+            ("UPDATE packs SET rows = 7, salt = x'00' WHERE id = 1", "about rows, salt"),
             ("UPDATE packs SET after = 4 WHERE id = 2", "positions 4 to 4 are in no pack"),
             ("UPDATE packs SET after = 2 WHERE id = 2", "overlaps with the pack before it"),
             (

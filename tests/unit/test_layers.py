@@ -30,7 +30,7 @@ ONLY = {
     "protocol": {"errors"},
     "settings": {"protocol", "errors"},
     "objects": {"format", "protocol", "errors", "clock", "failpoints"},
-    "client": {"net", "protocol", "errors", "clock"},
+    "client": {"net", "format", "protocol", "errors", "clock"},
     "spark": {"client", "format", "objects", "protocol", "errors", "clock", "failpoints"},
 }
 LIBRARIES_OF_PROTOCOL = {"msgspec"}

@@ -27,8 +27,6 @@ from holdfast.client.types import (
     Change,
     ChangePage,
     Created,
-    PackExtent,
-    PackInfo,
     ProducerStamp,
     Record,
     ScanEnd,
@@ -39,6 +37,7 @@ from holdfast.client.types import (
     StreamHead,
     StreamInfo,
 )
+from holdfast.format.packs import PackExtent, PackInfo
 from holdfast.protocol.frames import Frame, Outcome, StartInfo
 from holdfast.protocol.headers import NOW, START
 from holdfast.protocol.sse import SseEvent

@@ -9,8 +9,9 @@ import msgspec
 
 from holdfast.client.calls import Calls
 from holdfast.client.json_answers import decode, lines
-from holdfast.client.types import PackExtent, PackInfo, StoreInfo
+from holdfast.client.types import StoreInfo
 from holdfast.client.urls import below
+from holdfast.format.packs import PackExtent, PackInfo
 
 _encode = msgspec.json.Encoder().encode
 

@@ -16,9 +16,12 @@ from holdfast.format.packs import (
     MAGIC,
     Extent,
     Footer,
+    NewPack,
+    PackInfo,
     PackMeta,
     block_sums,
     checksum,
+    describe_pack,
     encode_delta,
     encode_footer,
     padded,
@@ -84,6 +87,18 @@ class PackBuilder:
         self.extents: list[Extent] = []
         self._index = Messages()
         self._data_end = HEADER_BYTES
+        self._info: PackInfo | None = None
+
+    @property
+    def name(self) -> str:
+        """The name to store the pack under."""
+        return pack_name(self.after, self.through, self.salt)
+
+    @property
+    def pack(self) -> NewPack:
+        """The finished pack as the catalog takes it."""
+        assert self._info is not None, "finish() comes first"
+        return NewPack(self._info, self.extents)
 
     @staticmethod
     def header() -> bytes:
@@ -163,6 +178,7 @@ class PackBuilder:
             checksum(directory, self.salt),
             checksum(delta, self.salt),
         )
+        self._info = describe_pack(self.name, footer, meta)
         yield bytes(lengths_at - data_end)
         yield index_part
         yield directory

@@ -30,7 +30,7 @@ import msgspec
 from xxhash import xxh3_64_intdigest
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
 FORMAT_VERSION: Final = 1
 HEADER_BYTES: Final = 16
@@ -142,6 +142,95 @@ class Extent(NamedTuple):
     def end(self) -> int:
         """The offset behind its last byte."""
         return self.start + self.length
+
+
+class PackInfo(msgspec.Struct, frozen=True):
+    """What a pack's footer and metadata say about it, as the catalog keeps it and the API lists it.
+
+    Only the catalog knows `dead_bytes` and `superseded`: a pack by itself has 0 and none.
+    """
+
+    name: str
+    size_bytes: int
+    data_bytes: int
+    # Bytes of streams that were deleted or trimmed since the pack was written.
+    dead_bytes: int
+    messages: int
+    rows: int
+    has_delta: bool
+    after: int
+    through: int
+    # 16 hexadecimal digits, as in the pack's name.
+    salt: str
+    created_ms: int
+    # Retired packs that this one replaces, whose objects may still be in the store.
+    superseded: list[str]
+
+
+class PackExtent(msgspec.Struct, frozen=True):
+    """An extent in use and its stream, as the catalog has it and the API lists it."""
+
+    stream: int
+    start: int
+    length: int
+    data_at: int
+    message_at: int
+    messages: int
+    first_position: int
+    last_position: int
+    # Little-endian, in hexadecimal digits: the checksum of the lengths, and of each block.
+    index_sum: str
+    sums: str
+    # Bytes of the stream before this offset are dead.
+    needed_from: int
+    # Bucket and id.
+    name: str
+    json: bool
+    tail: int
+
+    @property
+    def extent(self) -> Extent:
+        """The extent as the pack's directory has it."""
+        return Extent(
+            self.stream,
+            self.start,
+            self.length,
+            self.data_at,
+            self.message_at,
+            self.messages,
+            self.first_position,
+            self.last_position,
+            int.from_bytes(bytes.fromhex(self.index_sum), "little"),
+            bytes.fromhex(self.sums),
+        )
+
+
+class NewPack(NamedTuple):
+    """A pack that is in the store and durable, but not in the catalog yet."""
+
+    info: PackInfo
+    extents: Sequence[Extent]
+
+    @property
+    def name(self) -> str:
+        return self.info.name
+
+
+def describe_pack(name: str, footer: Footer, meta: PackMeta) -> PackInfo:
+    return PackInfo(
+        name,
+        footer.size_bytes,
+        footer.data_end - HEADER_BYTES,
+        0,
+        footer.messages,
+        footer.rows,
+        meta.has_delta,
+        footer.after,
+        footer.through,
+        f"{footer.salt:016x}",
+        meta.created_ms,
+        [],
+    )
 
 
 def padded(at: int) -> int:

@@ -17,7 +17,6 @@ from holdfast.http.awaiting import answer_of
 from holdfast.http.health import JSON_FIELDS
 from holdfast.http.query import parse_query
 from holdfast.http.routes import Resource, Route
-from holdfast.http.scan import salt_text
 from holdfast.http.scan_request import (
     NDJSON_FIELDS,
     catalog_of,
@@ -26,7 +25,6 @@ from holdfast.http.scan_request import (
     whole_number,
 )
 from holdfast.http.store_url import store_id, store_url
-from holdfast.protocol.content import JSON, media_type
 from holdfast.storage.catalog_packs import used_extents, used_packs
 
 if TYPE_CHECKING:
@@ -60,9 +58,7 @@ def _packs(app: App, request: Request, slot: Slot, _name: str) -> None:
 
 def _pack_lines(path: Path) -> Iterator[bytes]:
     for pack in used_packs(path):
-        found = pack._asdict()
-        found["salt"], found["has_delta"] = salt_text(pack.salt), bool(pack.has_delta)
-        yield _encode(found)
+        yield _encode(pack)
 
 
 def _extents(app: App, request: Request, slot: Slot, _name: str) -> None:
@@ -77,11 +73,7 @@ def _extents(app: App, request: Request, slot: Slot, _name: str) -> None:
 
 def _extent_lines(path: Path, name: str) -> Iterator[bytes]:
     for each in used_extents(path, name):
-        found = each._asdict()
-        sums, content_type = found.pop("sums"), found.pop("content_type")
-        found["index_sum"], found["sums"] = sums[:8].hex(), sums[8:].hex()
-        found["json"] = media_type(content_type) == JSON
-        yield _encode(found)
+        yield _encode(each)
 
 
 def _data(app: App, request: Request, slot: Slot, _name: str) -> None:

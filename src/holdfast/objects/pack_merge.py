@@ -12,8 +12,8 @@ from itertools import groupby
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from holdfast.failpoints import failpoint
-from holdfast.format.pack_builder import Messages, PackBuilder, pack_name
-from holdfast.format.packs import EXTENT_BYTES_MAX, Extent, PackMeta
+from holdfast.format.pack_builder import Messages, PackBuilder
+from holdfast.format.packs import EXTENT_BYTES_MAX, Extent, NewPack, PackInfo, PackMeta
 from holdfast.format.records import INDEX_BITS
 from holdfast.objects.pack_reader import Pack, SequentialReader, verified
 
@@ -26,20 +26,11 @@ if TYPE_CHECKING:
 _PART_BYTES: Final = 8 * 1024 * 1024
 
 
-class SourcePack(NamedTuple):
-    """A pack that is to be merged, and its range of the log."""
-
-    name: str
-    size_bytes: int
-    after: int
-    through: int
-
-
 class Merge(NamedTuple):
     """What is to be merged, as the catalog had it when the merge was planned."""
 
     # Neighbours in the log, in its order, each with a delta; or a pack without one, by itself.
-    sources: Sequence[SourcePack]
+    sources: Sequence[PackInfo]
     # Live extents by stream and start, each with the index of its source.
     extents: Sequence[tuple[int, Extent]]
     # Packs that the sources superseded and whose objects are still there.
@@ -51,20 +42,10 @@ class Merge(NamedTuple):
     starts: Mapping[int, int]
 
 
-class MergedPack(NamedTuple):
-    """What a merge has made: a pack in the store, and all that its builder knows of it."""
-
-    name: str
-    size_bytes: int
-    builder: PackBuilder
-    meta: PackMeta
-    rows: int
-
-
 class _Source:
     """A pack that is being merged."""
 
-    def __init__(self, store: ObjectStore, source: SourcePack) -> None:
+    def __init__(self, store: ObjectStore, source: PackInfo) -> None:
         self.pack = Pack(store, source.name, source.size_bytes)
         self.index = self.pack.index()
         self._reader = SequentialReader(store, source.name, self.pack.footer.data_end)
@@ -79,13 +60,12 @@ class _Source:
         return self.index.part(extent.message_at, extent.message_at + extent.messages)
 
 
-def merge_packs(store: ObjectStore, clock: Clock, plan: Merge) -> MergedPack:
+def merge_packs(store: ObjectStore, clock: Clock, plan: Merge) -> NewPack:
     """Write the merged pack; it is in the store and durable, but not in use."""
     failpoint("merge.started")
     sources = [_Source(store, source) for source in plan.sources]
     after, through = plan.sources[0].after, plan.sources[-1].through
     builder = PackBuilder(clock.random_u64(), after, through)
-    name = pack_name(after, through, builder.salt)
     delta = _composed(sources, after)
     meta = PackMeta(
         clock.now_ms(),
@@ -96,21 +76,16 @@ def merge_packs(store: ObjectStore, clock: Clock, plan: Merge) -> MergedPack:
         documents=delta.documents,
         last_ms=delta.last_ms,
     )
-    size = 0
 
     def parts() -> Iterator[bytes]:
-        nonlocal size
         for part in _gathered(_contents(builder, sources, plan)):
-            size += len(part)
             yield part
             failpoint("merge.uploading")
-        for part in builder.finish(meta, delta.rows):
-            size += len(part)
-            yield part
+        yield from builder.finish(meta, delta.rows)
 
-    store.put_parts(name, parts())
+    store.put_parts(builder.name, parts())
     failpoint("merge.uploaded")
-    return MergedPack(name, size, builder, meta, len(delta.rows))
+    return builder.pack
 
 
 def _contents(builder: PackBuilder, sources: list[_Source], plan: Merge) -> Iterator[bytes]:

@@ -16,6 +16,7 @@ from holdfast.format.packs import (
     Delta,
     Directory,
     Footer,
+    NewPack,
     PackFormatError,
     UnknownPackVersionError,
     block_sums,
@@ -23,6 +24,7 @@ from holdfast.format.packs import (
     decode_delta,
     decode_directory,
     decode_footer,
+    describe_pack,
 )
 
 if TYPE_CHECKING:
@@ -77,6 +79,11 @@ class Pack:
         footer = self.footer
         with naming(self.name):
             return decode_delta(self._part(footer.delta_at, footer.footer_at), footer)
+
+    def describe(self) -> NewPack:
+        """The pack as the catalog takes it."""
+        info = describe_pack(self.name, self.footer, self.delta().meta)
+        return NewPack(info, list(self.directory()))
 
     def index(self) -> Messages:
         """The message index of the whole pack, verified."""

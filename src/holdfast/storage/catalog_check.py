@@ -11,7 +11,7 @@ import msgspec
 from holdfast.errors import CatalogError
 from holdfast.format.records import INDEX_BITS
 from holdfast.format.rows import StreamRow, decode_row
-from holdfast.storage.catalog_writer import PackRow, row_change
+from holdfast.storage.catalog_writer import ROW_COLUMNS, PackRow, pack_row, row_change
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -33,8 +33,10 @@ def fact(connection: sqlite3.Connection, name: str) -> Any:
 def pack_rows(connection: sqlite3.Connection) -> list[PackRow]:
     """Every pack the catalog knows, in the order of the log."""
     return [
-        PackRow(*row)
-        for row in connection.execute("SELECT * FROM packs ORDER BY after, through, id")
+        pack_row(row)
+        for row in connection.execute(
+            f"SELECT {ROW_COLUMNS} FROM packs ORDER BY after, through, id"  # noqa: S608 (ours)
+        )
     ]
 
 

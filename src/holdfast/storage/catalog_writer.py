@@ -16,9 +16,12 @@ from __future__ import annotations
 import logging
 import sqlite3
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+import msgspec
 
 from holdfast.errors import CatalogError
+from holdfast.format.packs import PackInfo
 from holdfast.format.rows import StreamRow
 from holdfast.protocol.headers import OFFSET_MAX
 from holdfast.storage.catalog_schema import damaged, decoded_row, open_for_writing
@@ -27,44 +30,39 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
     from pathlib import Path
 
-    from holdfast.format.packs import Extent
+    from holdfast.format.packs import Extent, NewPack
 
 _log = logging.getLogger(__name__)
 
 
-class NewPack(NamedTuple):
-    """A pack whose object is in the store and durable."""
-
-    name: str
-    size_bytes: int
-    data_bytes: int
-    messages: int
-    rows: int
-    has_delta: bool
-    after: int
-    through: int
-    salt: int
-    created_ms: int
-    extents: Sequence[Extent]
+PACK_COLUMNS: Final = (
+    "name, size_bytes, data_bytes, dead_bytes, messages, rows, has_delta, after, through, salt, "
+    "created_ms"
+)
+ROW_COLUMNS: Final = f"{PACK_COLUMNS}, id, retired_ms, retired_by"
 
 
-class PackRow(NamedTuple):
-    """A pack as the catalog knows it."""
+class PackRow(PackInfo, frozen=True):
+    """A pack with what only the catalog needs to know about it."""
 
     id: int
-    name: str
-    size_bytes: int
-    data_bytes: int
-    dead_bytes: int
-    messages: int
-    rows: int
-    has_delta: int
-    after: int
-    through: int
-    salt: bytes
-    created_ms: int
+    # None while the pack is in use.
     retired_ms: int | None
     retired_by: str | None
+
+
+def pack_info(columns: Sequence[Any], superseded: Sequence[str] = ()) -> PackInfo:
+    """A pack from its `PACK_COLUMNS`."""
+    *sizes, has_delta, after, through, salt, created_ms = columns
+    salt_text = f"{int.from_bytes(salt, 'little'):016x}"
+    values = [*sizes, bool(has_delta), after, through, salt_text, created_ms, list(superseded)]
+    return PackInfo(*values)
+
+
+def pack_row(columns: Sequence[Any]) -> PackRow:
+    """A pack from its `ROW_COLUMNS`."""
+    info = msgspec.structs.astuple(pack_info(columns[:-3]))
+    return PackRow(*info, *columns[-3:])
 
 
 class RowChange(NamedTuple):
@@ -155,8 +153,11 @@ class CatalogWriter:
         self, where: str = "retired_ms IS NULL", values: Sequence[object] = ()
     ) -> list[PackRow]:
         """Packs in use in the order of the log, or those that fit a condition."""
-        rows = self.read(f"SELECT * FROM packs WHERE {where} ORDER BY after, through, id", values)  # noqa: S608 (conditions are ours)
-        return [PackRow(*row) for row in rows]
+        rows = self.read(
+            f"SELECT {ROW_COLUMNS} FROM packs WHERE {where} ORDER BY after, through, id",  # noqa: S608 (conditions are ours)
+            values,
+        )
+        return [pack_row(row) for row in rows]
 
     def commit_flush(
         self,
@@ -184,7 +185,7 @@ class CatalogWriter:
                     f"A flush from position {after} does not continue at {self.fact('flushed')}."
                 )
             for pack in packs:
-                insert_pack(connection, pack, pack.extents)
+                insert_pack(connection, pack.info, pack.extents)
             changed = list(rows)
             gone_bytes = sum(_remove_stream(connection, number) for number in removed)
             put_rows(connection, changed)
@@ -252,7 +253,7 @@ def _put_dropped(connection: sqlite3.Connection, dropped: Mapping[str, int], now
 
 
 def insert_pack(
-    connection: sqlite3.Connection, pack: NewPack, extents: Iterable[Extent], dead_bytes: int = 0
+    connection: sqlite3.Connection, pack: PackInfo, extents: Iterable[Extent], dead_bytes: int = 0
 ) -> int:
     """Insert a pack and those of its extents that are in use; its id."""
     cursor = connection.execute(
@@ -268,7 +269,7 @@ def insert_pack(
             pack.has_delta,
             pack.after,
             pack.through,
-            pack.salt.to_bytes(8, "little"),
+            int(pack.salt, 16).to_bytes(8, "little"),
             pack.created_ms,
         ),
     )

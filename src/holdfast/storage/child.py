@@ -20,8 +20,9 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from holdfast.allocator import give_freed_memory_back
 from holdfast.clock import SystemClock
 from holdfast.errors import HoldfastError, SwapRefusedError
+from holdfast.format.packs import NewPack
 from holdfast.objects.pack_merge import Merge
-from holdfast.storage.catalog_writer import CatalogWriter, NewPack
+from holdfast.storage.catalog_writer import CatalogWriter
 from holdfast.storage.commands import (
     HEARTBEAT_S,
     Alive,

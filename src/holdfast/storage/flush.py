@@ -18,13 +18,12 @@ import msgspec
 
 from holdfast.errors import HoldfastError, LogCorruptError
 from holdfast.failpoints import failpoint
-from holdfast.format.pack_builder import PackBuilder, pack_name
-from holdfast.format.packs import PackMeta
+from holdfast.format.pack_builder import PackBuilder
+from holdfast.format.packs import NewPack, PackMeta
 from holdfast.format.rows import encode_row
 from holdfast.format.segments import decode_header, iter_batches
-from holdfast.storage.catalog_writer import NewPack, row_change
+from holdfast.storage.catalog_writer import row_change
 from holdfast.storage.gather import Gather, Share
-from holdfast.storage.new_packs import new_pack
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -90,8 +89,8 @@ class Flush:
             failpoint("flush.committed")
             flushed = gather.through
             packs += len(created)
-            pack_bytes += sum(pack.size_bytes for pack in created)
-            data_bytes += sum(pack.data_bytes for pack in created)
+            pack_bytes += sum(pack.info.size_bytes for pack in created)
+            data_bytes += sum(pack.info.data_bytes for pack in created)
             streams += len(gather.shares)
         return Flushed(flushed, packs, pack_bytes, data_bytes, streams)
 
@@ -149,9 +148,8 @@ class Flush:
         meta = meta or PackMeta(self._clock.now_ms(), has_delta=False)
         for part in builder.finish(meta, rows):
             out += part
-        name = pack_name(gather.after, gather.through, builder.salt)
-        self._store.put(name, out)
-        return new_pack(name, len(out), builder, meta, len(gather.shares) if meta.has_delta else 0)
+        self._store.put(builder.name, out)
+        return builder.pack
 
     def _commit(self, gather: Gather, packs: list[NewPack]) -> None:
         shares = gather.shares

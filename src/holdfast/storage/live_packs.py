@@ -17,7 +17,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from holdfast.errors import HoldfastError, ObjectMissingError, PackCorruptError
+from holdfast.errors import ObjectMissingError, PackCorruptError
+from holdfast.objects.pack_check import fault_of
 from holdfast.objects.pack_reader import Pack
 from holdfast.storage.garbage import PACKS_PREFIX
 
@@ -78,7 +79,7 @@ def survey(store: ObjectStore) -> Survey:
             pack.directory()
             meta = pack.delta().meta
         except PackCorruptError as error:
-            found.unsound[info.name] = what_is_wrong(info.name, error)
+            found.unsound[info.name] = fault_of(error)
         except ObjectMissingError:
             # Removed since it was listed.
             continue
@@ -94,11 +95,6 @@ def survey(store: ObjectStore) -> Survey:
                 frozenset(meta.companions),
             )
     return found
-
-
-def what_is_wrong(pack: str, error: HoldfastError) -> str:
-    """The error's words without the name, for where the name stands beside them."""
-    return error.message.removeprefix(f"The pack {pack} is damaged: ").removesuffix(".")
 
 
 def resolve(sound: dict[str, SoundPack], spoilt: Collection[str] = frozenset()) -> LivePacks:

@@ -33,7 +33,6 @@ from holdfast.storage.catalog_writer import (
     row_change,
 )
 from holdfast.storage.findings import Findings
-from holdfast.storage.new_packs import found_pack
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -95,10 +94,10 @@ def build(store: ObjectStore, live: LivePacks, path: Path, now_ms: int) -> None:
 
 def _insert(catalog: CatalogWriter, pack: Pack, delta: Delta | None) -> None:
     """Put a pack into use with all of its extents, and apply its delta."""
-    new = found_pack(pack)
+    new = pack.describe()
     with catalog.transaction() as connection:
         try:
-            insert_pack(connection, new, new.extents)
+            insert_pack(connection, new.info, new.extents)
             if delta is not None:
                 connection.executemany(
                     "DELETE FROM streams WHERE number = ?",
@@ -130,9 +129,9 @@ def _insert_retired(
     catalog: CatalogWriter, store: ObjectStore, pack: SoundPack, by: str, now_ms: int
 ) -> None:
     """Enter a superseded pack as out of use since now, for garbage collection to find."""
-    new = found_pack(Pack(store, pack.name, pack.size_bytes))
+    new = Pack(store, pack.name, pack.size_bytes).describe()
     with catalog.transaction() as connection:
-        number = insert_pack(connection, new, ())
+        number = insert_pack(connection, new.info, ())
         connection.execute(
             "UPDATE packs SET retired_ms = ?, retired_by = ? WHERE id = ?", (now_ms, by, number)
         )

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from xxhash import xxh3_64
 
-from holdfast.errors import HoldfastError, PackCorruptError
+from holdfast.errors import PackCorruptError
 from holdfast.storage.object_copy import PIECE_BYTES
 
 if TYPE_CHECKING:
@@ -36,11 +36,6 @@ def verified_body(store: ObjectStore, name: str, size_bytes: int, checksum: int)
 def copied_pieces(store: ObjectStore, copied: CopiedObject) -> Iterator[bytes]:
     """The verified bytes of a body that a backup needs."""
     return verified_body(store, copied.name, copied.size_bytes, int(copied.xxh3, 16))
-
-
-def what_is_wrong(name: str, error: HoldfastError) -> str:
-    """The error's words without the name, for where the name stands beside them."""
-    return error.message.removeprefix(f"The snapshot {name} is damaged: ").removesuffix(".")
 
 
 def _damaged(store: ObjectStore, name: str, what: str) -> PackCorruptError:

@@ -13,8 +13,9 @@ import msgspec
 
 from holdfast.errors import ObjectMissingError, PackCorruptError
 from holdfast.format.rows import decode_row
+from holdfast.objects.pack_check import fault_of
 from holdfast.storage.catalog_check import CATALOG
-from holdfast.storage.snapshot_bodies import verified_body, what_is_wrong
+from holdfast.storage.snapshot_bodies import verified_body
 from holdfast.storage.snapshot_store import SNAPSHOTS_PREFIX
 
 if TYPE_CHECKING:
@@ -129,7 +130,7 @@ class SnapshotCheck:
             for piece in verified_body(self._store, name, snapshot.size_bytes, snapshot.checksum):
                 advance(len(piece))
         except (ObjectMissingError, PackCorruptError) as error:
-            self._findings.damage(name, f"the snapshot of {who}: {what_is_wrong(name, error)}")
+            self._findings.damage(name, f"the snapshot of {who}: {fault_of(error)}")
 
     def _missing(self, named: _Named) -> None:
         self._findings.damage(

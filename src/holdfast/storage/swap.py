@@ -18,19 +18,18 @@ from holdfast.errors import (
     UnknownFormatError,
 )
 from holdfast.failpoints import failpoint
-from holdfast.format.packs import Extent
-from holdfast.objects.pack_merge import Merge, SourcePack
+from holdfast.format.packs import Extent, NewPack
+from holdfast.objects.pack_merge import Merge
 from holdfast.objects.pack_reader import Pack
 from holdfast.protocol.headers import OFFSET_MAX
 from holdfast.storage.catalog_writer import PackRow, add_to_fact, insert_pack
-from holdfast.storage.new_packs import found_pack
 
 if TYPE_CHECKING:
     import sqlite3
     from collections.abc import Iterable, Sequence
 
     from holdfast.objects.store import ObjectStore
-    from holdfast.storage.catalog_writer import CatalogWriter, NewPack
+    from holdfast.storage.catalog_writer import CatalogWriter
 
     Ranges = dict[int, list[tuple[int, int]]]
 
@@ -55,7 +54,7 @@ def plan_merge(catalog: CatalogWriter, sources: list[PackRow]) -> Merge:
         (sources[-1].through, sources[0].after),
     )
     return Merge(
-        [SourcePack(row.name, row.size_bytes, row.after, row.through) for row in sources],
+        sources,
         extents,
         [row.name for row in superseded],
         frozenset(row.name for row in companions),
@@ -98,7 +97,7 @@ def _put_into_use(connection: sqlite3.Connection, pack: NewPack, starts: dict[in
     """Insert a pack with those of its extents that hold something needed; their bytes."""
     in_use = [extent for extent in pack.extents if extent.end > starts.get(extent.stream, 0)]
     size_bytes = sum(extent.length for extent in in_use)
-    insert_pack(connection, pack, in_use, pack.data_bytes - size_bytes)
+    insert_pack(connection, pack.info, in_use, pack.info.data_bytes - size_bytes)
     return size_bytes
 
 
@@ -110,12 +109,12 @@ def verified_packs(store: ObjectStore, names: Iterable[str]) -> list[NewPack]:
             pack = Pack(store, name)
             for _ in pack.verify():
                 pass
-            packs.append(found_pack(pack))
+            packs.append(pack.describe())
         except (ObjectMissingError, PackCorruptError, UnknownFormatError) as error:
             # The job's fault, not the store's: what is in use is as good as ever.
             raise SwapRefusedError(error.message) from None
     # The pack with the delta first: it is the one that the others' names are kept with.
-    return sorted(packs, key=lambda pack: not pack.has_delta)
+    return sorted(packs, key=lambda pack: not pack.info.has_delta)
 
 
 def _marks(values: Iterable[object]) -> str:
@@ -131,7 +130,7 @@ def _check_names(catalog: CatalogWriter, added: Sequence[NewPack]) -> None:
 def _check_deltas(going: Sequence[PackRow], added: Sequence[NewPack]) -> None:
     """What goes and what comes stand for the same range of the log."""
     old = [(row.after, row.through) for row in going if row.has_delta]
-    new = [(pack.after, pack.through) for pack in added if pack.has_delta]
+    new = [(pack.info.after, pack.info.through) for pack in added if pack.info.has_delta]
     if any(first[1] != second[0] for first, second in pairwise(old)):
         raise SwapRefusedError("The packs that are to go are not neighbours in the log.")
     expected = [(old[0][0], old[-1][1])] if old else []

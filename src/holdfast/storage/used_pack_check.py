@@ -2,23 +2,24 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import msgspec
 
 from holdfast.errors import ObjectMissingError, PackCorruptError
 from holdfast.format.rows import decode_row
+from holdfast.objects.pack_check import check_pack, fault_of
 from holdfast.objects.pack_reader import Pack
-from holdfast.protocol.content import JSON, SEPARATOR, media_type
 from holdfast.storage.catalog_check import CATALOG
+from holdfast.storage.catalog_packs import pack_extent
 from holdfast.storage.delta_check import DeltaCheck
-from holdfast.storage.live_packs import what_is_wrong
 
 if TYPE_CHECKING:
     import sqlite3
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
-    from holdfast.format.packs import Extent
+    from holdfast.format.packs import Extent, PackExtent
+    from holdfast.format.rows import StreamRow
     from holdfast.objects.store import ObjectStore
     from holdfast.storage.catalog_writer import PackRow
     from holdfast.storage.findings import Findings
@@ -36,7 +37,7 @@ class UsedPackCheck:
     ) -> None:
         self._store = store
         self._connection = connection
-        self._findings = findings
+        self.findings = findings
         self._advance = advance
         self.deltas = DeltaCheck(connection, findings)
         self.spoilt: set[str] = set()
@@ -45,110 +46,73 @@ class UsedPackCheck:
         """Look at one pack, which has this size if it is there; in the order of the log."""
         try:
             pack = Pack(self._store, row.name, size_bytes)
-            delta = pack.delta()
-            self._compare_pack(row, pack, delta.meta.created_ms, delta.meta.has_delta)
-            self.deltas.take(row, delta)
-            pack.check_frame()
-            self._check_extents(row, pack)
+            self.deltas.take(row, pack.delta())
+            self._check_contents(row, pack)
         except ObjectMissingError:
-            self._spoil(row.name, f"it is in use, and {self._store.url} does not have it")
+            self.spoil(row.name, f"it is in use, and {self._store.url} does not have it")
         except PackCorruptError as error:
-            self._spoil(row.name, what_is_wrong(row.name, error))
+            self.spoil(row.name, fault_of(error))
 
-    def _spoil(self, name: str, what: str) -> None:
-        self._findings.damage(name, what)
+    def spoil(self, name: str, what: str) -> None:
+        self.findings.damage(name, what)
         self.spoilt.add(name)
 
-    def _compare_pack(self, row: PackRow, pack: Pack, created_ms: int, has_delta: bool) -> None:
-        footer = pack.footer
-        said = {
-            "size_bytes": footer.size_bytes,
-            "data_bytes": sum(extent.length for extent in pack.directory()),
-            "messages": footer.messages,
-            "rows": footer.rows,
-            "has_delta": has_delta,
-            "after": footer.after,
-            "through": footer.through,
-            "salt": footer.salt.to_bytes(8, "little"),
-            "created_ms": created_ms,
-        }
-        wrong = [name for name, value in said.items() if getattr(row, name) != value]
-        if wrong:
-            self._findings.damage(
-                CATALOG, f"it does not say the same as {row.name} of its {', '.join(wrong)}"
+    def _check_contents(self, row: PackRow, pack: Pack) -> None:
+        of_pack = _OfPack(self, row.name)
+        for extent in check_pack(pack, row, self._extents(row), of_pack):
+            self._advance(extent.length)
+        dead_bytes = of_pack.unused_bytes
+        if row.dead_bytes != dead_bytes:
+            self.findings.damage(
+                CATALOG,
+                f"it says that {row.dead_bytes} bytes of {row.name} are dead, and {dead_bytes} are",
             )
 
-    def _check_extents(self, row: PackRow, pack: Pack) -> None:
-        """What the directory has and what the catalog has, side by side, both by stream."""
+    def find_row(self, number: int) -> StreamRow | None:
+        found = self._connection.execute("SELECT row FROM streams WHERE number = ?", (number,))
+        return next((_decoded(row) for (row,) in found), None)
+
+    def _extents(self, row: PackRow) -> Iterator[PackExtent]:
         known = self._connection.execute(
-            "SELECT stream, start, length, data_at, message_at, messages, first_position, "
-            "last_position, sums FROM extents WHERE pack = ? ORDER BY stream, start",
+            "SELECT stream, extents.start, length, data_at, message_at, messages, first_position, "
+            "last_position, sums, row FROM extents LEFT JOIN streams ON number = stream "
+            "WHERE pack = ? ORDER BY stream, extents.start",
             (row.id,),
         )
-        expected = next(known, None)
-        used = 0
-        for extent, data in pack.contents():
-            while expected is not None and expected[:2] < extent[:2]:
-                self._not_in_pack(row.name, expected)
-                expected = next(known, None)
-            if expected is not None and expected[:2] == extent[:2]:
-                self._check_extent(row.name, extent, data, expected)
-                used += extent.length
-                expected = next(known, None)
-            else:
-                self._check_dead(row.name, extent, data)
-            self._advance(extent.length)
-        while expected is not None:
-            self._not_in_pack(row.name, expected)
-            expected = next(known, None)
-        if row.dead_bytes != row.data_bytes - used:
-            self._findings.damage(
-                CATALOG,
-                f"it says that {row.dead_bytes} bytes of {row.name} are dead, "
-                f"and {row.data_bytes - used} are",
+        for *columns, encoded in known:
+            yield pack_extent(columns, _decoded(encoded))
+
+
+class _OfPack:
+    """Takes what the check of one pack finds."""
+
+    def __init__(self, check: UsedPackCheck, pack: str) -> None:
+        self._check = check
+        self._pack = pack
+        self.unused_bytes = 0
+
+    def pack_damaged(self, what: str) -> None:
+        self._check.spoil(self._pack, what)
+
+    def catalog_wrong(self, what: str) -> None:
+        self._check.findings.damage(CATALOG, what)
+
+    def unused(self, extent: Extent, fault: str) -> None:
+        """Nobody reads what the catalog does not list, unless its stream still needs it."""
+        self.unused_bytes += extent.length
+        row = self._check.find_row(extent.stream)
+        if row is not None and row.start < extent.end:
+            self.catalog_wrong(
+                f"bytes {extent.start} to {extent.end} of stream {extent.stream:x} are in "
+                f"{self._pack}, and it does not list them there"
             )
+        elif fault:
+            self._check.findings.note(self._pack, f"{fault}; the stream is gone")
 
-    def _not_in_pack(self, pack: str, expected: Any) -> None:
-        self._findings.damage(
-            CATALOG, f"stream {expected[0]:x} has no bytes at {expected[1]} in {pack}"
-        )
 
-    def _check_extent(
-        self, pack: str, extent: Extent, data: bytes | PackCorruptError, expected: Any
-    ) -> None:
-        if isinstance(data, PackCorruptError):
-            self._spoil(pack, what_is_wrong(pack, data))
-        elif self._is_json(extent.stream) and not data.endswith(SEPARATOR):
-            self._spoil(
-                pack, f"stream {extent.stream:x} is JSON, and no message ends at {extent.end}"
-            )
-        *fields, index_sum, sums = extent
-        if expected != (*fields, index_sum.to_bytes(8, "little") + sums):
-            self._findings.damage(
-                CATALOG,
-                f"the extent of stream {extent.stream:x} at {extent.start} is not as in {pack}",
-            )
-
-    def _check_dead(self, pack: str, extent: Extent, data: bytes | PackCorruptError) -> None:
-        """Nobody reads what the catalog does not know, unless its stream is still there."""
-        row = self._row(extent.stream)
-        if row is not None and decode_row(row).start < extent.end:
-            self._findings.damage(
-                CATALOG,
-                f"bytes {extent.start} to {extent.end} of stream {extent.stream:x} are in {pack}, "
-                "and it does not know them there",
-            )
-        elif isinstance(data, PackCorruptError):
-            self._findings.note(pack, f"{what_is_wrong(pack, data)}; the stream is gone")
-
-    def _row(self, number: int) -> bytes | None:
-        found = self._connection.execute("SELECT row FROM streams WHERE number = ?", (number,))
-        return next((row for (row,) in found), None)
-
-    def _is_json(self, number: int) -> bool:
-        row = self._row(number)
-        try:
-            return row is not None and media_type(decode_row(row).meta.content_type) == JSON
-        except msgspec.DecodeError:
-            # That is said where all rows are looked at.
-            return False
+def _decoded(row: bytes | None) -> StreamRow | None:
+    try:
+        return None if row is None else decode_row(row)
+    except msgspec.DecodeError:
+        # Reported by the check of all rows.
+        return None

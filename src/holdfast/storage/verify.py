@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from holdfast.errors import CatalogError, ObjectMissingError, PackCorruptError, SettingsError
 from holdfast.objects.marker import store_owner
+from holdfast.objects.pack_check import fault_of
 from holdfast.objects.pack_reader import Pack
 from holdfast.storage.catalog_check import (
     CATALOG,
@@ -29,7 +30,7 @@ from holdfast.storage.catalog_check import (
 from holdfast.storage.catalog_schema import damaged, open_for_reading
 from holdfast.storage.garbage import PACKS_PREFIX
 from holdfast.storage.lineage_check import LineageCheck
-from holdfast.storage.live_packs import resolve, survey, what_is_wrong
+from holdfast.storage.live_packs import resolve, survey
 from holdfast.storage.rebuild import build
 from holdfast.storage.snapshot_check import Published, SnapshotCheck
 from holdfast.storage.used_pack_check import UsedPackCheck
@@ -216,7 +217,7 @@ class _Verification:
             for read in pack.verify():
                 self._advance(read)
         except (ObjectMissingError, PackCorruptError) as error:
-            return what_is_wrong(name, error)
+            return fault_of(error)
         if pack.delta().meta.has_delta:
             self._unused_through = max(self._unused_through, pack.footer.through)
         return ""

@@ -16,7 +16,7 @@ from holdfast.errors import (
     SwapRefusedError,
     UnknownFormatError,
 )
-from holdfast.objects.pack_merge import Merge
+from holdfast.objects.pack_merge import Merge, merge_packs
 from holdfast.storage.commands import (
     CollectGarbage,
     Command,
@@ -27,7 +27,6 @@ from holdfast.storage.commands import (
 )
 from holdfast.storage.flush import Flush
 from holdfast.storage.garbage import collect, pin, unpin
-from holdfast.storage.merge import merge
 from holdfast.storage.merge_plan import next_merge
 from holdfast.storage.snapshot_garbage import OrphanSweep
 from holdfast.storage.swap import plan_merge, swap, verified_packs
@@ -36,8 +35,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from holdfast.clock import Clock
+    from holdfast.format.packs import NewPack
     from holdfast.objects.store import ObjectStore
-    from holdfast.storage.catalog_writer import CatalogWriter, NewPack
+    from holdfast.storage.catalog_writer import CatalogWriter
 
 _log = logging.getLogger(__name__)
 # What trying again will not mend.
@@ -138,7 +138,7 @@ class StorageWorker:
     def write_merge(self, plan: Merge) -> NewPack | HoldfastError:
         """Write the merged pack; touches neither catalog nor counters, so any thread may."""
         try:
-            return merge(self._store, self._clock, plan)
+            return merge_packs(self._store, self._clock, plan)
         except HoldfastError as error:
             return error
 
@@ -159,8 +159,8 @@ class StorageWorker:
             return False
         self.counters.merges += 1
         self.counters.merge_us += int(seconds * 1e6)
-        self.counters.merged_bytes += result.size_bytes
-        self.counters.pack_bytes += result.size_bytes
+        self.counters.merged_bytes += result.info.size_bytes
+        self.counters.pack_bytes += result.info.size_bytes
         self.counters.packs += 1
         _log.info("merged %d packs into %s", len(names), result.name)
         return True

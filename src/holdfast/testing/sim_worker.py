@@ -26,9 +26,9 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from holdfast.clock import Clock, Timer
+    from holdfast.format.packs import NewPack
     from holdfast.objects.pack_merge import Merge
     from holdfast.objects.store import ObjectStore
-    from holdfast.storage.catalog_writer import NewPack
     from holdfast.storage.commands import Command
 
     Reply = Callable[[int | HoldfastError], None]

@@ -8,7 +8,7 @@ from holdfast.format.pack_builder import pack_name
 from holdfast.format.packs import PackMeta
 from holdfast.format.records import INDEX_BITS
 from holdfast.objects.memory_objects import MemoryObjects
-from holdfast.objects.pack_merge import Merge, SourcePack, merge_packs
+from holdfast.objects.pack_merge import Merge, merge_packs
 from holdfast.objects.pack_reader import Pack
 from holdfast.testing import FakeClock, FaultyObjects
 from tests.unit.format.test_packs import build
@@ -37,7 +37,7 @@ class Job:
     def put(self, after, through, data):
         name = pack_name(after, through, 1)
         self.store.put(name, data)
-        return SourcePack(name, len(data), after, through)
+        return Pack(self.store, name).describe().info
 
     def extents(self, *streams):
         found = [
@@ -52,8 +52,11 @@ class Job:
         plan = Merge(self.sources, self.extents(*streams), ["packs/older"], frozenset("cb"), {})
         return merge_packs(self.store, self.clock, plan._replace(**more))
 
+    def meta(self, made):
+        return Pack(self.store, made.name).delta().meta
+
     def contents(self, made):
-        pack = Pack(self.store, made.name, made.size_bytes)
+        pack = Pack(self.store, made.name, made.info.size_bytes)
         return {(extent.stream, extent.start): data for extent, data in pack.contents()}
 
 
@@ -64,9 +67,9 @@ def job():
 
 def test_streams_are_in_one_place_again(job):
     made = job.merge(OLD, KEPT)
-    assert made.name == pack_name(0, 20, made.builder.salt)
-    assert made.size_bytes == job.store.size(made.name)
-    assert sum(Pack(job.store, made.name).verify()) == made.size_bytes
+    assert made.name == pack_name(0, 20, int(made.info.salt, 16))
+    assert made.info.size_bytes == job.store.size(made.name)
+    assert sum(Pack(job.store, made.name).verify()) == made.info.size_bytes
     assert job.contents(made) == {(OLD, 0): b"onetwo!three", (KEPT, 0): b"kept"}
 
 
@@ -87,11 +90,10 @@ def test_deltas_become_one(job):
     made = job.merge(OLD)
     delta = Pack(job.store, made.name).delta()
     assert dict(delta.items()) == {OLD: b"newer"}
-    assert made.rows == 1
-    assert delta.meta == made.meta
-    assert made.meta.documents == {"a": b"2"}
-    assert made.meta.removed == []
-    assert made.meta.last_ms == 7
+    assert made.info.rows == 1
+    assert job.meta(made).documents == {"a": b"2"}
+    assert job.meta(made).removed == []
+    assert job.meta(made).last_ms == 7
 
 
 def test_what_is_gone_is_told_to_what_comes_before(job):
@@ -99,25 +101,25 @@ def test_what_is_gone_is_told_to_what_comes_before(job):
     only = Merge([second], [], [], frozenset(), {})
     made = merge_packs(job.store, job.clock, only)
     # The young one was born in this range: nothing before it knows of it.
-    assert made.meta.removed == [KEPT]
-    assert made.meta.documents == {"a": b"2", "b": None}
+    assert job.meta(made).removed == [KEPT]
+    assert job.meta(made).documents == {"a": b"2", "b": None}
 
 
 def test_it_names_what_it_stands_for(job):
     made = job.merge(OLD)
-    assert made.meta.has_delta
-    assert made.meta.supersedes == [*(source.name for source in job.sources), "packs/older"]
-    assert made.meta.companions == ["b", "c"]
-    assert made.meta.created_ms == job.clock.now_ms()
+    assert job.meta(made).has_delta
+    assert job.meta(made).supersedes == [*(source.name for source in job.sources), "packs/older"]
+    assert job.meta(made).companions == ["b", "c"]
+    assert job.meta(made).created_ms == job.clock.now_ms()
 
 
 def test_pack_without_a_delta_stays_one(job):
     alone = job.put(20, 30, build(FIRST, {}, PackMeta(3, has_delta=False), after=20, through=30))
     extents = [(0, each) for each in Pack(job.store, alone.name).directory() if each.stream == OLD]
     made = merge_packs(job.store, job.clock, Merge([alone], extents, [], frozenset(), {OLD: 4}))
-    assert not made.meta.has_delta
-    assert made.meta.supersedes == [alone.name]
-    assert (made.rows, made.meta.companions) == (0, [])
+    assert not job.meta(made).has_delta
+    assert job.meta(made).supersedes == [alone.name]
+    assert (made.info.rows, job.meta(made).companions) == (0, [])
     # Messages are kept whole: the second starts before what is needed.
     assert job.contents(made) == {(OLD, 3): b"two!"}
 

@@ -6,12 +6,13 @@ import pytest
 from xxhash import xxh3_64_intdigest
 
 from holdfast.errors import ObjectMissingError, PackCorruptError, UnknownFormatError
-from holdfast.format.packs import BLOCK_BYTES, FOOTER_BYTES, FORMAT_VERSION, HEADER_BYTES
+from holdfast.format.pack_builder import PackBuilder
+from holdfast.format.packs import BLOCK_BYTES, FOOTER_BYTES, FORMAT_VERSION, HEADER_BYTES, PackMeta
 from holdfast.objects import pack_reader
 from holdfast.objects.memory_objects import MemoryObjects
 from holdfast.objects.pack_reader import Pack, SequentialReader
 from holdfast.testing import FakeClock, FaultyObjects
-from tests.unit.format.test_packs import SMALL, build
+from tests.unit.format.test_packs import SALT, SMALL, build, index_of
 
 NAME = "packs/some.pack"
 ROWS = {1: b"row of one", 7: b"the row of seven"}
@@ -134,3 +135,18 @@ class TestSequentialReader:
         reader = SequentialReader(store, NAME, 100)
         assert reader.read(50, 5) == data[50:55]
         assert reader.read(10, 5) == data[10:15]
+
+
+def test_pack_is_described_as_its_builder_knew_it(store):
+    builder = PackBuilder(SALT, 3, 8)
+    out = bytearray(builder.header())
+    for number, (start, messages) in SMALL.items():
+        data, index = index_of(messages)
+        builder.add(number, start, data, index)
+        out += data
+    for part in builder.finish(PackMeta(77, has_delta=True), sorted(ROWS.items())):
+        out += part
+    store.put(builder.name, out)
+    assert builder.pack.info.size_bytes == len(out)
+    assert builder.pack.info.rows == len(ROWS)
+    assert Pack(store, builder.name).describe() == builder.pack

@@ -2,7 +2,7 @@
 
 import pytest
 
-from holdfast.client.types import PackInfo
+from holdfast.format.packs import PackInfo
 from holdfast.spark.auditing.audit import _batches, tiling_faults
 from holdfast.spark.auditing.findings import FINDINGS_MAX, Finding, PackReport
 from holdfast.spark.auditing.streams import ENDED, EXTENT, STATE, Place, StreamsCheck

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.client.types import PackInfo
+from holdfast.format.packs import PackInfo
 from holdfast.spark.packing.plan import Limits, plan_groups
 
 LIMITS = Limits(target_bytes=1000, dead_share=0.5, min_packs=2, messages_max=1000)

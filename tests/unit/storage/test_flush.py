@@ -82,7 +82,7 @@ class TestPacks:
         write_some(rig.log)
         rig.flush()
         [row] = rig.packs
-        assert row.name == pack_name(0, 5, int.from_bytes(row.salt, "little"))
+        assert row.name == pack_name(0, 5, int(row.salt, 16))
         assert row.name.startswith("packs/0000000000000000-0000000000000005-")
 
     def test_what_was_done_is_counted(self, rig):

@@ -11,8 +11,9 @@ from holdfast.errors import ObjectMissingError, PackCorruptError, StoreError
 from holdfast.format import pack_builder
 from holdfast.format.rows import decode_row
 from holdfast.objects import pack_merge
+from holdfast.objects.pack_merge import merge_packs
 from holdfast.objects.pack_reader import Pack
-from holdfast.storage import flush, merge
+from holdfast.storage import flush
 from holdfast.storage.swap import plan_merge, swap
 from tests.memory_directory import memory_directory
 from tests.unit.storage.histories import (
@@ -42,7 +43,7 @@ def contents(rig):
 def merge_all(rig, first=0, last=None):
     """Merge packs in use by hand, whatever the plan would be; the new pack's row."""
     sources = [row for row in rig.packs if row.has_delta][first:last]
-    made = merge.merge(rig.store, rig.clock, plan_merge(rig.writer, sources))
+    made = merge_packs(rig.store, rig.clock, plan_merge(rig.writer, sources))
     swap(rig.writer, [made], [row.name for row in sources], rig.clock.now_ms())
     [row] = [row for row in rig.packs if row.name == made.name]
     return row
@@ -465,7 +466,7 @@ class TestBesideFlushes:
         assert planned.worker.finish_merge(self.result, 0.25)
         counters = planned.worker.counters
         assert (counters.merges, counters.merge_failures) == (1, 0)
-        assert (counters.merge_us, counters.merged_bytes) == (250_000, self.result.size_bytes)
+        assert (counters.merge_us, counters.merged_bytes) == (250_000, self.result.info.size_bytes)
         assert counters.packs == 5
 
     def test_garbage_waits_for_it(self, planned):
@@ -473,7 +474,7 @@ class TestBesideFlushes:
         planned.worker.collect()
         assert self.result.name in planned.pack_objects
         assert planned.worker.finish_merge(self.result, 0.1)
-        assert sum(Pack(planned.memory, self.result.name).verify()) == self.result.size_bytes
+        assert sum(Pack(planned.memory, self.result.name).verify()) == self.result.info.size_bytes
 
 
 def test_failed_merge_gives_the_error_that_the_store_gave(rig):

@@ -3,12 +3,13 @@
 import random
 from itertools import pairwise
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from holdfast.format.packs import PackInfo
 from holdfast.storage import merge_plan
-from holdfast.storage.catalog_writer import PackRow
 from holdfast.storage.merge_plan import DATA_BYTES_MAX, MESSAGES_MAX, ROWS_MAX, next_merge
 
 KIB, MIB = 1024, 1024 * 1024
@@ -19,21 +20,19 @@ HUGE_BYTES = 600 * MIB
 def pack(size_bytes, after, through, *, dead=0.0, messages=1, rows=1, has_delta=True):
     """A pack whose data is all but a little of it; its name tells its range."""
     data_bytes = size_bytes * 9 // 10
-    return PackRow(
-        after + 1,
+    return PackInfo(
         f"{after}-{through}-{size_bytes}-{int(has_delta)}",
         size_bytes,
         data_bytes,
         int(dead * data_bytes),
         messages,
         rows,
-        int(has_delta),
+        has_delta,
         after,
         through,
-        bytes(8),
+        16 * "0",
         0,
-        None,
-        None,
+        [],
     )
 
 
@@ -46,7 +45,8 @@ def merged(run):
     """What a merge makes of a run, as far as planning sees it."""
     live = sum(each.data_bytes - each.dead_bytes for each in run)
     extra = sum(each.size_bytes - each.data_bytes for each in run)
-    return run[0]._replace(
+    return msgspec.structs.replace(
+        run[0],
         name=f"{run[0].after}-{run[-1].through}-merged",
         size_bytes=live + extra,
         data_bytes=live,
@@ -76,7 +76,7 @@ class Simulation:
             assert self.packs[at : at + len(run)] == run
             joined = merged(run)
             if self.streams is not None:
-                joined = joined._replace(rows=min(joined.rows, self.streams))
+                joined = msgspec.structs.replace(joined, rows=min(joined.rows, self.streams))
             self.packs[at : at + len(run)] = [joined]
             self.merged_bytes += self.packs[at].size_bytes
             self.merges += 1
@@ -250,7 +250,7 @@ class TestLimits:
 
     def test_run_moves_on_past_a_pack_that_leaves_no_room(self):
         packs = row_of(*[KIB] * 7)
-        packs[1] = packs[1]._replace(messages=MESSAGES_MAX)
+        packs[1] = msgspec.structs.replace(packs[1], messages=MESSAGES_MAX)
         assert next_merge(packs, 4, set()) == packs[2:6]
 
     def test_dead_bytes_do_not_count(self):
@@ -269,7 +269,7 @@ class TestLimits:
 class TestDead:
     def test_pack_that_is_half_dead_is_rewritten(self):
         packs = row_of(100 * MIB, 100 * MIB, dead=0.0)
-        packs[1] = packs[1]._replace(dead_bytes=packs[1].data_bytes // 2)
+        packs[1] = msgspec.structs.replace(packs[1], dead_bytes=packs[1].data_bytes // 2)
         assert next_merge(packs, 4, set()) == [packs[1]]
         assert next_merge([packs[0], merged([packs[1]])], 4, set()) == []
 

@@ -16,7 +16,8 @@ from holdfast.engine.read_through import Reader
 from holdfast.errors import HoldfastError, OffsetGoneError
 from holdfast.format import pack_builder
 from holdfast.objects import pack_merge
-from holdfast.storage import flush, merge
+from holdfast.objects.pack_merge import merge_packs
+from holdfast.storage import flush
 from holdfast.storage.catalog import Catalog
 from holdfast.storage.cold import ColdReader
 from holdfast.storage.live_packs import resolve, survey
@@ -150,7 +151,7 @@ def test_merged_packs_hold_nothing_that_is_dead(script):
             rig.worker._flush.run(history.log.segments[:count])
         for row in rig.packs:
             if row.has_delta:
-                made = merge.merge(rig.store, rig.clock, plan_merge(rig.writer, [row]))
+                made = merge_packs(rig.store, rig.clock, plan_merge(rig.writer, [row]))
                 swap(rig.writer, [made], [row.name], rig.clock.now_ms())
         for told in history.streams.values():
             extents = rig.extents(told.number)

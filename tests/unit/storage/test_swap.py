@@ -1,15 +1,15 @@
 """Swaps: packs are replaced only by what holds exactly the same, and only while they are in use."""
 
+import msgspec
 import pytest
 
 from holdfast.errors import SwapRefusedError
 from holdfast.format.pack_builder import PackBuilder
 from holdfast.format.packs import PackMeta
+from holdfast.objects.pack_merge import merge_packs
 from holdfast.objects.pack_reader import Pack
 from holdfast.storage import flush
 from holdfast.storage.commands import SwapPacks
-from holdfast.storage.merge import merge
-from holdfast.storage.new_packs import found_pack
 from holdfast.storage.swap import plan_merge, swap, verified_packs
 from tests.unit.storage.rig import calls, snapshot_of
 
@@ -29,12 +29,16 @@ def written(rig):
 
 
 def written_merge(rig, first=0, last=None):
-    return merge(rig.store, rig.clock, plan_merge(rig.writer, rig.packs[first:last]))
+    return merge_packs(rig.store, rig.clock, plan_merge(rig.writer, rig.packs[first:last]))
 
 
 def without(pack, stream):
     extents = [extent for extent in pack.extents if extent.stream != stream]
     return pack._replace(extents=extents)
+
+
+def changed(pack, **info):
+    return pack._replace(info=msgspec.structs.replace(pack.info, **info))
 
 
 def refused(rig, added, removed, match):
@@ -132,14 +136,14 @@ class TestRefused:
 
     def test_pack_that_is_known_already(self, written):
         made = written_merge(written)
-        refused(written, [made._replace(name=written.names[0])], written.names, "known already")
+        refused(written, [changed(made, name=written.names[0])], written.names, "known already")
         swap(written.writer, [made], written.names, 5)
         with pytest.raises(SwapRefusedError, match="known already"):
             swap(written.writer, [made], [made.name], 6)
 
     def test_same_pack_twice(self, written):
         made = written_merge(written)
-        refused(written, [made, made._replace(has_delta=False)], written.names, "known already")
+        refused(written, [made, changed(made, has_delta=False)], written.names, "known already")
 
     def test_missing_bytes(self, written):
         made = written_merge(written)
@@ -175,7 +179,7 @@ class TestRefused:
 
     def test_bytes_doubled_over_two_packs(self, written):
         made = written_merge(written)
-        other = made._replace(name="packs/other", has_delta=False)
+        other = changed(made, name="packs/other", has_delta=False)
         refused(written, [made, other], written.names, "Stream")
 
     def test_bytes_that_were_elsewhere(self, written):
@@ -201,13 +205,13 @@ class TestRefused:
     @pytest.mark.parametrize("range_of", [(0, 3), (1, 4), (0, 5)])
     def test_another_range_of_the_log(self, written, range_of):
         after, through = range_of
-        made = written_merge(written)._replace(after=after, through=through)
+        made = changed(written_merge(written), after=after, through=through)
         refused(written, [made], written.names, "have deltas for")
 
     def test_delta_that_is_missing_or_too_much(self, written):
         made = written_merge(written)
-        refused(written, [made._replace(has_delta=False)], written.names, "have deltas for")
-        other = made._replace(name="packs/other", extents=[])
+        refused(written, [changed(made, has_delta=False)], written.names, "have deltas for")
+        other = changed(made, name="packs/other")._replace(extents=[])
         refused(written, [made, other], written.names, "have deltas for")
 
     def test_removal_of_what_lives(self, written, monkeypatch):
@@ -265,7 +269,7 @@ class TestDone:
         delta = Pack(rig.memory, made.name).delta()
         packs = []
         for number, has_delta in ((rig.one, True), (rig.two, False)):
-            builder = PackBuilder(7 + has_delta, made.after, made.through)
+            builder = PackBuilder(7 + has_delta, made.info.after, made.info.through)
             out = bytearray(builder.header())
             [extent] = [each for each in made.extents if each.stream == number]
             data = rig.memory.read(made.name, extent.data_at, extent.length)
@@ -278,7 +282,7 @@ class TestDone:
                 out += part
             name = f"packs/split-{has_delta}.pack"
             rig.memory.put(name, out)
-            packs.append(found_pack(Pack(rig.memory, name)))
+            packs.append(Pack(rig.memory, name).describe())
         return packs
 
 

@@ -3,8 +3,8 @@
 import pytest
 
 from holdfast.errors import SwapRefusedError
+from holdfast.objects.pack_merge import merge_packs
 from holdfast.storage.commands import CollectGarbage, SwapPacks
-from holdfast.storage.merge import merge
 from holdfast.storage.swap import plan_merge
 from tests.unit.storage.rig import DAY_S
 
@@ -13,7 +13,7 @@ def test_pack_collected_while_it_was_verified_is_not_put_into_use(rig):
     number = rig.log.create("bucket/s", b"bytes")
     rig.flush()
     (old,) = rig.packs
-    new = merge(rig.memory, rig.clock, plan_merge(rig.writer, [old]))
+    new = merge_packs(rig.memory, rig.clock, plan_merge(rig.writer, [old]))
     rig.clock.advance(2 * DAY_S)
     command = SwapPacks([new.name], [old.name])
     verified = rig.worker.verify_swap(command)

@@ -15,7 +15,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
-from holdfast.client.types import PackInfo
+from holdfast.format.packs import PackInfo
 from holdfast.spark.auditing.findings import Finding, PackReport
 from holdfast.spark.auditing.looking import Look
 from holdfast.spark.auditing.one_pack import CATALOG

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Final, Literal
 
-from holdfast.client.types import PackInfo
+from holdfast.format.packs import PackInfo
 
 __all__ = ["FINDINGS_MAX", "Finding", "PackReport", "StreamFinding", "StreamsReport"]
 

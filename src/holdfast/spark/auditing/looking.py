@@ -14,7 +14,6 @@ from typing import Final, cast
 
 import msgspec
 
-from holdfast.client.types import PackExtent, PackInfo
 from holdfast.errors import (
     HoldfastError,
     NotFoundError,
@@ -23,12 +22,13 @@ from holdfast.errors import (
     StoreError,
     UnknownFormatError,
 )
-from holdfast.format.packs import Delta
+from holdfast.format.packs import Delta, PackExtent, PackInfo
 from holdfast.format.rows import decode_row
+from holdfast.objects.pack_check import fault_of
 from holdfast.objects.place import StorePlace
 from holdfast.objects.store import ObjectStore
 from holdfast.spark.auditing.findings import PackReport
-from holdfast.spark.auditing.one_pack import PackAudit, open_pack, what_is_wrong
+from holdfast.spark.auditing.one_pack import PackAudit, open_pack
 from holdfast.spark.auditing.streams import ENDED, EXTENT, STATE, Place
 from holdfast.spark.connection import SparkClient, SparkConnection
 from holdfast.spark.packing.rewriting import extents_of
@@ -107,13 +107,13 @@ class Looking:
             report.companions = frozenset(delta.meta.companions)
             report.supersedes = frozenset(delta.meta.supersedes)
             if self._look.deep:
-                PackAudit(info, known, report).run(pack, delta)
+                PackAudit(info, known, report).run(pack)
         except ObjectMissingError:
             self._check_used(info)
             report.damage("it is in use, and the store does not have it")
         except PackCorruptError as error:
             self._check_used(info)
-            report.damage(what_is_wrong(info.name, error))
+            report.damage(fault_of(error))
         except UnknownFormatError as error:
             report.damage(error.message)
         except msgspec.DecodeError as error:

@@ -28,7 +28,8 @@ from holdfast.spark.jobs.store_options import StoreOptions
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from holdfast.client.types import PackInfo, StoreInfo
+    from holdfast.client.types import StoreInfo
+    from holdfast.format.packs import PackInfo
     from holdfast.spark.connection import SparkClient
     from holdfast.spark.packing.plan import Group, Limits
     from holdfast.spark.packing.rewriting import Outcome

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from threading import Event
 from typing import Final, Literal
 
-from holdfast.client.types import PackInfo
 from holdfast.errors import HoldfastError, SwapRefusedError
+from holdfast.format.packs import PackInfo
 from holdfast.spark.connection import SparkClient
 
 __all__ = ["in_use", "swap"]

@@ -18,7 +18,7 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
-from holdfast.client.types import PackInfo
+from holdfast.format.packs import PackInfo
 
 __all__ = ["Group", "Limits", "plan_groups"]
 

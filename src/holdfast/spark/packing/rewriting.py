@@ -11,7 +11,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from holdfast.client.types import PackExtent
 from holdfast.clock import SystemClock
 from holdfast.errors import (
     NotFoundError,
@@ -21,8 +20,8 @@ from holdfast.errors import (
     UnknownFormatError,
 )
 from holdfast.failpoints import failpoint
-from holdfast.format.packs import Extent
-from holdfast.objects.pack_merge import Merge, SourcePack, merge_packs
+from holdfast.format.packs import Extent, PackExtent
+from holdfast.objects.pack_merge import Merge, merge_packs
 from holdfast.objects.pack_reader import Pack
 from holdfast.objects.place import StorePlace
 from holdfast.objects.store import ObjectStore
@@ -31,7 +30,7 @@ from holdfast.spark.packing.committing import in_use, swap
 from holdfast.spark.packing.plan import Group
 from holdfast.spark.reading.store import reachable_store
 
-__all__ = ["Outcome", "Rewrite", "extent_of", "extents_of", "merge_of", "rewrite"]
+__all__ = ["Outcome", "Rewrite", "extents_of", "merge_of", "rewrite"]
 
 
 @dataclass(frozen=True)
@@ -84,7 +83,7 @@ def _rewrite(server: SparkClient, store: ObjectStore, group: Group) -> Outcome:
         store.remove(made.name)
     failpoint("compact.swapped")
     before = sum(pack.data_bytes for pack in group.packs)
-    return Outcome(answer, dropped_bytes=before - made.builder.data_bytes)
+    return Outcome(answer, dropped_bytes=before - made.info.data_bytes)
 
 
 def merge_of(server: SparkClient, store: ObjectStore, group: Group) -> Merge | None:
@@ -102,10 +101,10 @@ def merge_of(server: SparkClient, store: ObjectStore, group: Group) -> Merge | N
             return None
         for each in extents:
             starts[each.stream] = max(each.needed_from, starts.get(each.stream, 0))
-            found.append((at, extent_of(each)))
+            found.append((at, each.extent))
     needed = [each for each in found if each[1].end > starts[each[1].stream]]
     return Merge(
-        [SourcePack(each.name, each.size_bytes, each.after, each.through) for each in group.packs],
+        group.packs,
         sorted(needed, key=lambda each: each[1][:2]),
         _superseded(store, group),
         group.companions,
@@ -130,19 +129,3 @@ def _superseded(store: ObjectStore, group: Group) -> list[str]:
 def extents_of(server: SparkClient, pack: str) -> list[PackExtent]:
     """The extents in use of a pack; NotFoundError if it is not in use any more."""
     return server.collect(lambda client: client.storage.extents(pack))
-
-
-def extent_of(each: PackExtent) -> Extent:
-    """An extent as packs have it."""
-    return Extent(
-        each.stream,
-        each.start,
-        each.length,
-        each.data_at,
-        each.message_at,
-        each.messages,
-        each.first_position,
-        each.last_position,
-        int.from_bytes(bytes.fromhex(each.index_sum), "little"),
-        bytes.fromhex(each.sums),
-    )
