@@ -44,18 +44,18 @@ def _median(found: Found) -> float:
 
 def measure(url: str, start: dict[str, str] | None = None, rounds: int = 1) -> Found:
     """Where the bucket ends, and what it takes to plan a batch up to there."""
-    from holdfast.spark.reading.columns import DEFAULT, spark_schema  # noqa: PLC0415 (in the child)
-    from holdfast.spark.reading.rows import read_rows  # noqa: PLC0415 (the same)
-    from holdfast.spark.reading.stream_reader import stream_reader  # noqa: PLC0415 (the same)
+    from holdfast.spark.reading.arrow import DEFAULT_COLUMNS, spark_schema  # noqa: PLC0415 (in the child)
+    from holdfast.spark.reading.readers import stream_reader  # noqa: PLC0415 (the same)
+    from holdfast.spark.reading.slice_reader import read_batches  # noqa: PLC0415 (the same)
 
     bucket = PREFIX.strip("/").rpartition("/")[2]
-    reader = stream_reader({"url": url, "bucket": bucket}, spark_schema(DEFAULT))
+    reader = stream_reader({"url": url, "bucket": bucket}, spark_schema(DEFAULT_COLUMNS))
     limit = reader.getDefaultReadLimit()
     end = reader.latestOffset(start or reader.initialOffset(), limit)
     if start is None:
         return {"end": end}
     parts = reader.partitions(start, end)
-    rows = sum(len(batch) for each in parts for batch in read_rows(each.source, each.part))
+    rows = sum(len(batch) for each in parts for batch in read_batches(each.source, each.part))
     seconds = [
         timed(lambda: reader.partitions(start, reader.latestOffset(start, limit)))
         for _ in range(rounds)

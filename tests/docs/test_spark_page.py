@@ -19,10 +19,10 @@ def first_column(text: str) -> set[str]:
 
 
 def test_every_option_of_a_read_is_in_its_table() -> None:
-    from holdfast.spark.reading.columns import NAMES
+    from holdfast.spark.reading.arrow import COLUMN_NAMES
     from holdfast.spark.reading.source import READ_OPTIONS
 
-    assert first_column(section("Read")) == {*READ_OPTIONS, *NAMES}
+    assert first_column(section("Read")) == {*READ_OPTIONS, *COLUMN_NAMES}
 
 
 def test_every_option_of_a_write_is_in_its_table() -> None:

@@ -6,10 +6,10 @@ from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
 from holdfast.client import Bearer, SyncClient
-from holdfast.spark.reading.batch_reader import batch_reader
-from holdfast.spark.reading.columns import DEFAULT, spark_schema
-from holdfast.spark.reading.rows import read_rows
-from holdfast.spark.reading.sourced import Sourced
+from holdfast.spark.reading.arrow import DEFAULT_COLUMNS, spark_schema
+from holdfast.spark.reading.readers import batch_reader
+from holdfast.spark.reading.slice_reader import read_batches
+from holdfast.spark.reading.source import ReadPartition
 
 BYTES = "application/octet-stream"
 TEXT = "text/plain"
@@ -90,18 +90,20 @@ def ordered(rows: Iterable[Row]) -> list[Row]:
     return sorted(rows, key=lambda row: (row.stream_id, row.offset))
 
 
-def planned(options: dict[str, str], columns: tuple[str, ...] = DEFAULT) -> list[Sourced]:
+def planned(
+    options: dict[str, str], columns: tuple[str, ...] = DEFAULT_COLUMNS
+) -> list[ReadPartition]:
     """The parts of a batch read, as executors get them."""
     reader = batch_reader(options, spark_schema(columns))
     return [pickle.loads(pickle.dumps(each)) for each in reader.partitions()]
 
 
-def batches(part: Sourced) -> Iterator[Any]:
+def batches(part: ReadPartition) -> Iterator[Any]:
     """The Arrow batches of one part."""
-    return read_rows(part.source, part.part)
+    return read_batches(part.source, part.part)
 
 
-def rows_of(parts: Iterable[Sourced]) -> list[Row]:
+def rows_of(parts: Iterable[ReadPartition]) -> list[Row]:
     """The rows of parts, in the order in which they come."""
     return [row for part in parts for batch in batches(part) for row in rows_in(batch)]
 

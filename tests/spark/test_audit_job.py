@@ -223,7 +223,7 @@ def test_packs_are_merged_and_streams_change_meanwhile(spark, stored):
 
 def test_out_of_reach(spark, shared, tmp_path):
     away = str(tmp_path / "away")
-    with pytest.raises(StoreError, match="is not there, or is not one of Holdfast's"):
+    with pytest.raises(StoreError, match="does not exist, or is not one of Holdfast's"):
         audit(spark, shared, store=away, via="store")
     # The server is, and that is enough.
     assert audit(spark, shared, store=away).ok

@@ -335,7 +335,7 @@ def test_store_out_of_reach(spark, stored, tmp_path):
     away.mkdir()
     (away / "holdfast-store.json").write_text('{"format":1,"id":"other"}')
     (task,) = tasks_of(stored)
-    with pytest.raises(StoreError, match="another one than the server's"):
+    with pytest.raises(StoreError, match="is not the server's own"):
         rewrite(replace(task, place=StorePlace(str(away)), store_id="mine"))
 
 

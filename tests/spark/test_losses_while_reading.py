@@ -13,9 +13,9 @@ import pytest
 
 from holdfast.errors import DataLossError, ObjectMissingError
 from holdfast.spark.connection import SparkClient, SparkConnection
-from holdfast.spark.reading.columns import DEFAULT, spark_schema
-from holdfast.spark.reading.store import ServerPacks
-from holdfast.spark.reading.stream_reader import stream_reader
+from holdfast.spark.reading.arrow import DEFAULT_COLUMNS, spark_schema
+from holdfast.spark.reading.packs import ServerPacks
+from holdfast.spark.reading.readers import stream_reader
 from tests.client.node_process import node_server
 from tests.server_process import ServerProcess
 from tests.spark.filled import BYTES, JSON, TEXT, Filled, planned, read, rows_of
@@ -111,7 +111,7 @@ class Following:
     """A stream read by hand, place by place."""
 
     def __init__(self, options: dict[str, str]) -> None:
-        self._reader = stream_reader(options, spark_schema(DEFAULT))
+        self._reader = stream_reader(options, spark_schema(DEFAULT_COLUMNS))
         self.place = self._reader.initialOffset()
 
     def next(self) -> tuple[dict[str, Any], dict[str, Any]]:

@@ -22,7 +22,7 @@ from holdfast.errors import (
     StoreError,
     UnauthorizedError,
 )
-from holdfast.spark.reading.slices import Slice, StreamSlice
+from holdfast.spark.reading.source import Slice, StreamSlice
 from tests.client.node_process import node_server
 from tests.moto_server import KEY_ID, SECRET, MotoServer
 from tests.server_process import ServerProcess
@@ -217,7 +217,7 @@ def test_a_given_number_of_partitions(large: Filled) -> None:
 
 
 def test_packs_merged_away_while_they_are_read(bucket: Filled, monkeypatch) -> None:
-    monkeypatch.setattr("holdfast.spark.reading.extents.BATCH_BYTES", 64 * 1024)
+    monkeypatch.setattr("holdfast.spark.reading.packs.BATCH_BYTES", 64 * 1024)
     for number in range(40):
         bucket.append(f"a{number // 10}", bytes([number]) * 100_000)
     bucket.flush()
@@ -493,7 +493,7 @@ def test_packs_in_a_bucket_of_s3(moto: MotoServer, tmp_path: Path) -> None:
             assert "\n" not in caught.value.message
         other = bucket.options(store=f"file://{tmp_path}/elsewhere")
         assert read(other) == expected
-        with pytest.raises(StoreError, match="is not there, or is not one of Holdfast's"):
+        with pytest.raises(StoreError, match="does not exist, or is not one of Holdfast's"):
             read(other | {"via": "store"})
         half = bucket.options(via="store", storeAccessKeyId="only")
         with pytest.raises(HoldfastError, match="needs its id and its secret"):

@@ -13,8 +13,8 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 
 from holdfast.errors import DataLossError, HoldfastError
-from holdfast.spark.reading.columns import DEFAULT, spark_schema
-from holdfast.spark.reading.stream_reader import StreamReader, stream_reader
+from holdfast.spark.reading.arrow import DEFAULT_COLUMNS, spark_schema
+from holdfast.spark.reading.readers import StreamReader, stream_reader
 from holdfast.spark.session import as_holdfast_error
 from tests.client.node_process import node_server
 from tests.server_process import ServerProcess
@@ -88,7 +88,7 @@ class ByHand:
     def run(self, **options: Any) -> list[Row]:
         """Read what is there now; the rows of this run."""
         given = self.options | {name: str(value) for name, value in options.items()}
-        reader = stream_reader(given, spark_schema(DEFAULT))
+        reader = stream_reader(given, spark_schema(DEFAULT_COLUMNS))
         reader.prepareForTriggerAvailableNow()
         self.place = place = reader.initialOffset() if self.place is None else self.place
         found: list[Row] = []
@@ -279,7 +279,7 @@ def test_a_server_of_another_make(via: str) -> None:
 
 
 def reader(bucket: Filled, **options: Any) -> StreamReader:
-    return stream_reader(bucket.options(**options), spark_schema(DEFAULT))
+    return stream_reader(bucket.options(**options), spark_schema(DEFAULT_COLUMNS))
 
 
 def test_parts_by_hand(bucket: Filled) -> None:

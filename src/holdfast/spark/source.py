@@ -24,18 +24,18 @@ class HoldfastDataSource(DataSource):
 
     def schema(self) -> StructType:
         from holdfast.spark.connection import Options  # noqa: PLC0415
-        from holdfast.spark.reading.columns import spark_schema  # noqa: PLC0415
-        from holdfast.spark.reading.source import READ_OPTIONS, Source  # noqa: PLC0415
+        from holdfast.spark.reading.arrow import spark_schema  # noqa: PLC0415
+        from holdfast.spark.reading.source import READ_OPTIONS, ReadSource  # noqa: PLC0415
 
-        return spark_schema(Source.of(Options(self.options, READ_OPTIONS)).columns)
+        return spark_schema(ReadSource.from_options(Options(self.options, READ_OPTIONS)).columns)
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        from holdfast.spark.reading.batch_reader import batch_reader  # noqa: PLC0415
+        from holdfast.spark.reading.readers import batch_reader  # noqa: PLC0415
 
         return batch_reader(self.options, schema)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
-        from holdfast.spark.reading.stream_reader import stream_reader  # noqa: PLC0415
+        from holdfast.spark.reading.readers import stream_reader  # noqa: PLC0415
 
         return stream_reader(self.options, schema)
 

@@ -14,7 +14,7 @@ from holdfast.spark.archiving.tables.delta import Delta
 from holdfast.spark.archiving.tables.iceberg import Iceberg
 from holdfast.spark.archiving.tables.parquet import ParquetTable
 from holdfast.spark.archiving.tables.table import new_batch
-from holdfast.spark.reading.chunks import Chunk, StreamName
+from holdfast.spark.reading.arrow import Chunk, StreamName
 
 FORMATS = ("parquet", "delta", "iceberg")
 DAY_MS = 86_400_000

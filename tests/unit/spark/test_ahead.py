@@ -1,16 +1,16 @@
-"""Items made ahead, in a thread."""
+"""Items made prefetch, in a thread."""
 
 import threading
 from collections.abc import Iterator
 
 import pytest
 
-from holdfast.spark.reading.ahead import ahead
+from holdfast.spark.reading.slice_reader import prefetch
 
 
 def test_the_same_items() -> None:
-    assert list(ahead(iter(range(1000)))) == list(range(1000))
-    assert list(ahead(iter(()))) == []
+    assert list(prefetch(iter(range(1000)))) == list(range(1000))
+    assert list(prefetch(iter(()))) == []
 
 
 def test_they_are_made_elsewhere_and_not_too_many() -> None:
@@ -21,8 +21,8 @@ def test_they_are_made_elsewhere_and_not_too_many() -> None:
             made.append(number)
             yield threading.current_thread().name
 
-    found = ahead(items())
-    assert next(found) == "holdfast-ahead"
+    found = prefetch(items())
+    assert next(found) == "holdfast-prefetch"
     assert len(made) <= 5
     found.close()
     assert len(made) <= 8
@@ -33,7 +33,7 @@ def test_an_error_comes_in_its_place() -> None:
         yield 1
         raise KeyError("gone")
 
-    found = ahead(items())
+    found = prefetch(items())
     assert next(found) == 1
     with pytest.raises(KeyError, match="gone"):
         next(found)
@@ -50,7 +50,7 @@ def test_whoever_stops_early_leaves_no_thread_and_nothing_open(taken: int) -> No
             closed.set()
 
     before = threading.active_count()
-    found = ahead(items())
+    found = prefetch(items())
     for _ in range(taken):
         next(found)
     found.close()

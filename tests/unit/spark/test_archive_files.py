@@ -12,12 +12,11 @@ from holdfast.spark.archiving.batches import grouped, task_bytes
 from holdfast.spark.archiving.files import Files, by_day
 from holdfast.spark.archiving.layout import Rows
 from holdfast.spark.connection import SparkConnection
-from holdfast.spark.reading.planning import Plan
-from holdfast.spark.reading.slices import Slice
-from holdfast.spark.reading.source import Source
+from holdfast.spark.reading.planning import ReadPlan
+from holdfast.spark.reading.source import ReadSource, Slice
 from tests.unit.spark.archived import DAY_MS, LAYOUT, chunk_of, output_at, place_at
 
-SOURCE = Source(SparkConnection(), "events")
+SOURCE = ReadSource(SparkConnection(), "events")
 
 
 def test_days_begin_at_midnight_in_utc():
@@ -126,7 +125,7 @@ def slice_of(size, number=0):
 )
 def test_small_slices_share_a_task(sizes, total, groups):
     slices = [slice_of(size, number) for number, size in enumerate(sizes)]
-    tasks = grouped(Plan(SOURCE, slices, ""), 100, total)
+    tasks = grouped(ReadPlan(SOURCE, slices, ""), 100, total)
     assert [len(each.parts) for each in tasks] == groups
     assert [part for each in tasks for part in each.parts] == slices
     assert [each.number for each in tasks] == list(range(len(groups)))

@@ -11,16 +11,18 @@ from hypothesis import strategies as st
 from holdfast.errors import BadAnswerError
 from holdfast.protocol.content import frame
 from holdfast.protocol.headers import OFFSET_MAX
-from holdfast.spark.reading.chunks import (
+from holdfast.spark.reading.arrow import (
+    COLUMN_NAMES,
+    DEFAULT_COLUMNS,
     Chunk,
     StreamName,
+    arrow_schema,
     binary_array,
     offsets_text,
-    pieces,
+    split_chunk,
+    split_records,
     to_batch,
 )
-from holdfast.spark.reading.columns import DEFAULT, NAMES, arrow_schema
-from holdfast.spark.reading.framing import unframed
 
 OFFSETS = st.one_of(
     st.integers(0, OFFSET_MAX),
@@ -64,9 +66,9 @@ def test_every_column() -> None:
     chunk = chunk_of(
         [BYTES, JSON, JSON_UTF8], [(0, 0, b"\xff"), (1, 7, b"{}"), (2, 0, b'"\xc3\xa9"')]
     )
-    batch = to_batch(chunk, "events", NAMES)
+    batch = to_batch(chunk, "events", COLUMN_NAMES)
     batch.validate(full=True)
-    assert batch.schema == arrow_schema(NAMES)
+    assert batch.schema == arrow_schema(COLUMN_NAMES)
     assert batch.column("bucket").to_pylist() == ["events"] * 3
     assert batch.column("stream_id").to_pylist() == ["raw", "json", "json2"]
     assert batch.column("offset").to_pylist() == [f"{n:020d}" for n in (0, 7, 0)]
@@ -87,9 +89,9 @@ def test_values_of_one_kind_of_stream(streams: list[StreamName], value: str | No
 
 def test_where_nobody_tells_the_time() -> None:
     chunk = replace(chunk_of([BYTES], [(0, 0, b"a")]), timestamps=None)
-    batch = to_batch(chunk, "events", DEFAULT)
+    batch = to_batch(chunk, "events", DEFAULT_COLUMNS)
     assert batch.column("timestamp").to_pylist() == [None]
-    assert batch.schema == arrow_schema(DEFAULT)
+    assert batch.schema == arrow_schema(DEFAULT_COLUMNS)
 
 
 @given(
@@ -103,12 +105,13 @@ def test_pieces_are_the_chunk(sizes: list[int], batch_bytes: int) -> None:
         rows.append((number % 2, at, bytes([number]) * size))
         at += size
     chunk = chunk_of([BYTES, JSON], rows)
-    found = pieces(chunk, batch_bytes)
-    tables = [to_batch(piece, "events", DEFAULT) for piece in found]
+    found = split_chunk(chunk, batch_bytes)
+    tables = [to_batch(piece, "events", DEFAULT_COLUMNS) for piece in found]
     assert (
-        pa.Table.from_batches(tables) == pa.Table.from_batches([to_batch(chunk, "events", DEFAULT)])
+        pa.Table.from_batches(tables)
+        == pa.Table.from_batches([to_batch(chunk, "events", DEFAULT_COLUMNS)])
         or pa.Table.from_batches(tables).to_pylist()
-        == to_batch(chunk, "events", DEFAULT).to_pylist()
+        == to_batch(chunk, "events", DEFAULT_COLUMNS).to_pylist()
     )
 
 
@@ -125,9 +128,9 @@ def test_many_small_messages_are_not_one_batch() -> None:
         numbers,
         binary_array(data, ends),
     )
-    found = pieces(chunk)
+    found = split_chunk(chunk)
     assert sum(len(piece) for piece in found) == count
-    largest = max(to_batch(piece, "events", DEFAULT).nbytes for piece in found)
+    largest = max(to_batch(piece, "events", DEFAULT_COLUMNS).nbytes for piece in found)
     assert largest < 32 * 1024 * 1024
 
 
@@ -143,7 +146,7 @@ def test_records_of_byte_streams(messages: list[list[bytes]], start: int) -> Non
         for record in records:
             expected.append((at, at + 4 + len(record), record, number))
             at += 4 + len(record)
-    found = unframed(chunk_of([BYTES], rows))
+    found = split_records(chunk_of([BYTES], rows))
     assert found.payloads.to_pylist() == [record for _, _, record, _ in expected]
     assert found.offsets.tolist() == [first for first, _, _, _ in expected]
     assert found.next_offsets.tolist() == [last for _, last, _, _ in expected]
@@ -152,15 +155,15 @@ def test_records_of_byte_streams(messages: list[list[bytes]], start: int) -> Non
 
 def test_messages_of_json_streams_have_no_records() -> None:
     chunk = chunk_of([BYTES, JSON], [(1, 5, b'{"a":1}'), (0, 0, frame(b"x") + frame(b""))])
-    found = unframed(chunk)
+    found = split_records(chunk)
     assert found.payloads.to_pylist() == [b'{"a":1}', b"x", b""]
-    assert found.which.tolist() == [1, 0, 0]
+    assert found.stream_indexes.tolist() == [1, 0, 0]
     assert found.offsets.tolist() == [5, 0, 5]
 
 
 def test_what_is_not_framed() -> None:
     with pytest.raises(BadAnswerError, match="'raw' at offset 3 does not hold whole length-pref"):
-        unframed(chunk_of([BYTES], [(0, 3, b"\0\0\0\x09abc")]))
+        split_records(chunk_of([BYTES], [(0, 3, b"\0\0\0\x09abc")]))
     unknown = replace(chunk_of([BYTES], [(0, 3, b"")]), offsets=["1_1"], next_offsets=["1_2"])
     with pytest.raises(BadAnswerError, match="read without 'framing'"):
-        unframed(unknown)
+        split_records(unknown)

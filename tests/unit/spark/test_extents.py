@@ -16,11 +16,11 @@ from holdfast.format.pack_builder import Messages, PackBuilder, pack_name
 from holdfast.format.packs import PackMeta
 from holdfast.objects.directory_objects import DirectoryObjects
 from holdfast.protocol.headers import OFFSET_MAX
-from holdfast.spark.reading.extents import Cut, Wanted, in_chunks, read_extents
+from holdfast.spark.reading.packs import PositionRange, WantedRange, group_ranges, read_extents
 
 SALT = 0x0123456789ABCDEF
 BYTES, JSON = "application/octet-stream", "application/json"
-ALL = Cut(0, 1 << 60)
+ALL = PositionRange(0, 1 << 60)
 
 
 class Said(NamedTuple):
@@ -108,14 +108,16 @@ def make_pack(
     return Made(name, ranges, said)
 
 
-def wanted(ranges: Sequence[ScanRange], start: int = 0, end: int = OFFSET_MAX) -> list[Wanted]:
-    return [Wanted(each, start, end) for each in ranges]
+def wanted(ranges: Sequence[ScanRange], start: int = 0, end: int = OFFSET_MAX) -> list[WantedRange]:
+    return [WantedRange(each, start, end) for each in ranges]
 
 
-def rows(store: DirectoryObjects, ranges: Sequence[Wanted], cut: Cut = ALL) -> list[tuple]:
+def rows(
+    store: DirectoryObjects, ranges: Sequence[WantedRange], cut: PositionRange = ALL
+) -> list[tuple]:
     chunk, _ = read_extents(store, ranges, cut)
     chunk.payloads.validate(full=True)
-    ids = [chunk.streams[which].stream_id for which in chunk.which]
+    ids = [chunk.streams[which].stream_id for which in chunk.stream_indexes]
     columns = (chunk.offsets, chunk.next_offsets, chunk.timestamps, chunk.payloads.to_pylist())
     return list(zip(ids, *columns, strict=True))
 
@@ -144,13 +146,15 @@ STREAMS = st.lists(
 def test_every_cut_and_window(store: DirectoryObjects, streams, data) -> None:
     made = make_pack(store, streams)
     last = made.said[-1].position
-    cut = Cut(*sorted((data.draw(st.integers(0, last)), data.draw(st.integers(0, last + 1)))))
+    cut = PositionRange(
+        *sorted((data.draw(st.integers(0, last)), data.draw(st.integers(0, last + 1))))
+    )
     windows = {}
     for each in made.ranges:
         places = sorted({s.offset for s in made.said if s.stream_id == each.stream_id})
         edges = st.sampled_from([0, *places, places[-1] + 1, OFFSET_MAX])
         windows[each.stream_id] = tuple(sorted((data.draw(edges), data.draw(edges))))
-    asked = [Wanted(each, *windows[each.stream_id]) for each in made.ranges]
+    asked = [WantedRange(each, *windows[each.stream_id]) for each in made.ranges]
     expected = [
         s
         for s in made.said
@@ -179,14 +183,14 @@ def test_packs_in_any_order(store: DirectoryObjects, one, other, order) -> None:
 def test_what_is_gone_is_told(store: DirectoryObjects) -> None:
     made = make_pack(store, [(False, 0, [b"a", b"b", b"c"]), (True, 0, [b"1", b"2"])])
     trimmed = [
-        Wanted(ScanRange(**{**_fields(each), "earliest": earliest}), earliest, OFFSET_MAX)
+        WantedRange(ScanRange(**{**_fields(each), "earliest": earliest}), earliest, OFFSET_MAX)
         for each, earliest in zip(made.ranges, (2, 0), strict=True)
     ]
     chunk, gone = read_extents(store, trimmed, ALL)
     assert gone == [0]
     assert chunk.payloads.to_pylist() == [b"c", b"1", b"2"]
     # What went is before the cut: somebody has read it.
-    assert read_extents(store, trimmed, Cut(2, 100))[1] == []
+    assert read_extents(store, trimmed, PositionRange(2, 100))[1] == []
 
 
 def _fields(each: ScanRange) -> dict:
@@ -224,15 +228,17 @@ def test_a_large_stream_and_large_messages(store: DirectoryObjects) -> None:
 
 def test_chunks_have_a_size(store: DirectoryObjects) -> None:
     made = make_pack(store, [(False, 0, [b"x" * (6 << 20)])] * 5)
-    assert [len(each) for each in in_chunks(wanted(made.ranges))] == [2, 2, 1]
-    assert list(in_chunks([])) == []
+    assert [len(each) for each in group_ranges(wanted(made.ranges))] == [2, 2, 1]
+    assert list(group_ranges([])) == []
     one = wanted(made.ranges[:1])
-    assert [len(each) for each in in_chunks(one * 1)] == [1]
+    assert [len(each) for each in group_ranges(one * 1)] == [1]
 
 
 def test_many_small_messages_make_chunks_too(store: DirectoryObjects) -> None:
     made = make_pack(store, [(False, 0, [b"x"] * 60_000)] * 8)
-    sizes = [sum(each.range.messages for each in chunk) for chunk in in_chunks(wanted(made.ranges))]
+    sizes = [
+        sum(each.range.messages for each in chunk) for chunk in group_ranges(wanted(made.ranges))
+    ]
     assert sum(sizes) == 480_000
     assert max(sizes) < 200_000
 
@@ -288,6 +294,6 @@ def test_large_parts_in_any_order(store: DirectoryObjects, order, first, last, i
     in_order = sorted(chosen, key=lambda each: each.data_at)
     expected.sort(key=lambda s: s.position)
     assert rows(store, wanted(in_order)) == shown(expected)
-    assert rows(store, wanted(in_order), Cut(1, 6)) == shown(
+    assert rows(store, wanted(in_order), PositionRange(1, 6)) == shown(
         [s for s in expected if 1 < s.position <= 6]
     )

@@ -6,7 +6,7 @@ from holdfast.client.tls import shared
 from holdfast.objects.directory_objects import DirectoryObjects
 from holdfast.objects.marker import MARKER, encode_marker
 from holdfast.objects.place import StorePlace
-from holdfast.spark.reading.store import reachable_store
+from holdfast.spark.reading.packs import reachable_store
 from holdfast.testing import FakeClock
 
 
@@ -17,7 +17,7 @@ def test_a_store_that_comes_later_is_found(tmp_path: Path) -> None:
         return reachable_store(place, "abc", insist=insist, clock=clock)
 
     said = look()
-    assert said == f"The object store {place.url} is not there, or is not one of Holdfast's."
+    assert said == f"The object store {place.url} does not exist, or is not one of Holdfast's."
     DirectoryObjects(tmp_path / "store").put(MARKER, encode_marker("abc"))
     # Asking takes seconds where nobody answers, so it is not done for every slice.
     assert look() == said
@@ -35,7 +35,7 @@ def test_who_insists_looks_again(tmp_path: Path) -> None:
 def test_a_store_of_another_server(tmp_path: Path) -> None:
     DirectoryObjects(tmp_path).put(MARKER, encode_marker("other"))
     said = reachable_store(StorePlace(str(tmp_path)), "abc", clock=FakeClock())
-    assert said == f"The object store {tmp_path} is another one than the server's."
+    assert said == f"The object store {tmp_path} is not the server's own."
 
 
 def test_certificates_are_read_once() -> None:

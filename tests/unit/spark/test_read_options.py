@@ -17,11 +17,16 @@ from pyspark.sql.types import (
 
 from holdfast.errors import SettingsError
 from holdfast.spark.connection import Options, parse_size
-from holdfast.spark.reading.batch_reader import batch_reader
-from holdfast.spark.reading.columns import DEFAULT, NAMES, columns_of, spark_schema
-from holdfast.spark.reading.selection import EARLIEST, Bound, Selection, parse_bound
-from holdfast.spark.reading.source import READ_OPTIONS, Extent, Source
-from holdfast.spark.reading.stream_reader import stream_reader
+from holdfast.spark.reading.arrow import COLUMN_NAMES, DEFAULT_COLUMNS, columns_of, spark_schema
+from holdfast.spark.reading.readers import batch_reader, stream_reader
+from holdfast.spark.reading.selection import (
+    EARLIEST,
+    BatchBounds,
+    ReadBound,
+    Selection,
+    parse_bound,
+)
+from holdfast.spark.reading.source import READ_OPTIONS, ReadSource
 
 
 def options(**given: str) -> Options:
@@ -29,23 +34,23 @@ def options(**given: str) -> Options:
 
 
 def test_the_usual_ones() -> None:
-    source = Source.of(options())
+    source = ReadSource.from_options(options())
     assert source.bucket == "events"
-    assert source.columns == DEFAULT
+    assert source.columns == DEFAULT_COLUMNS
     assert source.via == "auto"
     assert source.fail_on_data_loss
     assert not source.framed
-    assert source.selection.wants("any/stream")
-    extent = Extent.of(options())
+    assert source.selection.includes("any/stream")
+    extent = BatchBounds.from_options(options())
     assert (extent.starting.cursor, extent.ending.cursor) == ("earliest", "latest")
 
 
 def test_names_in_any_case() -> None:
     given = {"STREAMS": " a , b ,", "failondataloss": "FALSE", "partitionBytes": "8m"}
-    source = Source.of(options(**given))
+    source = ReadSource.from_options(options(**given))
     assert source.selection.streams == {"a", "b"}
     assert not source.fail_on_data_loss
-    assert Extent.of(options(**given)).partition_bytes == 8 << 20
+    assert BatchBounds.from_options(options(**given)).partition_bytes == 8 << 20
 
 
 @pytest.mark.parametrize(
@@ -75,7 +80,7 @@ def test_names_in_any_case() -> None:
 )
 def test_wrong_ones_in_a_batch_read(given: dict[str, str], said: str) -> None:
     with pytest.raises(SettingsError) as caught:
-        batch_reader({"bucket": "events", **given}, spark_schema(DEFAULT))
+        batch_reader({"bucket": "events", **given}, spark_schema(DEFAULT_COLUMNS))
     assert said in caught.value.message
     assert "\n" not in caught.value.message
 
@@ -93,15 +98,15 @@ def test_wrong_ones_in_a_batch_read(given: dict[str, str], said: str) -> None:
 )
 def test_wrong_ones_in_a_stream_read(given: dict[str, str], said: str) -> None:
     with pytest.raises(SettingsError) as caught:
-        stream_reader({"bucket": "events", **given}, spark_schema(DEFAULT))
+        stream_reader({"bucket": "events", **given}, spark_schema(DEFAULT_COLUMNS))
     assert said in caught.value.message
 
 
 def test_secrets_are_not_shown() -> None:
     given = {"token": "hidden1", "storeAccessKeyId": "id", "storeSecretAccessKey": "hidden2"}
-    assert "hidden" not in repr(Source.of(options(**given)))
+    assert "hidden" not in repr(ReadSource.from_options(options(**given)))
     given = {"username": "me", "password": "hidden3"}
-    assert "hidden" not in repr(Source.of(options(**given)))
+    assert "hidden" not in repr(ReadSource.from_options(options(**given)))
 
 
 @pytest.mark.parametrize(
@@ -117,7 +122,7 @@ def test_sizes(text: str, size: int | None) -> None:
 
 
 def test_bounds() -> None:
-    def bound(text: str) -> Bound:
+    def bound(text: str) -> ReadBound:
         return parse_bound(options(startingOffsets=text), "startingOffsets", EARLIEST)
 
     assert bound("earliest").cursor == "earliest"
@@ -131,7 +136,7 @@ def test_bounds() -> None:
 
 
 def test_columns() -> None:
-    assert columns_of(spark_schema(NAMES)) == NAMES
+    assert columns_of(spark_schema(COLUMN_NAMES)) == COLUMN_NAMES
     with pytest.raises(SettingsError, match="'offset' is of type string, not bigint"):
         columns_of(StructType([StructField("offset", LongType())]))
     mine = StructType(
@@ -150,8 +155,8 @@ IDS = st.text(alphabet="abc01-_/.", min_size=1, max_size=6)
 @given(st.frozensets(IDS, min_size=1, max_size=8), IDS)
 def test_a_list_of_streams(streams: frozenset[str], other: str) -> None:
     selection = Selection(streams)
-    assert all(selection.wants(each) and each.startswith(selection.prefix) for each in streams)
-    assert selection.wants(other) == (other in streams)
+    assert all(selection.includes(each) and each.startswith(selection.prefix) for each in streams)
+    assert selection.includes(other) == (other in streams)
 
 
 # Parts of patterns; what is put together may be no pattern at all.
@@ -170,7 +175,7 @@ def test_the_prefix_of_a_pattern_leaves_nothing_out(pattern: str, ids: list[str]
     selection = Selection(pattern=pattern)
     for each in [*ids, *(each.upper() for each in ids), "", "a", "ab", "aab", "abc", "cab"]:
         matched = not pattern or compiled.fullmatch(each) is not None
-        assert selection.wants(each) == matched
+        assert selection.includes(each) == matched
         if matched:
             assert each.startswith(selection.prefix)
 
@@ -207,9 +212,9 @@ def test_windows() -> None:
 
 def test_what_is_selected_travels() -> None:
     selection = Selection(pattern="ab.*", starts={"abc": 5})
-    assert selection.wants("abc")
+    assert selection.includes("abc")
     assert selection.prefix == "ab"
     again = pickle.loads(pickle.dumps(selection))
     assert again == selection
-    assert again.wants("abc")
-    assert not again.wants("b")
+    assert again.includes("abc")
+    assert not again.includes("b")

@@ -19,10 +19,9 @@ from holdfast.errors import (
 from holdfast.spark.archiving.files import Task
 from holdfast.spark.archiving.layout import json_rows
 from holdfast.spark.connection import SparkClient
-from holdfast.spark.reading.planning import Plan, plan_between
-from holdfast.spark.reading.rows import read_chunks
-from holdfast.spark.reading.slices import Slice, StreamSlice
-from holdfast.spark.reading.source import Source
+from holdfast.spark.reading.planning import ReadPlan, plan_between
+from holdfast.spark.reading.slice_reader import read_chunks
+from holdfast.spark.reading.source import ReadSource, Slice, StreamSlice
 
 # How much is looked at to find out which fields messages have: of so many slices, so many of each.
 _SAMPLE_SLICES: Final = 8
@@ -34,7 +33,7 @@ class Feed:
     """A bucket, as it is read batch by batch."""
 
     server: SparkClient
-    source: Source
+    source: ReadSource
 
     def latest(self) -> str:
         """The cursor at which the bucket ends now."""
@@ -72,7 +71,7 @@ class Feed:
         *,
         missing_ok: bool,
         whole_streams: bool = False,
-    ) -> Plan:
+    ) -> ReadPlan:
         """The slices of a batch; `missing_ok` if messages that are gone were never promised."""
         source = replace(self.source, fail_on_data_loss=False) if missing_ok else self.source
         try:
@@ -111,7 +110,7 @@ def task_bytes(total_bytes: int, file_bytes: int, cores: int) -> int:
     return max(1, -(-total_bytes // count))
 
 
-def grouped(plan: Plan, size_bytes: int, total_bytes: int) -> list[Task]:
+def grouped(plan: ReadPlan, size_bytes: int, total_bytes: int) -> list[Task]:
     """The tasks of a plan: small slices together, up to this size."""
     groups: list[list[Slice | StreamSlice]] = []
     held = 0
@@ -132,7 +131,7 @@ def _size(part: Slice | StreamSlice) -> int:
     return part.size_bytes if isinstance(part, Slice) else 0
 
 
-def sample(plan: Plan) -> Iterator[bytes]:
+def sample(plan: ReadPlan) -> Iterator[bytes]:
     """Some JSON messages from everywhere in a plan."""
     for part in _spread(plan.slices, _SAMPLE_SLICES):
         left = _SAMPLE_MESSAGES

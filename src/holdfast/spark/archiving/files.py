@@ -23,11 +23,9 @@ from holdfast.spark.archiving.layout import Layout, Rows
 from holdfast.spark.archiving.names import DATE
 from holdfast.spark.archiving.places import Place
 from holdfast.spark.archiving.state import DataFile
-from holdfast.spark.reading.chunks import Chunk, pieces
-from holdfast.spark.reading.extents import filtered
-from holdfast.spark.reading.rows import read_chunks
-from holdfast.spark.reading.slices import Slice, StreamSlice
-from holdfast.spark.reading.source import Source
+from holdfast.spark.reading.arrow import Chunk, split_chunk
+from holdfast.spark.reading.slice_reader import read_chunks
+from holdfast.spark.reading.source import ReadSource, Slice, StreamSlice
 
 ROW_GROUP_BYTES: Final = 64 * 1024 * 1024
 # Of all open files together, and how many may be open.
@@ -62,7 +60,7 @@ class Task:
     """Some slices of a source, for one executor."""
 
     number: int
-    source: Source
+    source: ReadSource
     parts: tuple[Slice | StreamSlice, ...]
 
 
@@ -86,7 +84,7 @@ def write_task(output: Output, task: Task) -> Written:
             for chunk in read_chunks(task.source, part):
                 for day, of_day in by_day(chunk) if output.by_date else [("", chunk)]:
                     size += pc.sum(pc.binary_length(of_day.payloads)).as_py() or 0
-                    for piece in pieces(of_day, output.file_bytes // _PIECES):
+                    for piece in split_chunk(of_day, output.file_bytes // _PIECES):
                         files.write(day, rows.batch(piece))
                 failpoint("archive.writing")
     parsed = rows.parsed
@@ -100,7 +98,7 @@ def by_day(chunk: Chunk) -> Iterator[tuple[str, Chunk]]:
     found = np.unique(days)
     for day in found.tolist():
         text = (_EPOCH + timedelta(days=day)).isoformat()
-        yield text, chunk if len(found) == 1 else filtered(chunk, days == day)
+        yield text, chunk if len(found) == 1 else chunk.filter(days == day)
 
 
 class Files:

@@ -12,8 +12,7 @@ import pyarrow.compute as pc
 
 from holdfast.spark.archiving.json_columns import JsonColumns, fields_of
 from holdfast.spark.archiving.names import DATE, MESSAGE_COLUMNS, RAW, REST, VALUE
-from holdfast.spark.reading.chunks import Chunk, to_batch
-from holdfast.spark.reading.columns import arrow_schema
+from holdfast.spark.reading.arrow import Chunk, arrow_schema, to_batch
 
 _PAYLOAD: Final = MESSAGE_COLUMNS.index("payload")
 # Nobody looks for one of these by its order.
@@ -92,7 +91,7 @@ class Rows:
 
 def json_rows(chunk: Chunk) -> Any:
     """Which of a chunk's messages are of JSON streams."""
-    return np.array([each.is_json for each in chunk.streams], dtype=bool)[chunk.which]
+    return np.array([each.is_json for each in chunk.streams], dtype=bool)[chunk.stream_indexes]
 
 
 def _without_json(chunk: Chunk) -> Any:

@@ -28,9 +28,9 @@ from holdfast.spark.archiving.tables.table import Table, claim, new_batch
 from holdfast.spark.connection import SparkClient, parse_size
 from holdfast.spark.jobs.archive import Archive, Archived
 from holdfast.spark.jobs.progress import Progress
-from holdfast.spark.reading.planning import Plan
+from holdfast.spark.reading.planning import ReadPlan
 from holdfast.spark.reading.selection import Selection
-from holdfast.spark.reading.source import Source
+from holdfast.spark.reading.source import ReadSource
 
 
 def archive(executors: Executors, job: Archive, progress: Progress) -> Archived:
@@ -57,8 +57,8 @@ def archive(executors: Executors, job: Archive, progress: Progress) -> Archived:
         return run.all_of_it()
 
 
-def _source(job: Archive) -> Source:
-    return Source(
+def _source(job: Archive) -> ReadSource:
+    return ReadSource(
         job.server,
         job.bucket,
         Selection(frozenset(job.streams) if job.streams else None, job.stream_pattern),
@@ -193,7 +193,7 @@ class _Run:
         self._count(written)
 
     def _write(
-        self, plan: Plan, each_bytes: int, size_bytes: int, folder: str, stem: str
+        self, plan: ReadPlan, each_bytes: int, size_bytes: int, folder: str, stem: str
     ) -> list[Written]:
         output = replace(self._output(), folder=folder, stem=stem)
         try:

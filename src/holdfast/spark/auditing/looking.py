@@ -32,7 +32,7 @@ from holdfast.spark.auditing.one_pack import PackAudit, open_pack
 from holdfast.spark.auditing.streams import ENDED, EXTENT, STATE, Place
 from holdfast.spark.connection import SparkClient, SparkConnection
 from holdfast.spark.packing.rewriting import extents_of
-from holdfast.spark.reading.store import reachable_store
+from holdfast.spark.reading.packs import reachable_store
 
 __all__ = ["Look", "Looking"]
 

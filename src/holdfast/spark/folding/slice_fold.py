@@ -35,10 +35,9 @@ from holdfast.spark.folding.stream_growth import (
     growths,
     is_contiguous,
 )
-from holdfast.spark.reading.slices import Slice, StreamSlice
-from holdfast.spark.reading.source import Source
-from holdfast.spark.reading.stream_rows import stream_chunks
-from holdfast.spark.reading.whole_streams import Run, stream_runs
+from holdfast.spark.reading.http_reader import stream_chunks
+from holdfast.spark.reading.slice_reader import StreamRun, stream_runs
+from holdfast.spark.reading.source import ReadSource, Slice, StreamSlice
 
 LEFT_MAX: Final = 100
 
@@ -56,7 +55,7 @@ class Left:
 class FoldWork:
     """What executors are told besides the slice."""
 
-    source: Source
+    source: ReadSource
     fold: Fold
     thresholds: Thresholds
     concurrency: int = CONCURRENCY
@@ -135,7 +134,7 @@ class _SliceFold:
         self._report = report
         self._knows_snapshots = knows_snapshots
 
-    def run(self, runs: Iterator[Run]) -> None:
+    def run(self, runs: Iterator[StreamRun]) -> None:
         """Fold all of them."""
         waiting: list[tuple[Growth, Future[Snapshot | None] | None]] = []
         for batch in batches(self._grown(runs)):
@@ -148,7 +147,7 @@ class _SliceFold:
                 waiting = []
         self._fold_all(waiting)
 
-    def _grown(self, runs: Iterator[Run]) -> Iterator[Growth]:
+    def _grown(self, runs: Iterator[StreamRun]) -> Iterator[Growth]:
         for growth in growths(runs):
             self._report.streams += 1
             if growth.rest is None and not self._is_enough(growth.messages, growth.size_bytes):
@@ -214,7 +213,7 @@ class _SliceFold:
             self._publisher.fetched(snapshot)
         return snapshot
 
-    def _take(self, folded: _Folded, run: Run) -> None:
+    def _take(self, folded: _Folded, run: StreamRun) -> None:
         rest = run if folded.messages else from_offset(run, folded.at)
         if rest is None:
             return
@@ -224,7 +223,7 @@ class _SliceFold:
                 folded.add(between)
         folded.add(rest)
 
-    def _between(self, stream_id: str, start: int, end: int) -> Iterator[Run]:
+    def _between(self, stream_id: str, start: int, end: int) -> Iterator[StreamRun]:
         part = StreamSlice(stream_id, f"{start:020d}", f"{end:020d}")
         try:
             for chunk in stream_chunks(self._work.source, self._server, part):
@@ -254,7 +253,7 @@ class _Folded:
         body = None if snapshot is None else Body(snapshot.payload, snapshot.content_type)
         self._state = self._fold.begin(self._content_type, body)
 
-    def add(self, run: Run) -> None:
+    def add(self, run: StreamRun) -> None:
         if int(run.offsets[0]) != self.at or not is_contiguous(run):
             # Deleted and created again while it was read: the next run finds it as it is then.
             raise _OvertakenError

@@ -11,8 +11,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from holdfast.spark.reading.chunks import Chunk, Numbers, StreamName
-from holdfast.spark.reading.whole_streams import Run
+from holdfast.spark.reading.arrow import Chunk, Numbers, StreamName
+from holdfast.spark.reading.slice_reader import StreamRun
 
 # Of one stream, more is not held: it is folded as it comes.
 HELD_BYTES_MAX: Final = 4 * 1024 * 1024
@@ -37,8 +37,8 @@ class Growth:
     """The messages of one stream, in order: the first of them are here, others are to come."""
 
     stream: StreamName
-    held: list[Run]
-    rest: Iterator[Run] | None
+    held: list[StreamRun]
+    rest: Iterator[StreamRun] | None
 
     @property
     def first(self) -> int:
@@ -55,17 +55,17 @@ class Growth:
         """How many bytes of the stream they take up."""
         return int(self.held[-1].next_offsets[-1]) - self.first
 
-    def runs(self) -> Iterator[Run]:
+    def runs(self) -> Iterator[StreamRun]:
         """All of them; only once."""
         return chain(self.held, self.rest or ())
 
 
-def growths(runs: Iterator[Run]) -> Iterator[Growth]:
+def growths(runs: Iterator[StreamRun]) -> Iterator[Growth]:
     """Stream by stream; what is left of one is gone when the next is asked for."""
     for _, of_stream in groupby(runs, key=lambda run: run.stream.stream_id):
-        held: list[Run] = []
+        held: list[StreamRun] = []
         size = 0
-        rest: Iterator[Run] | None = None
+        rest: Iterator[StreamRun] | None = None
         for run in of_stream:
             held.append(run)
             size += int(run.next_offsets[-1]) - int(run.offsets[0])
@@ -109,19 +109,19 @@ class ArrowMessages:
         return found
 
 
-def is_contiguous(run: Run) -> bool:
+def is_contiguous(run: StreamRun) -> bool:
     """Whether every message starts where the one before it ends."""
     return bool((run.offsets[1:] == run.next_offsets[:-1]).all())
 
 
-def from_offset(run: Run, offset: int) -> Run | None:
+def from_offset(run: StreamRun, offset: int) -> StreamRun | None:
     """The messages of a run from an offset on; None if there are none."""
     if int(run.offsets[0]) >= offset:
         return run
     at = int(np.searchsorted(run.offsets, offset))
     if at == len(run.offsets):
         return None
-    return Run(
+    return StreamRun(
         run.stream,
         run.offsets[at:],
         run.next_offsets[at:],
@@ -130,10 +130,10 @@ def from_offset(run: Run, offset: int) -> Run | None:
     )
 
 
-def as_run(chunk: Chunk) -> Run:
+def as_run(chunk: Chunk) -> StreamRun:
     """A chunk of one stream as a run."""
     assert isinstance(chunk.offsets, np.ndarray)
     assert isinstance(chunk.next_offsets, np.ndarray)
     unknown: Numbers = np.zeros(len(chunk), dtype=np.int64)
     times = unknown if chunk.timestamps is None else chunk.timestamps
-    return Run(chunk.streams[0], chunk.offsets, chunk.next_offsets, times, chunk.payloads)
+    return StreamRun(chunk.streams[0], chunk.offsets, chunk.next_offsets, times, chunk.payloads)

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from holdfast.spark.connection import SparkClient
-    from holdfast.spark.reading.planning import Plan
+    from holdfast.spark.reading.planning import ReadPlan
     from holdfast.spark.replaying.comparing import ReplayReport, ReplayWork, Todo
     from holdfast.spark.replaying.slice_copy import CopyTask
 
@@ -160,7 +160,7 @@ def _different(job: Replay, server: SparkClient, target: SparkClient) -> tuple[l
     theirs = server.run(lambda client: list_streams(client, job.bucket, selection.prefix))
     bucket = job.target_bucket or job.bucket
     ours = target.run(lambda client: list_streams(client, bucket, selection.prefix))
-    wanted = [each for each in theirs if selection.wants(each)]
+    wanted = [each for each in theirs if selection.includes(each)]
     if job.snapshots:
         # Listings do not tell of snapshots.
         return wanted, 0
@@ -179,12 +179,12 @@ def _together(stream_ids: Sequence[str], cores: int) -> list[Sequence[str]]:
     return [stream_ids[at : at + size] for at in range(0, len(stream_ids), size)]
 
 
-def _plan(job: Replay, server: SparkClient, todo: Sequence[Todo], min_partitions: int) -> Plan:
+def _plan(job: Replay, server: SparkClient, todo: Sequence[Todo], min_partitions: int) -> ReadPlan:
     from holdfast.spark.reading.planning import plan_between  # noqa: PLC0415
     from holdfast.spark.reading.selection import Selection  # noqa: PLC0415
-    from holdfast.spark.reading.source import Source  # noqa: PLC0415
+    from holdfast.spark.reading.source import ReadSource  # noqa: PLC0415
 
-    source = Source(
+    source = ReadSource(
         job.server,
         job.bucket,
         selection=Selection(frozenset(each.stream_id for each in todo)),
@@ -194,10 +194,10 @@ def _plan(job: Replay, server: SparkClient, todo: Sequence[Todo], min_partitions
     return plan_between(server, source, "", "", min_partitions=min_partitions, whole_streams=True)
 
 
-def _tasks(plan: Plan, todo: Sequence[Todo]) -> list[CopyTask]:
+def _tasks(plan: ReadPlan, todo: Sequence[Todo]) -> list[CopyTask]:
     """The slices, each with the streams that it has."""
     from holdfast.spark.reading.selection import Selection  # noqa: PLC0415
-    from holdfast.spark.reading.slices import Slice  # noqa: PLC0415
+    from holdfast.spark.reading.source import Slice  # noqa: PLC0415
     from holdfast.spark.replaying.slice_copy import CopyTask  # noqa: PLC0415
 
     # Each is told of its own streams only.

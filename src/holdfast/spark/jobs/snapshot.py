@@ -119,11 +119,11 @@ def run(spark: SparkSession, job: Snapshot, progress: Progress = UNSEEN) -> Snap
     from holdfast.spark.jobs.cores import core_count  # noqa: PLC0415
     from holdfast.spark.jobs.tasks import run_tasks  # noqa: PLC0415
     from holdfast.spark.reading.planning import plan_between  # noqa: PLC0415
-    from holdfast.spark.reading.source import Source  # noqa: PLC0415
+    from holdfast.spark.reading.source import ReadSource  # noqa: PLC0415
 
     fold = _shipped(spark, job)
     progress.start("planning")
-    source = Source(
+    source = ReadSource(
         job.server,
         job.bucket,
         selection=job.selection(),

@@ -28,7 +28,7 @@ from holdfast.objects.store import ObjectStore
 from holdfast.spark.connection import SparkClient, SparkConnection
 from holdfast.spark.packing.committing import in_use, swap
 from holdfast.spark.packing.plan import Group
-from holdfast.spark.reading.store import reachable_store
+from holdfast.spark.reading.packs import reachable_store
 
 __all__ = ["Outcome", "Rewrite", "extents_of", "merge_of", "rewrite"]
 

@@ -1,4 +1,7 @@
-"""Which streams of a bucket a read is about, and from which of their offsets to which."""
+"""Which streams of a bucket are read, and from which offsets to which.
+
+The command line imports this without PySpark or PyArrow.
+"""
 
 from __future__ import annotations
 
@@ -20,17 +23,17 @@ _CURSOR: Final = re.compile(r"\d{20}")
 
 @dataclass(frozen=True)
 class Selection:
-    """All streams of a bucket, those of a list, or those whose ids a pattern matches as a whole."""
+    """All streams of a bucket, those of a list, or those whose whole id matches a pattern."""
 
     streams: frozenset[str] | None = None
     pattern: str = ""
-    # By stream; those that are not here are read from their start, and to the end of the read.
+    # By stream id. Other streams are read from their start, and to the end of the read.
     starts: dict[str, int] = field(default_factory=dict)
     ends: dict[str, int] = field(default_factory=dict)
 
     @cached_property
     def prefix(self) -> str:
-        """What the ids of all selected streams begin with."""
+        """The common prefix of all selected ids."""
         if self.streams:
             least, most = min(self.streams), max(self.streams)
             same = [a == b for a, b in zip(least, most, strict=False)]
@@ -38,17 +41,16 @@ class Selection:
         return _literal_prefix(self.pattern)
 
     @cached_property
-    def _matches(self) -> re.Pattern[str] | None:
+    def _compiled(self) -> re.Pattern[str] | None:
         return re.compile(self.pattern) if self.pattern else None
 
-    def wants(self, stream_id: str) -> bool:
-        """Whether the read is about this stream."""
+    def includes(self, stream_id: str) -> bool:
         if self.streams is not None:
             return stream_id in self.streams
-        return self._matches is None or self._matches.fullmatch(stream_id) is not None
+        return self._compiled is None or self._compiled.fullmatch(stream_id) is not None
 
     def window(self, stream_id: str, earliest: int) -> tuple[int, int]:
-        """From which offset to which the stream is read."""
+        """The offsets between which a stream is read."""
         start = max(self.starts.get(stream_id, 0), earliest)
         return start, self.ends.get(stream_id, OFFSET_MAX)
 
@@ -56,31 +58,7 @@ class Selection:
         return {name: self.__dict__[name] for name in self.__dataclass_fields__}
 
 
-def _literal_prefix(pattern: str) -> str:
-    """The plain characters that a pattern begins with."""
-    if "|" in pattern:
-        return ""
-    plain = re.match(r"[A-Za-z0-9_/:-]*", pattern)
-    found = plain[0] if plain else ""
-    # The last one may not have to be there.
-    return found[:-1] if pattern[len(found) :].startswith(("?", "*", "{")) else found
-
-
-@dataclass(frozen=True)
-class Bound:
-    """Where a read starts or ends: a cursor, `earliest`, `latest`, or an offset for each stream."""
-
-    cursor: str = ""
-    offsets: dict[str, int] = field(default_factory=dict)
-
-
-def parse_selection(options: Options) -> Selection:
-    """The streams that the options name."""
-    return make_selection(options.words("streams"), options.text("streamPattern"))
-
-
 def make_selection(streams: Sequence[str], pattern: str) -> Selection:
-    """The streams with these ids, those whose ids a pattern matches, or all."""
     if streams and pattern:
         raise SettingsError("Give either 'streams' or 'streamPattern', not both.")
     try:
@@ -92,27 +70,67 @@ def make_selection(streams: Sequence[str], pattern: str) -> Selection:
     return Selection(frozenset(streams) if streams else None, pattern)
 
 
-def parse_bound(options: Options, name: str, default: str) -> Bound:
-    """The option `startingOffsets` or `endingOffsets`."""
+def _literal_prefix(pattern: str) -> str:
+    """The plain characters that a pattern begins with."""
+    if "|" in pattern:
+        return ""
+    plain = re.match(r"[A-Za-z0-9_/:-]*", pattern)
+    prefix = plain[0] if plain else ""
+    # A quantifier may make the last character optional.
+    return prefix[:-1] if pattern[len(prefix) :].startswith(("?", "*", "{")) else prefix
+
+
+@dataclass(frozen=True)
+class ReadBound:
+    """Where a read starts or ends: a cursor, `earliest`, `latest`, or an offset for each stream."""
+
+    cursor: str = ""
+    offsets: dict[str, int] = field(default_factory=dict)
+
+    @property
+    def scan_cursor(self) -> str:
+        """The cursor as a scan takes it: empty for the earliest and the latest."""
+        return "" if self.cursor in {EARLIEST, LATEST} else self.cursor
+
+
+def parse_bound(options: Options, name: str, default: str) -> ReadBound:
+    """Parse the option `startingOffsets` or `endingOffsets`."""
     text = options.text(name, default).strip()
     if text in {EARLIEST, LATEST} or _CURSOR.fullmatch(text):
-        return Bound(text)
+        return ReadBound(text)
     try:
-        found = json.loads(text)
-        offsets = {str(stream): _offset(value) for stream, value in found.items()}
+        offsets = {str(stream): _offset(value) for stream, value in json.loads(text).items()}
     except (ValueError, AttributeError, TypeError):
         raise SettingsError(
             f"The option {name!r} is 'earliest', 'latest', a cursor of 20 digits, or JSON such as "
             f'{{"stream-id": "00000000000000000042"}}, not {text!r}.'
         ) from None
-    return Bound(offsets=offsets)
+    return ReadBound(offsets=offsets)
 
 
 def _offset(value: object) -> int:
-    if value == "-1" or value == EARLIEST:  # noqa: PLR1714 (each is a word of its own)
+    if value == "-1" or value == EARLIEST:  # noqa: PLR1714 (an unhashable value is no error here)
         return 0
     if not isinstance(value, str) or not (value.isascii() and value.isdigit()):
         raise ValueError(value)
     if int(value) > OFFSET_MAX:
         raise ValueError(value)
     return int(value)
+
+
+@dataclass(frozen=True)
+class BatchBounds:
+    """How much of the source a batch read covers, and in how many partitions."""
+
+    starting: ReadBound
+    ending: ReadBound
+    min_partitions: int | None
+    partition_bytes: int | None
+
+    @classmethod
+    def from_options(cls, options: Options) -> BatchBounds:
+        starting = parse_bound(options, "startingOffsets", EARLIEST)
+        ending = parse_bound(options, "endingOffsets", LATEST)
+        if ending.cursor == EARLIEST:
+            raise SettingsError("The option 'endingOffsets' cannot be 'earliest'.")
+        return cls(starting, ending, options.count("minPartitions"), options.size("partitionBytes"))

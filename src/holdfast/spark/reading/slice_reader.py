@@ -1,61 +1,103 @@
-"""Reading a slice: its messages from packs, then those that are not there yet, as chunks.
+"""Reading slices, on executors: messages from packs, then those that are not in packs yet.
 
-Packs are immutable, but one can be merged away while it is read: then the server is asked again
-where the rest of the slice is. In the same way what was not in packs when the read was planned may
-be there by now.
+A pack can be merged away while it is read. Then the server is asked where the rest of the slice is
+now. In the same way, messages that were not in packs when the read was planned may be by now.
 """
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+import queue
+import threading
+from collections.abc import AsyncIterator, Iterable, Iterator
+from contextlib import suppress
 from dataclasses import replace
-from typing import Final
+from typing import Any, Final, NamedTuple, TypeVar
 
 import numpy as np
 import pyarrow as pa
 
-from holdfast.client import Client, Record, ScanPlan, ScanRange
+from holdfast.client import Client, Record, ScanPlan
 from holdfast.errors import CursorGoneError, ObjectMissingError
 from holdfast.spark.connection import SparkClient
-from holdfast.spark.reading.chunks import BATCH_BYTES, Chunk, StreamName
-from holdfast.spark.reading.extents import Cut, Ranged, Wanted, in_chunks, read_extents
-from holdfast.spark.reading.losses import lost
-from holdfast.spark.reading.slices import Slice
-from holdfast.spark.reading.source import Source
-from holdfast.spark.reading.store import open_packs
+from holdfast.spark.reading.arrow import (
+    BATCH_BYTES,
+    Chunk,
+    Numbers,
+    StreamName,
+    split_chunk,
+    split_records,
+    to_batch,
+)
+from holdfast.spark.reading.http_reader import stream_chunks
+from holdfast.spark.reading.packs import (
+    PackBytes,
+    PositionRange,
+    WantedRange,
+    group_ranges,
+    open_packs,
+    read_extents,
+)
+from holdfast.spark.reading.source import ReadSource, Slice, StreamSlice
 
-# How often in a row the packs of a slice may be gone before they could be read.
+T = TypeVar("T")
+
+# How often in a row packs may be merged away before they could be read.
 _ATTEMPTS: Final = 10
+# Items that are made before they are used.
+_PREFETCHED: Final = 2
+_END: Final = object()
+
+
+def read_batches(source: ReadSource, part: Slice | StreamSlice) -> Iterator[Any]:
+    """The rows of a slice as Arrow batches."""
+    for chunk in read_chunks(source, part):
+        for piece in split_chunk(chunk):
+            if len(piece):
+                yield to_batch(piece, source.bucket, source.columns)
+
+
+def read_chunks(source: ReadSource, part: Slice | StreamSlice) -> Iterator[Chunk]:
+    """The messages of a slice, or the records in them if the source is framed."""
+    with SparkClient(source.connection) as server:
+        if isinstance(part, StreamSlice):
+            chunks = stream_chunks(source, server, part)
+        else:
+            chunks = SliceReader(source, server).chunks(part)
+        for chunk in prefetch(chunks):
+            yield split_records(chunk) if source.framed else chunk
 
 
 class SliceReader:
     """Reads slices of one source."""
 
-    def __init__(self, source: Source, server: SparkClient) -> None:
+    def __init__(self, source: ReadSource, server: SparkClient) -> None:
         self._source = source
         self._server = server
-        self._packs: Ranged | None = None
+        self._packs: PackBytes | None = None
 
     def chunks(self, part: Slice) -> Iterator[Chunk]:
-        """The messages of a slice: packs by stream and offset, then the rest by stream too."""
-        if part.after < part.flushed:
-            yield from self.packed(part)
-        if part.until > part.flushed:
-            yield from self.unpacked(part)
+        yield from self.packed(part)
+        yield from self.unpacked(part)
 
     def packed(self, part: Slice) -> Iterator[Chunk]:
-        """What is in packs, in the order of the streams' ids and their offsets."""
-        cut = Cut(part.after, min(part.until, part.flushed))
-        place: tuple[str, int] | None = None
+        """The messages in packs, by stream id and offset."""
+        if part.after >= part.flushed:
+            return
+        positions = PositionRange(part.after, min(part.until, part.flushed))
+        # The stream and the offset in it up to which everything is read.
+        done: tuple[str, int] | None = None
         failures = 0
         while True:
             try:
-                for ranges in in_chunks(self._wanted(part, cut, place)):
-                    chunk, gone = read_extents(self._opened(), ranges, cut)
-                    self._check(part, ranges, gone)
+                for ranges in group_ranges(self._wanted_ranges(part, positions, done)):
+                    if self._packs is None:
+                        self._packs = open_packs(self._source, self._server)
+                    chunk, trimmed = read_extents(self._packs, ranges, positions)
+                    if trimmed and not part.is_from_beginning and self._source.fail_on_data_loss:
+                        raise self._source.data_loss([ranges[at].range.stream_id for at in trimmed])
                     failures = 0
                     last = ranges[-1].range
-                    place = last.stream_id, last.offset + last.length
+                    done = last.stream_id, last.offset + last.length
                     if len(chunk):
                         yield chunk
             except ObjectMissingError:
@@ -66,122 +108,91 @@ class SliceReader:
             else:
                 return
 
-    def _opened(self) -> Ranged:
-        if self._packs is None:
-            self._packs = open_packs(self._source, self._server)
-        return self._packs
-
-    def _wanted(self, part: Slice, cut: Cut, place: tuple[str, int] | None) -> Iterator[Wanted]:
+    def _wanted_ranges(
+        self, part: Slice, positions: PositionRange, done: tuple[str, int] | None
+    ) -> Iterator[WantedRange]:
         """The ranges of the slice that are still to be read."""
-        selection = self._source.selection
-        ranges = self._server.collect(lambda client: self._ranges(client, part, cut, place))
-        if place is not None or sum(each.length for each in ranges) < part.size_bytes:
-            # There is less than there was: perhaps only bytes that were dead already.
-            self._check_still_there(part)
+        source, selection = self._source, self._source.selection
+        first = part.first if done is None else done[0]
+        ranges = source.ranges(self._server, replace(part, first=first, until=positions.until))
+        if done is not None or sum(each.length for each in ranges) < part.size_bytes:
+            # There is less than was planned; perhaps only bytes that were dead already.
+            self._check_losses(part)
         for each in ranges:
-            if not (part.covers(each.stream_id) and selection.wants(each.stream_id)):
+            if not (part.covers(each.stream_id) and selection.includes(each.stream_id)):
                 continue
             start, end = selection.window(each.stream_id, each.earliest)
-            # Who asks for the beginning takes what there is.
+            # A read from the beginning takes what there is.
             asked = selection.starts.get(each.stream_id) or start
-            # Later parts of a stream read begin behind it, whatever has become of it since.
-            if asked < start and part.is_of_all and self._source.fail_on_data_loss:
-                raise lost(self._source.bucket, [each.stream_id])
-            if place is not None and each.stream_id == place[0]:
-                start = max(start, place[1])
+            # Later batches of a stream read start behind the given offset in any case.
+            if asked < start and part.is_from_beginning and source.fail_on_data_loss:
+                raise source.data_loss([each.stream_id])
+            if done is not None and each.stream_id == done[0]:
+                start = max(start, done[1])
             if start < end and each.offset < end and each.offset + each.length > start:
-                yield Wanted(each, start, end)
-
-    def _ranges(
-        self, client: Client, part: Slice, cut: Cut, place: tuple[str, int] | None
-    ) -> AsyncIterator[ScanRange]:
-        return client.bucket(self._source.bucket).ranges(
-            after=f"{cut.after:020d}",
-            until=f"{cut.until:020d}",
-            prefix=self._source.selection.prefix,
-            first=part.first if place is None else place[0],
-            last=part.last,
-        )
-
-    def _check(self, part: Slice, ranges: list[Wanted], gone: list[int]) -> None:
-        """Raise if a part of these extents went before it was read, and that is not fine."""
-        if gone and not part.is_of_all and self._source.fail_on_data_loss:
-            raise lost(self._source.bucket, [ranges[at].range.stream_id for at in gone])
-
-    def _check_still_there(self, part: Slice) -> None:
-        """Raise if something in the slice is known to be gone, and that is not fine."""
-        source = self._source
-        if part.is_of_all or not source.fail_on_data_loss:
-            return
-        gone = [
-            each
-            for each in self._scan(part).lost
-            if source.selection.wants(each) and part.covers(each)
-        ]
-        if gone:
-            raise lost(source.bucket, gone)
-
-    def _scan(self, part: Slice) -> ScanPlan:
-        return self._server.run(
-            lambda client: client.bucket(self._source.bucket).scan(
-                after=f"{part.after:020d}",
-                until=f"{part.until:020d}",
-                prefix=self._source.selection.prefix,
-            )
-        )
+                yield WantedRange(each, start, end)
 
     def unpacked(self, part: Slice) -> Iterator[Chunk]:
-        """What is not in packs yet, by stream and offset."""
-        origin = part.after if part.origin is None else part.origin
-        part = replace(part, after=max(part.after, part.flushed), origin=origin)
-        try:
-            records = self._server.collect(lambda client: self._records(client, part))
-        except CursorGoneError:
-            # It is in packs by now, all of it or a part.
-            plan = self._scan(part)
-            if int(plan.flushed) <= part.after:
-                raise
-            source = self._source.at(plan.store, plan.store_id)
-            again = SliceReader(source, self._server)
-            yield from again.chunks(replace(part, flushed=int(plan.flushed)))
+        """The messages that are not in packs yet, by stream id and offset."""
+        if part.until <= part.flushed:
             return
-        # What went since the read was planned is not among them.
-        self._check_still_there(part)
-        yield from record_chunks(records, self._window)
+        source = self._source
+        read_after = part.after if part.read_after is None else part.read_after
+        part = replace(part, after=max(part.after, part.flushed), read_after=read_after)
 
-    def _records(self, client: Client, part: Slice) -> AsyncIterator[Record]:
-        return self._selected(
-            client.bucket(self._source.bucket).records(
+        async def wanted(client: Client) -> AsyncIterator[Record]:
+            async for each in client.bucket(source.bucket).records(
                 after=f"{part.after:020d}",
                 until=f"{part.until:020d}",
-                prefix=self._source.selection.prefix,
+                prefix=source.selection.prefix,
                 first=part.first,
                 last=part.last,
-            ),
-            part,
+            ):
+                if part.covers(each.stream_id) and source.selection.includes(each.stream_id):
+                    start, end = source.selection.window(each.stream_id, 0)
+                    if start <= each.offset < end:
+                        yield each
+
+        try:
+            records = self._server.collect(wanted)
+        except CursorGoneError:
+            # Flushed since, all of it or a part.
+            scan = self._scan(part)
+            if int(scan.flushed) <= part.after:
+                raise
+            again = SliceReader(source.with_store(scan.store, scan.store_id), self._server)
+            yield from again.chunks(replace(part, flushed=int(scan.flushed)))
+            return
+        # Messages that were deleted since the read was planned are not among them.
+        self._check_losses(part)
+        yield from _record_chunks(records)
+
+    def _check_losses(self, part: Slice) -> None:
+        source = self._source
+        if part.is_from_beginning or not source.fail_on_data_loss:
+            return
+        lost = [
+            each
+            for each in self._scan(part).lost
+            if source.selection.includes(each) and part.covers(each)
+        ]
+        if lost:
+            raise source.data_loss(lost)
+
+    def _scan(self, part: Slice) -> ScanPlan:
+        return self._server.bucket(self._source.bucket).scan(
+            after=f"{part.after:020d}",
+            until=f"{part.until:020d}",
+            prefix=self._source.selection.prefix,
         )
 
-    async def _selected(self, records: AsyncIterator[Record], part: Slice) -> AsyncIterator[Record]:
-        wants = self._source.selection.wants
-        async for each in records:
-            if part.covers(each.stream_id) and wants(each.stream_id):
-                yield each
 
-    def _window(self, stream_id: str) -> tuple[int, int]:
-        return self._source.selection.window(stream_id, 0)
-
-
-def record_chunks(
-    records: list[Record], window: Callable[[str], tuple[int, int]]
-) -> Iterator[Chunk]:
-    """Records as chunks, by stream and offset."""
+def _record_chunks(records: list[Record]) -> Iterator[Chunk]:
+    """Records as chunks, by stream id and offset."""
     records.sort(key=lambda each: (each.stream_id, each.offset))
     held: list[Record] = []
     size = 0
     for each in records:
-        start, end = window(each.stream_id)
-        if not start <= each.offset < end:
-            continue
         held.append(each)
         size += len(each.payload)
         if size >= BATCH_BYTES:
@@ -193,13 +204,13 @@ def record_chunks(
 
 def _record_chunk(records: list[Record]) -> Chunk:
     names: dict[StreamName, int] = {}
-    which = [
+    indexes = [
         names.setdefault(StreamName(each.stream_id, each.content_type), len(names))
         for each in records
     ]
     return Chunk(
         list(names),
-        np.array(which, dtype=np.int32),
+        np.array(indexes, dtype=np.int32),
         _numbers(each.offset for each in records),
         _numbers(each.next_offset for each in records),
         _numbers(each.timestamp_ms for each in records),
@@ -207,5 +218,93 @@ def _record_chunk(records: list[Record]) -> Chunk:
     )
 
 
-def _numbers(values: Iterable[int]) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
+def _numbers(values: Iterable[int]) -> Numbers:
     return np.fromiter(values, dtype=np.int64)
+
+
+class StreamRun(NamedTuple):
+    """Consecutive messages of one stream."""
+
+    stream: StreamName
+    offsets: Numbers
+    next_offsets: Numbers
+    timestamps: Numbers
+    # A pyarrow BinaryArray.
+    payloads: Any
+
+
+def stream_runs(source: ReadSource, server: SparkClient, part: Slice) -> Iterator[StreamRun]:
+    """A slice stream by stream: all messages of one, in order, before those of the next.
+
+    The slice must have been planned with `whole_streams`.
+    """
+    reader = SliceReader(source, server)
+    # Runs that are not in packs yet, by stream. The server holds them in memory, so they are few.
+    unpacked: dict[str, list[StreamRun]] = {}
+    for chunk in reader.unpacked(part):
+        for run in _runs(chunk):
+            unpacked.setdefault(run.stream.stream_id, []).append(run)
+    current = ""
+    for chunk in prefetch(reader.packed(part)):
+        for run in _runs(chunk):
+            if run.stream.stream_id != current:
+                yield from unpacked.pop(current, ())
+                current = run.stream.stream_id
+            yield run
+    yield from unpacked.pop(current, ())
+    for stream_id in sorted(unpacked):
+        yield from unpacked[stream_id]
+
+
+def _runs(chunk: Chunk) -> Iterator[StreamRun]:
+    """Cut a chunk where the stream changes."""
+    assert isinstance(chunk.offsets, np.ndarray)
+    assert isinstance(chunk.next_offsets, np.ndarray)
+    assert chunk.timestamps is not None
+    first = 0
+    for last in [*(np.flatnonzero(np.diff(chunk.stream_indexes)) + 1).tolist(), len(chunk)]:
+        if last > first:
+            yield StreamRun(
+                chunk.streams[chunk.stream_indexes[first]],
+                chunk.offsets[first:last],
+                chunk.next_offsets[first:last],
+                chunk.timestamps[first:last],
+                chunk.payloads[first:last],
+            )
+        first = last
+
+
+class _Failure(NamedTuple):
+    error: BaseException
+
+
+def prefetch(items: Iterator[T]) -> Iterator[T]:
+    """The same items, made by a thread while the present one is used."""
+    made: queue.Queue[object] = queue.Queue(_PREFETCHED)
+    stopped = threading.Event()
+
+    def make() -> None:
+        last: object = _END
+        try:
+            for item in items:
+                made.put(item)
+                if stopped.is_set():
+                    break
+        except BaseException as error:  # noqa: BLE001 (raised where the items are used)
+            last = _Failure(error)
+        made.put(last)
+
+    thread = threading.Thread(target=make, name="holdfast-prefetch", daemon=True)
+    thread.start()
+    try:
+        while (item := made.get()) is not _END:
+            if isinstance(item, _Failure):
+                raise item.error
+            yield item  # type: ignore[misc]
+    finally:
+        stopped.set()
+        # Make room for the thread if it waits for some, so that it sees the flag.
+        with suppress(queue.Empty):
+            while True:
+                made.get_nowait()
+        thread.join()

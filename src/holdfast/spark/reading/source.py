@@ -1,24 +1,25 @@
-"""What a read is about, as executors are told: they connect and open the store by themselves."""
+"""What executors are told about a read: its source, and the slice of it that they read.
+
+Everything here can be pickled; executors connect to the server and open the store by themselves.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Final, Literal
+from typing import Final
 
-from holdfast.errors import SettingsError
+from pyspark.sql.datasource import InputPartition
+
+from holdfast.client import ScanRange
+from holdfast.errors import DataLossError
 from holdfast.objects.place import StorePlace
-from holdfast.spark.connection import CONNECTION_OPTIONS, Options, SparkConnection
-from holdfast.spark.reading.columns import DEFAULT, check_columns
-from holdfast.spark.reading.selection import (
-    EARLIEST,
-    LATEST,
-    Bound,
-    Selection,
-    parse_bound,
-    parse_selection,
-)
+from holdfast.spark.connection import CONNECTION_OPTIONS, Options, SparkClient, SparkConnection
+from holdfast.spark.reading.arrow import DEFAULT_COLUMNS, check_columns
+from holdfast.spark.reading.selection import Selection, make_selection
 
-STORE_OPTIONS: Final = (
+READ_OPTIONS: Final = (
+    *CONNECTION_OPTIONS,
     "store",
     "storeEndpoint",
     "storeRegion",
@@ -27,10 +28,6 @@ STORE_OPTIONS: Final = (
     "storeSecretAccessKey",
     "storeSessionToken",
     "via",
-)
-READ_OPTIONS: Final = (
-    *CONNECTION_OPTIONS,
-    *STORE_OPTIONS,
     "bucket",
     "streams",
     "streamPattern",
@@ -44,52 +41,72 @@ READ_OPTIONS: Final = (
     "maxBytesPerTrigger",
     "maxRowsPerTrigger",
 )
-FRAMING: Final = "length-prefixed"
-Via = Literal["auto", "store", "server", "http"]
+_FRAMING: Final = "length-prefixed"
+_NAMED_MAX: Final = 5
 
 
 @dataclass(frozen=True)
-class Source:
-    """A bucket on a server, which of its streams, and how their rows look."""
+class ReadSource:
+    """A bucket on a server, which of its streams are read, and what the rows look like."""
 
     connection: SparkConnection
     bucket: str
     selection: Selection = field(default_factory=Selection)
-    columns: tuple[str, ...] = DEFAULT
-    # Whether the messages of byte streams hold records behind their lengths, which become rows.
+    columns: tuple[str, ...] = DEFAULT_COLUMNS
+    # Whether messages of byte streams hold length-prefixed records, which become rows.
     framed: bool = False
     fail_on_data_loss: bool = True
-    # The store as executors see it; an empty URL stands for the one that the server names.
+    # The store as executors reach it; with an empty URL, the one that the server names.
     place: StorePlace = field(default_factory=lambda: StorePlace(""))
     store_id: str = ""
-    # `auto`: packs from the store if it can be reached, else through the server; `store` and
-    # `server` insist on one of them. `http`: streams as any server of the protocol has them.
+    # `store`: packs from the object store. `server`: packs through the server. `auto`: the store if
+    # it can be reached, else the server. `http`: plain stream reads, which any server offers.
     via: str = "auto"
 
     @classmethod
-    def of(cls, options: Options) -> Source:
-        """The source that the options of a read describe."""
+    def from_options(cls, options: Options) -> ReadSource:
         columns = options.words("columns")
-        framing = options.one_of("framing", ("none", FRAMING), "none")
         return cls(
             connection=SparkConnection.from_options(options),
             bucket=options.required("bucket"),
-            selection=parse_selection(options),
-            columns=check_columns(columns) if columns else DEFAULT,
-            framed=framing == FRAMING,
+            selection=make_selection(options.words("streams"), options.text("streamPattern")),
+            columns=check_columns(columns) if columns else DEFAULT_COLUMNS,
+            framed=options.one_of("framing", ("none", _FRAMING), "none") == _FRAMING,
             fail_on_data_loss=options.flag("failOnDataLoss", default=True),
-            place=store_place(options),
+            place=_store_place(options),
             via=options.one_of("via", ("auto", "store", "server", "http"), "auto"),
         )
 
-    def at(self, store: str, store_id: str) -> Source:
-        """The same, with the store that the server names unless the user named one."""
-        place = self.place if self.place.url else replace(self.place, url=store)
-        return replace(self, place=place, store_id=store_id)
+    def with_store(self, url: str, store_id: str) -> ReadSource:
+        """The same source with the server's store, at the URL that the user gave for it, if any."""
+        return replace(
+            self, place=replace(self.place, url=self.place.url or url), store_id=store_id
+        )
+
+    def ranges(self, server: SparkClient, part: Slice) -> list[ScanRange]:
+        """Where the messages of a slice are in packs."""
+        return server.collect(
+            lambda client: client.bucket(self.bucket).ranges(
+                after=f"{part.after:020d}",
+                until=f"{part.until:020d}",
+                prefix=self.selection.prefix,
+                first=part.first,
+                last=part.last,
+            )
+        )
+
+    def data_loss(self, stream_ids: Sequence[str]) -> DataLossError:
+        """The error for messages that were deleted or trimmed before they were read."""
+        named = ", ".join(repr(each) for each in stream_ids[:_NAMED_MAX])
+        others = len(stream_ids) - _NAMED_MAX
+        more = f" and {others} more" if others > 0 else ""
+        return DataLossError(
+            f"Messages of {named}{more} in the bucket {self.bucket!r} were deleted or replaced by "
+            "a snapshot before they were read; set 'failOnDataLoss' to false to skip them."
+        )
 
 
-def store_place(options: Options) -> StorePlace:
-    """The store that the options describe; without a URL it is the server's."""
+def _store_place(options: Options) -> StorePlace:
     addressing = options.one_of("storeAddressing", ("auto", "path", "virtual"), "auto")
     return StorePlace(
         options.text("store").strip(),
@@ -103,24 +120,53 @@ def store_place(options: Options) -> StorePlace:
 
 
 @dataclass(frozen=True)
-class Extent:
-    """How much of the source a batch read covers, and in how many parts."""
+class Slice:
+    """Streams from `first` to `last`, and their messages at log positions in (after, until].
 
-    starting: Bound
-    ending: Bound
-    min_partitions: int | None
-    partition_bytes: int | None
+    When the read was planned, messages up to `flushed` were in packs. Later ones may have been
+    flushed since.
+    """
 
-    @classmethod
-    def of(cls, options: Options) -> Extent:
-        """What the options of a read say."""
-        starting = parse_bound(options, "startingOffsets", EARLIEST)
-        ending = parse_bound(options, "endingOffsets", LATEST)
-        if ending.cursor == EARLIEST:
-            raise SettingsError("The option 'endingOffsets' cannot be 'earliest'.")
-        return cls(
-            starting,
-            ending,
-            options.count("minPartitions"),
-            options.size("partitionBytes"),
-        )
+    first: str
+    # Empty: to the end of the bucket.
+    last: str
+    after: int
+    flushed: int
+    until: int
+    size_bytes: int = 0
+    # Whether `first` itself belongs to the slice before this one.
+    excludes_first: bool = False
+    # Where the whole read starts, if this slice starts later.
+    read_after: int | None = None
+
+    def covers(self, stream_id: str) -> bool:
+        if stream_id < self.first or (self.excludes_first and stream_id == self.first):
+            return False
+        return not self.last or stream_id <= self.last
+
+    @property
+    def is_from_beginning(self) -> bool:
+        """Whether the read starts with the log. Then missing messages are no loss to report."""
+        return not (self.after if self.read_after is None else self.read_after)
+
+
+@dataclass(frozen=True)
+class StreamSlice:
+    """One stream between two offsets, to be read by the plain protocol."""
+
+    stream_id: str
+    start: str
+    # The stream's tail when the read was planned.
+    end: str
+
+
+@dataclass(frozen=True)
+class ReadPartition(InputPartition):
+    """A slice with its source.
+
+    Spark pickles a reader before it asks for partitions, so what planning finds out, such as where
+    the store is, has to travel with each of them.
+    """
+
+    source: ReadSource
+    part: Slice | StreamSlice

@@ -39,7 +39,7 @@ from holdfast.errors import (
 )
 from holdfast.failpoints import failpoint
 from holdfast.protocol.content import JSON, media_type
-from holdfast.spark.reading.whole_streams import Run
+from holdfast.spark.reading.slice_reader import StreamRun
 from holdfast.spark.replaying.comparing import (
     ReplayReport,
     ReplayWork,
@@ -74,7 +74,7 @@ class StreamCopy:
         self._clock = SystemClock()
         self._failures = 0
 
-    async def take(self, run: Run) -> None:
+    async def take(self, run: StreamRun) -> None:
         """Copy messages, and what is missing before them."""
         first = int(run.offsets[0])
         if first > self._at:

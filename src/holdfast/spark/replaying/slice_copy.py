@@ -9,9 +9,8 @@ from typing import Final
 
 from holdfast.spark.connection import SparkClient
 from holdfast.spark.reading.selection import Selection
-from holdfast.spark.reading.slices import Slice
-from holdfast.spark.reading.source import Source
-from holdfast.spark.reading.whole_streams import Run, stream_runs
+from holdfast.spark.reading.slice_reader import StreamRun, stream_runs
+from holdfast.spark.reading.source import ReadSource, Slice
 from holdfast.spark.replaying.comparing import Ends, ReplayReport, ReplayWork, Todo
 from holdfast.spark.replaying.copying import StreamCopy
 from holdfast.spark.replaying.endings import LeftError
@@ -25,7 +24,7 @@ _PENDING_MAX: Final = 2000
 class CopyTask:
     """Streams to be copied, and the slice that has their messages; None if none has."""
 
-    source: Source
+    source: ReadSource
     part: Slice | None
     todo: Sequence[Todo]
 
@@ -52,7 +51,7 @@ class _SliceCopy:
         self._pending = self._pending_bytes = 0
         self._room = asyncio.Event()
 
-    async def run(self, runs: Iterator[Run]) -> ReplayReport:
+    async def run(self, runs: Iterator[StreamRun]) -> ReplayReport:
         """Copy all of them."""
         async with Ends(self._work) as self._ends, together() as group:
             name, lane = "", None
@@ -73,8 +72,8 @@ class _SliceCopy:
                 self._start(group, todo).put_nowait(None)
         return self._report
 
-    def _start(self, group: asyncio.TaskGroup, todo: Todo) -> asyncio.Queue[Run | None]:
-        lane: asyncio.Queue[Run | None] = asyncio.Queue()
+    def _start(self, group: asyncio.TaskGroup, todo: Todo) -> asyncio.Queue[StreamRun | None]:
+        lane: asyncio.Queue[StreamRun | None] = asyncio.Queue()
         group.create_task(self._copy(todo, lane))
         return lane
 
@@ -83,7 +82,7 @@ class _SliceCopy:
             self._room.clear()
             await self._room.wait()
 
-    async def _copy(self, todo: Todo, lane: asyncio.Queue[Run | None]) -> None:
+    async def _copy(self, todo: Todo, lane: asyncio.Queue[StreamRun | None]) -> None:
         async with self._slots:
             copy = StreamCopy(self._work, todo, *self._ends.streams(todo.stream_id), self._report)
             try:
@@ -95,7 +94,7 @@ class _SliceCopy:
                 while await self._next(lane) is not None:
                     pass
 
-    async def _next(self, lane: asyncio.Queue[Run | None]) -> Run | None:
+    async def _next(self, lane: asyncio.Queue[StreamRun | None]) -> StreamRun | None:
         run = await lane.get()
         if run is not None:
             self._pending -= 1

@@ -23,10 +23,9 @@ from holdfast.spark.archiving.tables.table import Table, claim, new_batch
 from holdfast.spark.connection import SparkClient, parse_size
 from holdfast.spark.jobs.progress import Progress
 from holdfast.spark.jobs.transcripts import DayOfModel, Transcripts, TranscriptsSummary
-from holdfast.spark.reading.planning import Plan
+from holdfast.spark.reading.planning import ReadPlan
 from holdfast.spark.reading.selection import make_selection
-from holdfast.spark.reading.slices import Slice
-from holdfast.spark.reading.source import Source
+from holdfast.spark.reading.source import ReadSource, Slice
 from holdfast.spark.transcribing.daily import Daily, counted, read_daily, write_daily
 from holdfast.spark.transcribing.layout import ResponseLayout
 from holdfast.spark.transcribing.open_streams import (
@@ -48,7 +47,7 @@ _DAYS_SHOWN: Final = 100
 def transcribe(executors: Executors, job: Transcripts, progress: Progress) -> TranscriptsSummary:
     """Bring the tables up to what the bucket has now."""
     place, daily = (_place(job, name) for name in (RESPONSES, DAILY))
-    source = Source(
+    source = ReadSource(
         job.server,
         job.bucket,
         make_selection(job.streams, job.stream_pattern),
@@ -213,7 +212,7 @@ class _Run:
         self._open = [each for one in done for each in one.left]
         return done
 
-    def _tasks(self, plan: Plan, gone: Sequence[OpenStream]) -> list[TranscribeTask]:
+    def _tasks(self, plan: ReadPlan, gone: Sequence[OpenStream]) -> list[TranscribeTask]:
         """A task for each slice, with what is known of its streams, and one for what is not."""
         rest = {each.stream_id: each for each in self._open}
         for each in gone:

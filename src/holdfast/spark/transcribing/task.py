@@ -12,10 +12,9 @@ from holdfast.failpoints import failpoint
 from holdfast.spark.archiving.files import Files, Output
 from holdfast.spark.archiving.state import DataFile
 from holdfast.spark.connection import SparkClient
-from holdfast.spark.reading.slices import Slice, StreamSlice
-from holdfast.spark.reading.source import Source
-from holdfast.spark.reading.stream_rows import stream_chunks
-from holdfast.spark.reading.whole_streams import Run, stream_runs
+from holdfast.spark.reading.http_reader import stream_chunks
+from holdfast.spark.reading.slice_reader import StreamRun, stream_runs
+from holdfast.spark.reading.source import ReadSource, Slice, StreamSlice
 from holdfast.spark.transcribing.collecting import Response, gone
 from holdfast.spark.transcribing.layout import to_batch
 from holdfast.spark.transcribing.open_streams import OpenStream
@@ -30,7 +29,7 @@ class TranscribeTask:
     """A slice of whole streams for one executor, and what is known of streams in it."""
 
     number: int
-    source: Source
+    source: ReadSource
     part: Slice | None
     known: tuple[OpenStream, ...] = ()
     # Streams that are deleted.
@@ -86,7 +85,9 @@ def transcribe_task(output: Output, body_bytes_max: int, task: TranscribeTask) -
     return done
 
 
-def _read_again(reader: StreamResponses, run: Run, source: Source, server: SparkClient) -> None:
+def _read_again(
+    reader: StreamResponses, run: StreamRun, source: ReadSource, server: SparkClient
+) -> None:
     """Bring a stream's reader to where its new messages begin."""
     missing = reader.missing
     if missing is None or int(run.offsets[0]) != missing[1]:
@@ -97,7 +98,7 @@ def _read_again(reader: StreamResponses, run: Run, source: Source, server: Spark
             reader.again(payload)
 
 
-def _messages(run: Run) -> Iterable[tuple[int, int, bytes, int]]:
+def _messages(run: StreamRun) -> Iterable[tuple[int, int, bytes, int]]:
     return zip(
         run.offsets.tolist(),
         run.next_offsets.tolist(),

@@ -1,10 +1,10 @@
-"""Streams as any server of the protocol has them, as rows.
+"""Reading streams by the plain protocol, on executors.
 
-Where the server tells the boundaries of messages a row is a message. Other servers do not: there a
-row is what one answer held, of a JSON stream an array. Nobody tells when a message was written.
+If the server tells the boundaries of messages, a row is a message. Other servers do not: there a
+row is the content of one response, of a JSON stream an array. Timestamps are not known.
 
-An answer of such a server may go on with what came after the read was planned, and its offsets do
-not tell how much that is. So that is asked for as well, and taken away from the answer's end.
+A response of such a server may go on with messages that came after the read was planned, and its
+offsets do not tell how many bytes those are. So they are read too, and removed from its end.
 """
 
 from __future__ import annotations
@@ -28,21 +28,20 @@ from holdfast.errors import (
 )
 from holdfast.protocol.content import JSON, media_type
 from holdfast.spark.connection import SparkClient
-from holdfast.spark.reading.chunks import Chunk, StreamName
-from holdfast.spark.reading.losses import lost
-from holdfast.spark.reading.slices import StreamSlice
-from holdfast.spark.reading.source import Source
+from holdfast.spark.reading.arrow import Chunk, Numbers, StreamName
+from holdfast.spark.reading.source import ReadSource, StreamSlice
 
-# How often a stream may grow between two looks at it.
+# How often a stream may grow between two requests.
 _ATTEMPTS: Final = 20
 _decode_array = msgspec.json.Decoder(list[msgspec.Raw]).decode
 
 
-def stream_chunks(source: Source, server: SparkClient, part: StreamSlice) -> Iterator[Chunk]:
-    """The stream of a slice from its start to where it ended when the read was planned."""
+def stream_chunks(source: ReadSource, server: SparkClient, part: StreamSlice) -> Iterator[Chunk]:
+    """The messages of a slice."""
     if part.start >= part.end:
         return
-    for content_type, messages in server.iterate(lambda client: _there(client, source, part)):
+    batches = server.iterate(lambda client: _available_messages(client, source, part))
+    for content_type, messages in batches:
         yield Chunk(
             [StreamName(part.stream_id, content_type)],
             np.zeros(len(messages), dtype=np.int32),
@@ -53,10 +52,10 @@ def stream_chunks(source: Source, server: SparkClient, part: StreamSlice) -> Ite
         )
 
 
-async def _there(
-    client: Client, source: Source, part: StreamSlice
+async def _available_messages(
+    client: Client, source: ReadSource, part: StreamSlice
 ) -> AsyncIterator[tuple[str, list[Message]]]:
-    """The messages that are still there; what is gone may be an error."""
+    """The messages that still exist; raises if some are gone and the source does not allow it."""
     start = part.start
     while start < part.end:
         try:
@@ -66,7 +65,7 @@ async def _there(
             return
         except (StreamNotFoundError, GoneError) as error:
             if source.fail_on_data_loss:
-                raise lost(source.bucket, [part.stream_id]) from None
+                raise source.data_loss([part.stream_id]) from None
             earliest = error.earliest_offset if isinstance(error, OffsetGoneError) else ""
             if earliest <= start:
                 return
@@ -74,32 +73,30 @@ async def _there(
 
 
 async def _messages(
-    client: Client, source: Source, part: StreamSlice, start: str
+    client: Client, source: ReadSource, part: StreamSlice, start: str
 ) -> AsyncIterator[tuple[str, list[Message]]]:
-    """The messages of each answer, or the answers where they cannot be cut."""
+    """The content type and the messages of each response."""
     stream = client.stream(f"{source.bucket}/{part.stream_id}")
-    reading = stream.read(start)
     assembler = Assembler(None)
-    async for batch in reading.batches(lengths=True):
+    async for batch in stream.read(start).batches(lengths=True):
         if batch.lengths is not None:
-            # An answer may go on with what came since.
-            found = [each for each in assembler.feed(batch) if each.offset < part.end]
+            messages = [each for each in assembler.feed(batch) if each.offset < part.end]
         else:
-            whole = batch if batch.next_offset <= part.end else await _before(stream, batch, part)
-            found = [Message(whole.data, whole.offset, whole.next_offset)] if whole.data else []
-        if found:
-            yield batch.content_type, found
+            cut = batch if batch.next_offset <= part.end else await _cut(stream, batch, part)
+            messages = [Message(cut.data, cut.offset, cut.next_offset)] if cut.data else []
+        if messages:
+            yield batch.content_type, messages
         if batch.next_offset >= part.end:
             return
 
 
-async def _before(stream: Stream, batch: Batch, part: StreamSlice) -> Batch:
-    """What of an answer was there when the read was planned."""
+async def _cut(stream: Stream, batch: Batch, part: StreamSlice) -> Batch:
+    """Remove from a response what came after the read was planned."""
     for _ in range(_ATTEMPTS):
-        later = await _up_to(stream, part.end, batch.next_offset)
+        later = await _contents(stream, part.end, batch.next_offset)
         if later is not None:
             return Batch(_without(batch, later), batch.content_type, batch.offset, part.end)
-        # It has grown since: both once more.
+        # The stream has grown in between: read both again.
         async for again in stream.read(batch.offset).batches():
             batch = again
             break
@@ -111,30 +108,30 @@ async def _before(stream: Stream, batch: Batch, part: StreamSlice) -> Batch:
     )
 
 
-async def _up_to(stream: Stream, start: str, end: str) -> list[bytes] | None:
-    """The answers from one offset to another; None if they do not end there."""
-    found = []
+async def _contents(stream: Stream, start: str, end: str) -> list[bytes] | None:
+    """The contents of the responses from one offset to another; None if they go beyond it."""
+    contents = []
     async for batch in stream.read(start).batches():
-        found.append(batch.data)
+        contents.append(batch.data)
         if batch.next_offset >= end:
-            return found if batch.next_offset == end else None
+            return contents if batch.next_offset == end else None
     return None
 
 
 def _without(batch: Batch, later: list[bytes]) -> bytes:
-    """The bytes of an answer without those at its end."""
+    """The content of a response without `later`, which is its end."""
     if media_type(batch.content_type) == JSON:
         messages = _decode_array(batch.data)
         count = len(messages) - sum(len(_decode_array(each)) for each in later)
         return b"[" + b",".join(bytes(each) for each in messages[:count]) + b"]"
     rest = b"".join(later)
     if not batch.data.endswith(rest):
-        raise BadAnswerError("Two answers with the same bytes of a stream are not the same.")
+        raise BadAnswerError("Two responses with the same bytes of a stream differ.")
     return batch.data.removesuffix(rest)
 
 
-def _offsets(texts: list[str]) -> np.ndarray[tuple[int], np.dtype[np.int64]] | list[str]:
-    """As numbers where they are ours, else as they are."""
+def _offsets(texts: list[str]) -> Numbers | list[str]:
+    """Offsets as numbers if they have our format, else as they are."""
     if all(len(text) == 20 and text.isdigit() for text in texts):
         return np.array([int(text) for text in texts], dtype=np.int64)
     return texts

@@ -1,0 +1,267 @@
+"""Messages as Arrow columns: the schemas of a read, and chunks of messages made into batches."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+from pyspark.sql.types import (
+    BinaryType,
+    DataType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampType,
+)
+
+from holdfast.errors import BadAnswerError, SettingsError
+from holdfast.protocol.content import JSON, PREFIX_BYTES, Unframer, media_type
+
+# Spark takes in batches of a few megabytes fastest.
+BATCH_BYTES: Final = 8 * 1024 * 1024
+# An estimate of what a row takes besides its payload: ids, offsets, a time.
+ROW_BYTES: Final = 96
+_TIMESTAMP: Final = pa.timestamp("us", tz="UTC")
+# All columns in their order, with their types in Spark and in Arrow.
+_COLUMNS: Final[dict[str, tuple[DataType, Any]]] = {
+    "bucket": (StringType(), pa.string()),
+    "stream_id": (StringType(), pa.string()),
+    "offset": (StringType(), pa.string()),
+    "next_offset": (StringType(), pa.string()),
+    "timestamp": (TimestampType(), _TIMESTAMP),
+    "content_type": (StringType(), pa.string()),
+    "payload": (BinaryType(), pa.binary()),
+    "value": (StringType(), pa.string()),
+}
+COLUMN_NAMES: Final = tuple(_COLUMNS)
+# `value` is the payload of JSON streams as text: one of the two is enough.
+DEFAULT_COLUMNS: Final = tuple(name for name in COLUMN_NAMES if name != "value")
+_DIGITS: Final = 20
+# "0000" to "9999", each as one uint32: five of them are the digits of an offset.
+_FOUR_DIGITS: Final = np.frombuffer(
+    "".join(f"{number:04d}" for number in range(10_000)).encode(), dtype=np.uint32
+)
+
+Numbers = npt.NDArray[np.int64]
+
+
+def check_columns(names: Sequence[str]) -> tuple[str, ...]:
+    for name in names:
+        if name not in _COLUMNS:
+            raise SettingsError(
+                f"There is no column {name!r}; there are {', '.join(COLUMN_NAMES)}."
+            )
+    if len(set(names)) != len(names):
+        raise SettingsError("The option 'columns' names a column twice.")
+    return tuple(names)
+
+
+def spark_schema(names: Sequence[str]) -> StructType:
+    # All columns are nullable: Spark makes them so in any case.
+    return StructType([StructField(name, _COLUMNS[name][0], True) for name in names])
+
+
+def arrow_schema(names: Sequence[str]) -> Any:
+    return pa.schema([pa.field(name, _COLUMNS[name][1], nullable=True) for name in names])
+
+
+def columns_of(schema: StructType) -> tuple[str, ...]:
+    """The columns of a schema, which the user may have given; their types must be ours."""
+    names = check_columns([field.name for field in schema.fields])
+    for field in schema.fields:
+        expected = _COLUMNS[field.name][0]
+        if field.dataType != expected:
+            raise SettingsError(
+                f"The column {field.name!r} is of type {expected.simpleString()}, "
+                f"not {field.dataType.simpleString()}."
+            )
+    return names
+
+
+class StreamName(NamedTuple):
+    """A stream's id and content type."""
+
+    stream_id: str
+    content_type: str
+
+    @property
+    def is_json(self) -> bool:
+        return media_type(self.content_type) == JSON
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """Messages in order, column by column."""
+
+    streams: Sequence[StreamName]
+    # For each message the index of its stream in `streams`.
+    stream_indexes: npt.NDArray[np.int32]
+    # Numbers, or texts if the server's offsets are not ours.
+    offsets: Numbers | Sequence[str]
+    next_offsets: Numbers | Sequence[str]
+    # In milliseconds; None where the server does not tell.
+    timestamps: Numbers | None
+    # A pyarrow BinaryArray, without the separators of JSON messages.
+    payloads: Any
+
+    def __len__(self) -> int:
+        return len(self.payloads)
+
+    def slice(self, first: int, last: int) -> Chunk:
+        return Chunk(
+            self.streams,
+            self.stream_indexes[first:last],
+            self.offsets[first:last],
+            self.next_offsets[first:last],
+            None if self.timestamps is None else self.timestamps[first:last],
+            self.payloads[first:last],
+        )
+
+    def filter(self, keep: npt.NDArray[np.bool_]) -> Chunk:
+        """The messages whose flag is set; only for chunks whose offsets are numbers."""
+        assert isinstance(self.offsets, np.ndarray)
+        assert isinstance(self.next_offsets, np.ndarray)
+        return Chunk(
+            self.streams,
+            self.stream_indexes[keep],
+            self.offsets[keep],
+            self.next_offsets[keep],
+            None if self.timestamps is None else self.timestamps[keep],
+            self.payloads.filter(keep),
+        )
+
+
+def split_chunk(chunk: Chunk, batch_bytes: int = BATCH_BYTES) -> list[Chunk]:
+    """Cut a chunk into parts of about `batch_bytes`."""
+    size = chunk.payloads.nbytes + ROW_BYTES * len(chunk)
+    if size <= 2 * batch_bytes or len(chunk) < 2:
+        return [chunk]
+    rows = max(1, len(chunk) * batch_bytes // size)
+    return [chunk.slice(at, at + rows) for at in range(0, len(chunk), rows)]
+
+
+def split_records(chunk: Chunk) -> Chunk:
+    """Replace messages of byte streams by the length-prefixed records that they hold.
+
+    A message holds whole records, as our client appends them. The offsets of a record are those of
+    its bytes in the stream, including the four of its length.
+    """
+    offsets, next_offsets = chunk.offsets, chunk.next_offsets
+    if not (isinstance(offsets, np.ndarray) and isinstance(next_offsets, np.ndarray)):
+        raise BadAnswerError(
+            "This server does not tell where messages end, so length-prefixed records have no "
+            "offsets here; read without 'framing'."
+        )
+    rows: list[int] = []
+    starts: list[int] = []
+    ends: list[int] = []
+    records: list[bytes] = []
+    is_json = [each.is_json for each in chunk.streams]
+    for row, payload in enumerate(chunk.payloads.to_pylist()):
+        at = int(offsets[row])
+        if is_json[chunk.stream_indexes[row]]:
+            found, sizes = [payload], [int(next_offsets[row]) - at]
+        else:
+            found = _records_in(chunk, row, payload)
+            sizes = [PREFIX_BYTES + len(record) for record in found]
+        records += found
+        for size in sizes:
+            rows.append(row)
+            starts.append(at)
+            at += size
+            ends.append(at)
+    taken = np.array(rows, dtype=np.int64)
+    return Chunk(
+        chunk.streams,
+        chunk.stream_indexes[taken],
+        np.array(starts, dtype=np.int64),
+        np.array(ends, dtype=np.int64),
+        None if chunk.timestamps is None else chunk.timestamps[taken],
+        pa.array(records, pa.binary()),
+    )
+
+
+def _records_in(chunk: Chunk, row: int, payload: bytes) -> list[bytes]:
+    unframer = Unframer()
+    records = unframer.feed(payload)
+    if unframer.pending_bytes:
+        stream = chunk.streams[chunk.stream_indexes[row]].stream_id
+        raise BadAnswerError(
+            f"The message of {stream!r} at offset {chunk.offsets[row]} does not hold whole "
+            "length-prefixed records; read this stream without 'framing'."
+        )
+    return records
+
+
+def to_batch(chunk: Chunk, bucket: str, columns: Sequence[str]) -> Any:
+    """Convert a chunk to a RecordBatch."""
+    arrays = [_column(chunk, bucket, name) for name in columns]
+    return pa.record_batch(arrays, schema=arrow_schema(columns))
+
+
+def _column(chunk: Chunk, bucket: str, name: str) -> Any:
+    match name:
+        case "bucket":
+            return pa.array([bucket], pa.string()).take(pa.array(np.zeros(len(chunk), np.int32)))
+        case "stream_id":
+            return _of_streams(chunk, [each.stream_id for each in chunk.streams])
+        case "offset":
+            return offsets_text(chunk.offsets)
+        case "next_offset":
+            return offsets_text(chunk.next_offsets)
+        case "timestamp":
+            if chunk.timestamps is None:
+                return pa.nulls(len(chunk), _TIMESTAMP)
+            return pa.array(chunk.timestamps * 1000).view(_TIMESTAMP)
+        case "content_type":
+            return _of_streams(chunk, [each.content_type for each in chunk.streams])
+        case "payload":
+            return chunk.payloads
+    return _values(chunk)
+
+
+def _of_streams(chunk: Chunk, texts: list[str]) -> Any:
+    return pa.array(texts, pa.string()).take(pa.array(chunk.stream_indexes))
+
+
+def _values(chunk: Chunk) -> Any:
+    """Messages of JSON streams as text (the server has checked that they are UTF-8), or null."""
+    is_json = np.array([each.is_json for each in chunk.streams], dtype=bool)
+    if is_json.all():
+        return chunk.payloads.view(pa.string())
+    if not is_json.any():
+        return pa.nulls(len(chunk), pa.string())
+    wanted = pa.array(is_json[chunk.stream_indexes])
+    taken = pa.compute.if_else(wanted, chunk.payloads, pa.scalar(None, pa.binary()))
+    return taken.view(pa.string())
+
+
+def offsets_text(offsets: Numbers | Sequence[str]) -> Any:
+    """Offsets as the protocol writes them: twenty digits each."""
+    if not isinstance(offsets, np.ndarray):
+        return pa.array(offsets, pa.string())
+    count = len(offsets)
+    groups = np.empty((count, _DIGITS // 4), dtype=np.uint32)
+    rest = offsets
+    for place in range(_DIGITS // 4 - 1, -1, -1):
+        if place < 2 and not rest.any():
+            # Offsets beyond 10^12 are rare, and the divisions take most of the time.
+            groups[:, : place + 1] = _FOUR_DIGITS[0]
+            break
+        rest, last = np.divmod(rest, 10_000)
+        groups[:, place] = _FOUR_DIGITS[last]
+    ends = np.arange(0, (count + 1) * _DIGITS, _DIGITS, dtype=np.int32)
+    return pa.StringArray.from_buffers(count, pa.py_buffer(ends), pa.py_buffer(groups))
+
+
+def binary_array(data: Any, ends: Numbers) -> Any:
+    """An Arrow array over messages that lie back to back in a buffer, without a copy."""
+    bounds = np.zeros(len(ends) + 1, dtype=np.int32)
+    bounds[1:] = ends
+    return pa.BinaryArray.from_buffers(
+        pa.binary(), len(ends), [None, pa.py_buffer(bounds), pa.py_buffer(data)]
+    )

@@ -1,0 +1,356 @@
+"""Reading packs, on executors: several extents at once, verified, as one chunk.
+
+Executors read packs from the object store if they can reach it and it is the server's own, which
+its marker shows; otherwise through the server. The server's ranges say where everything is, so only
+the bytes of extents and their part of the message index are read. Parts near one another are read
+together.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain, groupby, pairwise
+from typing import Any, Final, NamedTuple, Protocol
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow.compute as pc
+
+from holdfast.client import Client, ScanRange
+from holdfast.clock import Clock, SystemClock
+from holdfast.errors import (
+    HoldfastError,
+    NotFoundError,
+    ObjectMissingError,
+    PackCorruptError,
+    StoreError,
+)
+from holdfast.format.packs import BLOCK_BYTES, HEADER_BYTES, checksum, padded
+from holdfast.objects.marker import read_marker
+from holdfast.objects.obstore_objects import PROBING, ObstoreObjects
+from holdfast.objects.opening import open_store
+from holdfast.objects.place import StorePlace
+from holdfast.objects.store import ObjectStore, cut_short
+from holdfast.spark.connection import SparkClient
+from holdfast.spark.reading.arrow import (
+    BATCH_BYTES,
+    ROW_BYTES,
+    Chunk,
+    Numbers,
+    StreamName,
+    binary_array,
+)
+from holdfast.spark.reading.source import ReadSource
+
+# Up to this gap, reading too much is cheaper than another read.
+_GAP_BYTES: Final = 128 * 1024
+# Below this size one read with a copy costs less than two reads without.
+_UNCOPIED_BYTES_MIN: Final = 256 * 1024
+# Bounds a chunk whose extents are tiny.
+_CHUNK_RANGES_MAX: Final = 20_000
+# How much of a pack the server is asked for at a time.
+_PART_BYTES: Final = 8 * 1024 * 1024
+# For so long a store that could not be used is not tried again: each attempt takes seconds.
+_UNREACHABLE_S: Final = 60.0
+# Shared by all tasks of the process.
+_reachable: dict[tuple[StorePlace, str], ObjectStore] = {}
+_unreachable: dict[tuple[StorePlace, str], tuple[str, float]] = {}
+
+
+class PackBytes(Protocol):
+    """Where the bytes of packs come from: an `ObjectStore`, or `ServerPacks`."""
+
+    def read_ranges(self, name: str, ranges: Sequence[tuple[int, int]]) -> Sequence[memoryview]:
+        """The bytes of each (start, size)."""
+
+
+def open_packs(source: ReadSource, server: SparkClient) -> PackBytes:
+    if source.via == "server":
+        return ServerPacks(server, "")
+    store = reachable_store(source.place, source.store_id, insist=source.via == "store")
+    if not isinstance(store, str):
+        return store
+    if source.via == "store":
+        raise StoreError(store)
+    return ServerPacks(server, store)
+
+
+def reachable_store(
+    place: StorePlace, store_id: str, *, insist: bool = False, clock: Clock | None = None
+) -> ObjectStore | str:
+    """The store, or a sentence that says why it cannot be used.
+
+    With `insist` it is tried even if it could not be used a moment ago.
+    """
+    key = place, store_id
+    if key in _reachable:
+        return _reachable[key]
+    now_s = (clock or SystemClock()).monotonic_s()
+    if key in _unreachable and not insist and now_s < _unreachable[key][1]:
+        return _unreachable[key][0]
+    store = _open_store(place, store_id)
+    if isinstance(store, str):
+        _unreachable[key] = store, now_s + _UNREACHABLE_S
+    else:
+        _reachable[key] = store
+    return store
+
+
+def _open_store(place: StorePlace, store_id: str) -> ObjectStore | str:
+    try:
+        store = open_store(place)
+        probed = store.with_patience(PROBING) if isinstance(store, ObstoreObjects) else store
+        owner = read_marker(probed)
+    except ObjectMissingError:
+        return f"The object store {place.url} does not exist, or is not one of Holdfast's."
+    except HoldfastError as error:
+        return error.message
+    if owner != store_id:
+        return f"The object store {place.url} is not the server's own."
+    return store
+
+
+class ServerPacks:
+    """Packs read through the server. `reason` says why the store itself is not used."""
+
+    def __init__(self, server: SparkClient, reason: str) -> None:
+        self._server = server
+        self._reason = reason
+
+    def read_ranges(self, name: str, ranges: Sequence[tuple[int, int]]) -> Sequence[memoryview]:
+        try:
+            return self._server.run(lambda client: _read_parts(client, name, ranges))
+        except NotFoundError as error:
+            # Merged into another pack: the caller asks the server for the ranges again.
+            raise ObjectMissingError(error.message) from None
+        except HoldfastError as error:
+            if self._reason:
+                error.message = (
+                    f"{self._reason} The server was asked for the packs instead: {error.message}"
+                )
+            raise
+
+
+async def _read_parts(
+    client: Client, name: str, ranges: Sequence[tuple[int, int]]
+) -> list[memoryview]:
+    parts = [
+        [(at + done, min(_PART_BYTES, size - done)) for done in range(0, size, _PART_BYTES)]
+        for at, size in ranges
+    ]
+    found = await asyncio.gather(
+        *(client.storage.pack_data(name, at, size) for each in parts for at, size in each)
+    )
+    if any(len(data) != size for data, (_, size) in zip(found, chain(*parts), strict=True)):
+        raise cut_short(client.url, name)
+    rest = iter(found)
+    return [memoryview(b"".join(next(rest) for _ in each)) for each in parts]
+
+
+class PositionRange(NamedTuple):
+    """Log positions in (after, until]."""
+
+    after: int
+    until: int
+
+
+class WantedRange(NamedTuple):
+    """A range of a pack, and the offsets of its stream that are read."""
+
+    range: ScanRange
+    start: int
+    end: int
+
+
+def group_ranges(ranges: Iterable[WantedRange]) -> Iterator[list[WantedRange]]:
+    """Group ranges, in their order, into chunks of about a batch."""
+    held: list[WantedRange] = []
+    size = 0
+    for each in ranges:
+        more = each.range.length + ROW_BYTES * each.range.messages
+        if held and (size + more > BATCH_BYTES * 2 or len(held) >= _CHUNK_RANGES_MAX):
+            yield held
+            held, size = [], 0
+        held.append(each)
+        size += more
+    if held:
+        yield held
+
+
+def read_extents(
+    packs: PackBytes, ranges: Sequence[WantedRange], positions: PositionRange
+) -> tuple[Chunk, list[int]]:
+    """Read the messages of these ranges at the given positions.
+
+    Also returns the indexes of ranges with messages at these positions that are trimmed by now.
+    """
+    buffers = _Buffers(ranges)
+
+    def pack_of(at: int) -> str:
+        return ranges[at].range.pack
+
+    for pack, indexes in groupby(sorted(range(len(ranges)), key=pack_of), key=pack_of):
+        _read_pack(packs, pack, [(at, ranges[at].range) for at in indexes], buffers)
+    return _wanted_messages(_to_chunk(ranges, buffers), buffers.positions, ranges, positions)
+
+
+class _Buffers:
+    """Room for everything that the ranges hold."""
+
+    def __init__(self, ranges: Sequence[WantedRange]) -> None:
+        sizes = np.fromiter((each.range.length for each in ranges), np.int64, len(ranges))
+        self.counts = np.fromiter((each.range.messages for each in ranges), np.int64, len(ranges))
+        self.byte_ends = np.cumsum(sizes)
+        self.row_ends = np.cumsum(self.counts)
+        rows = int(self.row_ends[-1])
+        # Bytes that lie in the pack as they are wanted stay in the buffer they were read into.
+        self.is_uncopied = _is_contiguous(ranges) and self.byte_ends[-1] >= _UNCOPIED_BYTES_MIN
+        size = 0 if self.is_uncopied else int(self.byte_ends[-1])
+        self.data: npt.NDArray[np.uint8] = np.empty(size, dtype=np.uint8)
+        self.lengths = np.empty(rows, dtype=np.uint32)
+        self.timestamps = np.empty(rows, dtype=np.int64)
+        self.positions = np.empty(rows, dtype=np.int64)
+
+    def bytes_of(self, at: int) -> npt.NDArray[np.uint8]:
+        return self.data[_bounds(self.byte_ends, at)]
+
+    def rows_of(self, array: npt.NDArray[Any], at: int) -> npt.NDArray[Any]:
+        return array[_bounds(self.row_ends, at)]
+
+
+def _bounds(ends: Numbers, at: int) -> slice:
+    return slice(int(ends[at - 1]) if at else 0, int(ends[at]))
+
+
+def _is_contiguous(ranges: Sequence[WantedRange]) -> bool:
+    return all(
+        one.range.pack == other.range.pack
+        and one.range.data_at + one.range.length == other.range.data_at
+        for one, other in pairwise(ranges)
+    )
+
+
+def _read_pack(
+    packs: PackBytes, pack: str, ranges: list[tuple[int, ScanRange]], buffers: _Buffers
+) -> None:
+    """Fill the buffers of the ranges in one pack, and verify them."""
+    first = ranges[0][1]
+    lengths_at = padded(HEADER_BYTES + first.pack_data_bytes)
+    timestamps_at = padded(lengths_at + 4 * first.pack_messages)
+    positions_at = timestamps_at + 8 * first.pack_messages
+    spans = []
+    for at, each in ranges:
+        targets = [
+            (lengths_at + 4 * each.message_at, buffers.rows_of(buffers.lengths, at)),
+            (timestamps_at + 8 * each.message_at, buffers.rows_of(buffers.timestamps, at)),
+            (positions_at + 8 * each.message_at, buffers.rows_of(buffers.positions, at)),
+        ]
+        if not buffers.is_uncopied:
+            targets.append((each.data_at, buffers.bytes_of(at)))
+        spans += [_Span(start, target.view(np.uint8)) for start, target in targets]
+    if buffers.is_uncopied:
+        whole = first.data_at, int(buffers.byte_ends[-1])
+        buffers.data = _fill(packs, pack, spans, [whole])[0]
+    else:
+        _fill(packs, pack, spans, [])
+    salt = int(first.salt, 16)
+    for at, each in ranges:
+        _verify(salt, each, buffers.bytes_of(at), buffers.rows_of(buffers.lengths, at))
+
+
+class _Span(NamedTuple):
+    """Bytes of a pack, and the buffer they go to."""
+
+    at: int
+    target: npt.NDArray[np.uint8]
+
+    @property
+    def end(self) -> int:
+        return self.at + len(self.target)
+
+
+def _fill(
+    packs: PackBytes, pack: str, spans: list[_Span], uncopied: list[tuple[int, int]]
+) -> list[npt.NDArray[np.uint8]]:
+    """Read spans into their buffers, near ones together; return what was read uncopied."""
+    runs: list[list[_Span]] = []
+    end = 0
+    for span in sorted(spans, key=lambda span: span.at):
+        if runs and span.at - end <= _GAP_BYTES:
+            runs[-1].append(span)
+            end = max(end, span.end)
+        else:
+            runs.append([span])
+            end = span.end
+    wanted = [(run[0].at, max(span.end for span in run) - run[0].at) for run in runs]
+    parts = packs.read_ranges(pack, [*uncopied, *wanted])
+    found = [np.frombuffer(part, dtype=np.uint8) for part in parts]
+    for run, data in zip(runs, found[len(uncopied) :], strict=True):
+        for span in run:
+            inside = span.at - run[0].at
+            span.target[:] = data[inside : inside + len(span.target)]
+    return found[: len(uncopied)]
+
+
+def _verify(
+    salt: int, each: ScanRange, data: npt.NDArray[np.uint8], lengths: npt.NDArray[Any]
+) -> None:
+    view = data.data
+    blocks = (view[at : at + BLOCK_BYTES] for at in range(0, each.length, BLOCK_BYTES))
+    sums = "".join(_hex_sum(block, salt) for block in blocks)
+    if sums != each.sums or _hex_sum(lengths.view(np.uint8).data, salt) != each.index_sum:
+        raise PackCorruptError(
+            f"The pack {each.pack} is damaged: the extent of stream {each.stream_id!r} at offset "
+            f"{each.offset} does not match its checksum."
+        )
+
+
+def _hex_sum(data: memoryview, salt: int) -> str:
+    return checksum(data, salt).to_bytes(8, "little").hex()
+
+
+def _to_chunk(ranges: Sequence[WantedRange], buffers: _Buffers) -> Chunk:
+    lengths, counts = buffers.lengths.astype(np.int64), buffers.counts
+    ends = np.cumsum(lengths)
+    stream_indexes = np.repeat(np.arange(len(ranges), dtype=np.int32), counts)
+    # Offsets are not stored: they follow from the extent's offset and the lengths.
+    first_bytes = np.concatenate(([0], buffers.byte_ends[:-1]))
+    starts = np.fromiter((each.range.offset for each in ranges), np.int64, len(ranges))
+    next_offsets = ends + np.repeat(starts - first_bytes, counts)
+    streams = [StreamName(each.range.stream_id, each.range.content_type) for each in ranges]
+    is_json = np.fromiter((each.is_json for each in streams), bool, len(streams))
+    payloads = binary_array(buffers.data, ends)
+    if is_json.all():
+        payloads = pc.binary_slice(payloads, 0, -1)
+    elif is_json.any():
+        payloads = _without_separators(buffers.data, ends, is_json[stream_indexes])
+    offsets = next_offsets - lengths
+    return Chunk(streams, stream_indexes, offsets, next_offsets, buffers.timestamps, payloads)
+
+
+def _without_separators(
+    data: npt.NDArray[np.uint8], ends: Numbers, is_json: npt.NDArray[np.bool_]
+) -> Any:
+    """Drop the last byte of JSON messages, which separates them, where only some are JSON."""
+    kept = np.ones(len(data), dtype=bool)
+    kept[ends[is_json] - 1] = False
+    return binary_array(data[kept], ends - np.cumsum(is_json))
+
+
+def _wanted_messages(
+    chunk: Chunk, positions: Numbers, ranges: Sequence[WantedRange], wanted: PositionRange
+) -> tuple[Chunk, list[int]]:
+    start, end, earliest = (
+        np.fromiter(values, np.int64, len(ranges))[chunk.stream_indexes]
+        for values in (
+            (each.start for each in ranges),
+            (each.end for each in ranges),
+            (each.range.earliest for each in ranges),
+        )
+    )
+    assert isinstance(chunk.offsets, np.ndarray)
+    inside = (positions > wanted.after) & (positions <= wanted.until)
+    trimmed = np.unique(chunk.stream_indexes[inside & (chunk.offsets < earliest)])
+    keep = inside & (chunk.offsets >= start) & (chunk.offsets < end)
+    return chunk if keep.all() else chunk.filter(keep), trimmed.tolist()

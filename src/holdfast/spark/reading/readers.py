@@ -1,0 +1,245 @@
+"""The readers that Spark calls: `spark.read` and `spark.readStream` with the format `holdfast`.
+
+A stream read is made of micro-batches between two cursors of a bucket. Spark keeps the cursors in
+its checkpoint and asks for the same pair again after a failure, so a batch holds the same rows
+however often it is run. On a server without cursors the position is an offset for each stream.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, Final
+
+from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxBytes,
+    ReadMaxRows,
+    SupportsTriggerAvailableNow,
+)
+from pyspark.sql.types import StructType
+
+from holdfast.client import ScanEnd
+from holdfast.errors import DataLossError, HoldfastError, InvalidRequestError, SettingsError
+from holdfast.spark.connection import Options, SparkClient
+from holdfast.spark.reading.arrow import columns_of
+from holdfast.spark.reading.planning import (
+    ReadPlan,
+    lacks_scans,
+    no_cursors,
+    plan_batch,
+    plan_between,
+    plan_streams,
+)
+from holdfast.spark.reading.selection import EARLIEST, LATEST, BatchBounds, parse_bound
+from holdfast.spark.reading.slice_reader import read_batches
+from holdfast.spark.reading.source import READ_OPTIONS, ReadPartition, ReadSource, StreamSlice
+
+# The keys of a position in a checkpoint: a cursor with the store that it counts in, or offsets.
+_CURSOR: Final = "cursor"
+_STORE: Final = "store"
+_STREAMS: Final = "streams"
+_BEGINNING: Final = f"{0:020d}"
+
+Position = dict[str, Any]
+
+
+def batch_reader(given: Mapping[str, str], schema: StructType) -> BatchReader:
+    options = Options(given, READ_OPTIONS)
+    for name in ("maxBytesPerTrigger", "maxRowsPerTrigger"):
+        if name in options:
+            raise SettingsError(f"The option {name!r} is for readStream.")
+    return BatchReader(_source(options, schema), BatchBounds.from_options(options))
+
+
+def stream_reader(given: Mapping[str, str], schema: StructType) -> StreamReader:
+    options = Options(given, READ_OPTIONS)
+    return StreamReader(_source(options, schema), options)
+
+
+def _source(options: Options, schema: StructType) -> ReadSource:
+    return replace(ReadSource.from_options(options), columns=columns_of(schema))
+
+
+class BatchReader(DataSourceReader):
+    """Reads a bucket as it is when the read is planned."""
+
+    def __init__(self, source: ReadSource, bounds: BatchBounds) -> None:
+        self._source = source
+        self._bounds = bounds
+
+    def partitions(self) -> Sequence[InputPartition]:
+        """Plan the read; the driver calls this once."""
+        with SparkClient(self._source.connection) as server:
+            return _partitions(plan_batch(server, self._source, self._bounds))
+
+    def read(self, partition: InputPartition) -> Iterator[Any]:
+        """The rows of one partition; executors call this."""
+        if not isinstance(partition, ReadPartition):
+            # If a plan has no partitions, Spark reads an empty one of its own.
+            return iter(())
+        return read_batches(partition.source, partition.part)
+
+
+class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Follows a bucket."""
+
+    def __init__(self, source: ReadSource, options: Options) -> None:
+        self._source = source
+        self._starting = parse_bound(options, "startingOffsets", EARLIEST)
+        if "endingOffsets" in options:
+            raise SettingsError("A stream has no end: 'endingOffsets' is for batch reads.")
+        self._min_partitions = options.count("minPartitions")
+        self._partition_bytes = options.size("partitionBytes")
+        self._max_bytes = options.size("maxBytesPerTrigger")
+        self._max_rows = options.count("maxRowsPerTrigger")
+        if self._max_bytes and self._max_rows:
+            raise SettingsError(
+                "Give either 'maxBytesPerTrigger' or 'maxRowsPerTrigger', not both."
+            )
+        # The end of a query with the trigger availableNow.
+        self._end: Position | None = None
+
+    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 (Spark's name)
+        if self._max_bytes:
+            return ReadMaxBytes(self._max_bytes)
+        return ReadMaxRows(self._max_rows) if self._max_rows else ReadAllAvailable()
+
+    def initialOffset(self) -> Position:  # noqa: N802 (Spark's name)
+        """Where a query without a checkpoint starts."""
+        starting = self._starting
+        is_earliest = starting.cursor in {EARLIEST, ""}
+        with SparkClient(self._source.connection) as server:
+            latest = self._latest(server)
+            if starting.cursor == LATEST:
+                return latest
+            if _STREAMS not in latest:
+                return latest | {_CURSOR: _BEGINNING if is_earliest else starting.cursor}
+            if not is_earliest:
+                raise no_cursors(server)
+        return {_STREAMS: {stream: f"{offset:020d}" for stream, offset in starting.offsets.items()}}
+
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 (Spark's name)
+        """Fix the end of the query: later messages are for the next run."""
+        self._end = self.reportLatestOffset()
+
+    def reportLatestOffset(self) -> Position:  # noqa: N802 (Spark's name)
+        """The end of the bucket, for Spark's metrics."""
+        with SparkClient(self._source.connection) as server:
+            return self._latest(server)
+
+    def latestOffset(self, start: Position, limit: ReadLimit) -> Position:  # noqa: N802
+        """Where the next micro-batch ends."""
+        with SparkClient(self._source.connection) as server:
+            if _STREAMS in start:
+                return self._end or self._stream_ends(server)
+            end = self._next_cursor(server, start, limit)
+            if end.get(_STORE) != start.get(_STORE, ""):
+                raise _unknown_cursor(server, "its store is another one")
+        return end
+
+    def _next_cursor(self, server: SparkClient, start: Position, limit: ReadLimit) -> Position:
+        max_bytes = limit.max_bytes if isinstance(limit, ReadMaxBytes) else None
+        max_rows = limit.max_rows if isinstance(limit, ReadMaxRows) else None
+        if max_bytes is None and max_rows is None:
+            return self._end or self._latest(server)
+        try:
+            scanned = self._scan_end(server, start[_CURSOR], max_bytes, max_rows)
+        except InvalidRequestError as error:
+            raise _unknown_cursor(server, error.message) from None
+        until = scanned.until if self._end is None else min(scanned.until, self._end[_CURSOR])
+        return {_CURSOR: until, _STORE: scanned.store_id}
+
+    def partitions(self, start: Position, end: Position) -> Sequence[InputPartition]:
+        """Plan the micro-batch between two positions."""
+        if _STREAMS in end:
+            slices = _slices_between(self._source, start[_STREAMS], end[_STREAMS])
+            return _partitions(ReadPlan(self._source, slices, ""))
+        after, until = start[_CURSOR], end[_CURSOR]
+        if after == until:
+            return []
+        source = self._source
+        if self._starting.offsets:
+            selection = replace(source.selection, starts=self._starting.offsets)
+            source = replace(source, selection=selection)
+        with SparkClient(source.connection) as server:
+            try:
+                plan = plan_between(
+                    server,
+                    source,
+                    "" if after == _BEGINNING else after,
+                    until,
+                    min_partitions=self._min_partitions,
+                    slice_bytes=self._partition_bytes,
+                )
+            except InvalidRequestError as error:
+                raise _unknown_cursor(server, error.message) from None
+            if plan.slices and plan.source.store_id != end.get(_STORE, ""):
+                raise _unknown_cursor(server, "its store is another one")
+        return _partitions(plan)
+
+    def read(self, partition: InputPartition) -> Iterator[Any]:
+        """The rows of one partition; executors call this."""
+        assert isinstance(partition, ReadPartition)
+        return read_batches(partition.source, partition.part)
+
+    def commit(self, end: Position) -> None:
+        """Do nothing: the server keeps no state of a query."""
+
+    def _latest(self, server: SparkClient) -> Position:
+        if self._source.via == "http":
+            return self._stream_ends(server)
+        try:
+            scanned = self._scan_end(server, "now")
+        except HoldfastError as error:
+            if self._source.via != "auto" or not lacks_scans(error):
+                raise
+            return self._stream_ends(server)
+        return {_CURSOR: scanned.latest, _STORE: scanned.store_id}
+
+    def _stream_ends(self, server: SparkClient) -> Position:
+        slices = plan_streams(server, self._source)
+        return {_STREAMS: {each.stream_id: each.end for each in slices}}
+
+    def _scan_end(
+        self,
+        server: SparkClient,
+        after: str,
+        max_bytes: int | None = None,
+        max_rows: int | None = None,
+    ) -> ScanEnd:
+        return server.bucket(self._source.bucket).until(
+            after, bytes=max_bytes, messages=max_rows, prefix=self._source.selection.prefix
+        )
+
+
+def _partitions(plan: ReadPlan) -> list[ReadPartition]:
+    return [ReadPartition(plan.source, each) for each in plan.slices]
+
+
+def _unknown_cursor(server: SparkClient, reason: str) -> DataLossError:
+    return DataLossError(
+        f"{server.url} does not know the cursor in the checkpoint ({reason.rstrip('.')}): is it "
+        "another server, or was its data removed? Start again with a new checkpoint."
+    )
+
+
+def _slices_between(
+    source: ReadSource, start: Mapping[str, str], end: Mapping[str, str]
+) -> list[StreamSlice]:
+    """What streams have gained; new streams are read from their beginning.
+
+    A stream that ends before the offset it was read to is new as well: the old one was deleted.
+    """
+    begins = {stream: start.get(stream, "-1") for stream in end}
+    recreated = sorted(stream for stream, tail in end.items() if begins[stream] > tail)
+    if recreated and source.fail_on_data_loss:
+        raise source.data_loss(recreated)
+    begins |= dict.fromkeys(recreated, "-1")
+    return [
+        StreamSlice(stream, begins[stream], tail)
+        for stream, tail in sorted(end.items())
+        if begins[stream] != tail
+    ]
