@@ -9,9 +9,9 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from holdfast.clock import SystemClock
 from holdfast.errors import error_classes
+from holdfast.http.app import TREE
 from holdfast.http.node import Node
 from holdfast.http.openapi.failures import NEVER_ANSWERED
-from holdfast.http.tree import TREE
 from holdfast.proxy.opening import open_proxy
 from holdfast.settings import load_settings
 from tools.coverage_page import ROOT

@@ -7,8 +7,8 @@ import httpx
 import pytest
 
 from holdfast.http.access.scopes import Need
+from holdfast.http.app import TREE
 from holdfast.http.routes import Resource
-from holdfast.http.tree import TREE
 from tests.server_process import ServerProcess
 
 # What a token is about: (what it allows, on which bucket, on which streams of it).

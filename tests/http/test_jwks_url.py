@@ -7,8 +7,8 @@ from contextlib import asynccontextmanager
 import pytest
 
 from holdfast.errors import UnauthorizedError
-from holdfast.http.access.fetched_keys import PAUSE_S
 from holdfast.http.access.scopes import Need
+from holdfast.http.access.sources import PAUSE_S
 from holdfast.testing import FakeClock
 from tests.http.loopback import answer, serving
 from tests.unit.http.access.gates import gate, request

@@ -6,9 +6,9 @@ from itertools import product
 
 import pytest
 
-from holdfast.http.pack_routes import DATA_BYTES_MAX
-from holdfast.http.pack_routes import RESOURCES as PACKS
-from holdfast.http.tree import TREE
+from holdfast.http.app import TREE
+from holdfast.http.storage_routes import DATA_BYTES_MAX
+from holdfast.http.storage_routes import RESOURCES as PACKS
 from tests.proxy.proxying import (
     PATH,
     SECRET,

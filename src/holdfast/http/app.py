@@ -14,16 +14,28 @@ from holdfast.errors import (
     OverloadedError,
     UnavailableError,
 )
+from holdfast.http import health, storage_routes, subscription_routes
 from holdfast.http.access.gate import Gate, check_scope
 from holdfast.http.access.scopes import Need
-from holdfast.http.change_feed import Feed
-from holdfast.http.errors import answer_error
-from holdfast.http.event_encoder import EventEncoder
+from holdfast.http.buckets import create_bucket, delete_bucket, get_bucket, list_streams
+from holdfast.http.changes import ChangeFeed, changes
+from holdfast.http.exchange import parse_query
 from holdfast.http.metrics import HttpCounters, MetricsPage
-from holdfast.http.query import parse_query
-from holdfast.http.routes import Router
-from holdfast.http.streamed import StreamedAnswer
-from holdfast.http.tree import TREE
+from holdfast.http.openapi import serving
+from holdfast.http.read import read
+from holdfast.http.responses import respond_error, respond_in_pieces
+from holdfast.http.routes import Resource, Route, Router, Tree
+from holdfast.http.scan import scan, scan_ranges
+from holdfast.http.scan_journal import records, scan_until
+from holdfast.http.snapshots import (
+    bootstrap,
+    delete_snapshot,
+    latest_snapshot,
+    publish_snapshot,
+    read_snapshot,
+)
+from holdfast.http.sse import EventEncoder
+from holdfast.http.streams import append, create, delete, head, options
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Coroutine
@@ -32,7 +44,7 @@ if TYPE_CHECKING:
     from holdfast.engine.shard import Shard
     from holdfast.http.exchange import Request, Slot
     from holdfast.http.mount import Mount
-    from holdfast.http.routes import Place, Route
+    from holdfast.http.routes import Match
     from holdfast.settings import Settings
     from holdfast.storage.snapshot_store import SnapshotStore
     from holdfast.subscriptions.service import Subscriptions
@@ -65,7 +77,7 @@ class App:
         self.subscriptions = subscriptions
         self.gate = gate
         self.mount = mount
-        self.feed = Feed(self)
+        self.feed = ChangeFeed(self)
         # What takes a token to read is not for caches that others share.
         is_private = settings.access.is_on
         self.cache_scope = b"private" if is_private else settings.read.cache_scope.encode()
@@ -82,20 +94,20 @@ class App:
         self.draining = False
         self.started_ms = clock.now_ms()
         self._router = Router(TREE, mount)
-        self.security_fields = (
+        self.security_headers = (
             "X-Content-Type-Options: nosniff\r\n"
             "Cross-Origin-Resource-Policy: cross-origin\r\n"
             f"Access-Control-Allow-Origin: {settings.server.cors_origin}\r\n"
             f"Access-Control-Expose-Headers: {_EXPOSED}\r\n"
         ).encode()
-        self.common_fields = self.head_end = b""
+        self.common_headers = self.head_end = b""
         self.update_date()
 
     def update_date(self) -> None:
-        """Make the fields that every native answer carries; once a second is enough."""
+        """Make the headers that every native answer carries; once a second is enough."""
         date = formatdate(self.clock.now_ms() / 1000, usegmt=True).encode()
-        self.common_fields = b"Date: %b\r\n%b" % (date, self.security_fields)
-        self.head_end = self.common_fields + b"\r\n"
+        self.common_headers = b"Date: %b\r\n%b" % (date, self.security_headers)
+        self.head_end = self.common_headers + b"\r\n"
 
     def handle(self, request: Request, slot: Slot) -> None:
         """Answer a request, now or later; never raises."""
@@ -113,12 +125,12 @@ class App:
         except HoldfastError as error:
             if request.stream is not None:
                 request.abandon_body(slot)
-            answer_error(slot, error)
+            respond_error(slot, error)
         except Exception:  # noqa: BLE001 (a defect in one handler must not end the server)
             _log.exception("%r %r failed", request.method, request.path)
-            answer_error(slot, HoldfastError("The server has a defect here; its log says more."))
+            respond_error(slot, HoldfastError("The server has a defect here; its log says more."))
 
-    def _admit(self, gate: Gate, request: Request, route: Route, place: Place) -> None:
+    def _admit(self, gate: Gate, request: Request, route: Route, place: Match) -> None:
         """Raise unless the request may do this."""
         if place.bucket:
             request.identity = gate.admit(request, route.need, place.bucket, place.stream_id)
@@ -134,7 +146,7 @@ class App:
             bucket, _, stream_id = name.partition("/")
             check_scope(request.identity, Need.READ, bucket, stream_id)
 
-    def _prepare(self, request: Request, place: Place) -> None:
+    def _prepare(self, request: Request, place: Match) -> None:
         """Note what the path says besides the name; a bucket that it names has to exist."""
         request.parameter = place.parameter
         request.bucketed = place.bucketed
@@ -148,14 +160,14 @@ class App:
         slot.on_gone = partial(_cancel, task)
         task.add_done_callback(partial(self._worked, slot))
 
-    def stream_answer(
-        self, request: Request, slot: Slot, fields: bytes, pieces: AsyncIterator[bytes]
+    def respond_streamed(
+        self, request: Request, slot: Slot, headers: bytes, pieces: AsyncIterator[bytes]
     ) -> None:
         """Answer with a body that comes in pieces; a HEAD does without it."""
         if request.method == b"HEAD":
-            slot.answer(200, fields)
+            slot.respond(200, headers)
         else:
-            self.spawn(StreamedAnswer(slot, fields).send(pieces), slot)
+            self.spawn(respond_in_pieces(slot, headers, pieces), slot)
 
     def _worked(self, slot: Slot, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
@@ -163,7 +175,7 @@ class App:
             return
         error = task.exception()
         if isinstance(error, HoldfastError):
-            answer_error(slot, error)
+            respond_error(slot, error)
         elif error is not None:
             _log.error("a request failed", exc_info=error)
             slot.abort()
@@ -193,9 +205,67 @@ class App:
         public_url = self.settings.server.public_url
         if public_url:
             return public_url.encode() + request.prefix + request.path
-        host = request.fields.get(b"host", b"localhost")
+        host = request.headers.get(b"host", b"localhost")
         return b"%b://%b%b%b" % (request.scheme, host, request.prefix, request.path)
 
 
 def _cancel(task: asyncio.Task[None]) -> None:
     task.cancel()
+
+
+_OPTIONS: Final = Route(options, "options", needs_engine=False, need=Need.NOTHING)
+
+
+def _reading(route: Route) -> Resource:
+    return Resource({b"GET": route, b"HEAD": route, b"OPTIONS": _OPTIONS})
+
+
+TREE: Final = Tree(
+    fixed=health.RESOURCES | storage_routes.RESOURCES | serving.RESOURCES,
+    stream=Resource(
+        {
+            b"POST": Route(append, "append", need=Need.WRITE),
+            b"GET": Route(read, "read", need=Need.READ),
+            b"PUT": Route(create, "create", need=Need.WRITE),
+            b"HEAD": Route(head, "head", need=Need.READ),
+            b"DELETE": Route(delete, "delete", need=Need.WRITE),
+            b"OPTIONS": _OPTIONS,
+        }
+    ),
+    bucket=Resource(
+        {
+            b"PUT": Route(create_bucket, "bucket", need=Need.ADMIN),
+            b"GET": Route(get_bucket, "bucket", need=Need.READ),
+            b"HEAD": Route(get_bucket, "bucket", need=Need.READ),
+            b"DELETE": Route(delete_bucket, "bucket", need=Need.ADMIN),
+            b"OPTIONS": _OPTIONS,
+        }
+    ),
+    of_bucket={
+        b"": _reading(Route(list_streams, "list", need=Need.READ, lists=True)),
+        b"changes": Resource(
+            {
+                b"GET": Route(changes, "changes", need=Need.READ, lists=True),
+                b"OPTIONS": _OPTIONS,
+            }
+        ),
+        b"scan": _reading(Route(scan, "scan", need=Need.READ, lists=True)),
+        b"scan/ranges": _reading(Route(scan_ranges, "scan", need=Need.READ, lists=True)),
+        b"scan/until": _reading(Route(scan_until, "scan", need=Need.READ, lists=True)),
+        b"records": _reading(Route(records, "scan", need=Need.READ, lists=True)),
+    },
+    of_stream={
+        b"snapshot": _reading(Route(latest_snapshot, "snapshot", need=Need.READ)),
+        b"bootstrap": _reading(Route(bootstrap, "bootstrap", need=Need.READ)),
+    },
+    snapshot=Resource(
+        {
+            b"PUT": Route(publish_snapshot, "publish_snapshot", need=Need.WRITE),
+            b"GET": Route(read_snapshot, "snapshot", need=Need.READ),
+            b"HEAD": Route(read_snapshot, "snapshot", need=Need.READ),
+            b"DELETE": Route(delete_snapshot, "snapshot", need=Need.WRITE),
+            b"OPTIONS": _OPTIONS,
+        }
+    ),
+    control=subscription_routes.resolve,
+)

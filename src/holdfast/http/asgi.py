@@ -1,25 +1,12 @@
-"""Holdfast as an ASGI application: alone, or mounted in somebody else's.
-
-    streams = holdfast.asgi(data_dir="data")
-
-    @asynccontextmanager
-    async def lifespan(app):
-        async with streams:
-            yield
-
-    app = FastAPI(lifespan=lifespan)
-    app.mount("/streams", streams)
-
-Hosts do not run the lifespan of what they mount, so the app is also an async context manager that
-opens the data directory and closes it again.
-"""
+"""The slot of an ASGI request: queues what handlers answer until the host has sent it."""
 
 from __future__ import annotations
 
 import asyncio
 import os
+from collections import deque
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Final, Self
 from urllib.parse import quote
 
 from holdfast.clock import SystemClock
@@ -29,30 +16,133 @@ from holdfast.errors import (
     PayloadTooLargeError,
     UnavailableError,
 )
-from holdfast.http.asgi_slot import AsgiSlot
-from holdfast.http.body_stream import BodyStream
-from holdfast.http.errors import answer_error, error_body
-from holdfast.http.exchange import KEPT_FIELDS, Request, join_repeated
+from holdfast.http.exchange import BODILESS, KEPT_HEADERS, BodyStream, Request, join_repeated
 from holdfast.http.node import Node
 from holdfast.http.request_reader import is_forwarded, is_snapshot
+from holdfast.http.responses import error_body, respond_error
 from holdfast.http.routes import PROXY_PATH
 from holdfast.settings import load_settings
 
 if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from holdfast.http.app import App
+
+    Send = Callable[[dict[str, Any]], Awaitable[None]]
     from collections.abc import Awaitable, Callable, Mapping
     from types import TracebackType
 
-    from holdfast.http.app import App
     from holdfast.http.mount import OpenMount
     from holdfast.settings import Settings
 
     Scope = dict[str, Any]
     Receive = Callable[[], Awaitable[dict[str, Any]]]
-    Send = Callable[[dict[str, Any]], Awaitable[None]]
 
-
+QUEUE_BYTES_MAX: Final = 65_536
 # A body that is too large is read to its end if it is not larger than the limit times this.
 _DISCARD_FACTOR = 4
+
+
+class AsgiSlot:
+    """Where the answer to one ASGI request goes; see `exchange.Slot`."""
+
+    def __init__(self, app: App, *, is_head: bool) -> None:
+        self._app = app
+        self._is_head = is_head
+        self._queue: deque[dict[str, Any]] = deque()
+        self._queued_bytes = 0
+        self._news = asyncio.Event()
+        # The request is complete when its slot is made.
+        self._started_s = app.clock.monotonic_s()
+        self.done = False
+        # Whether the answer waits until the host has given what is left of the request.
+        self._held = False
+        self.route = "unknown"
+        self.on_gone: Callable[[], None] | None = None
+        self.on_resume: Callable[[], None] | None = None
+
+    @property
+    def paused(self) -> bool:
+        """Whether the host has not sent enough of what was written."""
+        return self._queued_bytes > QUEUE_BYTES_MAX
+
+    def respond(self, status: int, headers: bytes, body: bytes = b"") -> None:
+        """Answer in one piece."""
+        if self.done:
+            return
+        if status not in BODILESS and (body or not self._is_head):
+            headers += b"Content-Length: %d\r\n" % len(body)
+        seconds = self._app.clock.monotonic_s() - self._started_s
+        self._begin(status, headers, seconds)
+        if not self._is_head:
+            self.write(body)
+        self.end()
+
+    def begin(self, status: int, headers: bytes) -> None:
+        """Start an answer in pieces."""
+        if not self.done:
+            self._begin(status, headers, 0.0)
+
+    def _begin(self, status: int, headers: bytes, seconds: float) -> None:
+        self._app.counters.answered(self.route, status, seconds)
+        pairs = [
+            (name.lower(), value)
+            for line in (headers + self._app.security_headers).split(b"\r\n")[:-1]
+            for name, _, value in [line.partition(b": ")]
+        ]
+        self._put({"type": "http.response.start", "status": status, "headers": pairs})
+
+    def write(self, data: bytes) -> None:
+        """Send a piece of the body."""
+        if data and not self.done:
+            self._queued_bytes += len(data)
+            self._put({"type": "http.response.body", "body": data, "more_body": True})
+
+    def end(self) -> None:
+        """Finish the body."""
+        if not self.done:
+            self.done = True
+            self._put({"type": "http.response.body", "body": b"", "more_body": False})
+
+    def abort(self) -> None:
+        """Break off: the host sees an answer without an end, and closes the connection."""
+        self.done = True
+        self._news.set()
+
+    def refuse_rest(self) -> None:
+        """Answer once the rest has come: some hosts break the connection off otherwise."""
+        self._held = True
+
+    def rest_is_read(self) -> None:
+        """Nothing more comes, or too much of it to wait for."""
+        self._held = False
+        self._news.set()
+
+    def abandon(self) -> None:
+        """The client is gone: nothing more is sent, whoever waits is told."""
+        self.done = True
+        self._queue.clear()
+        self._news.set()
+        if self.on_gone is not None:
+            self.on_gone()
+
+    async def deliver(self, send: Send) -> None:
+        """Send everything, as it comes, until the answer is complete or abandoned."""
+        while True:
+            while self._queue and not self._held:
+                message = self._queue.popleft()
+                await send(message)
+                self._queued_bytes -= len(message.get("body", b""))
+                if not self._queue and self.on_resume is not None:
+                    self.on_resume()
+            if self.done and not self._held:
+                return
+            self._news.clear()
+            await self._news.wait()
+
+    def _put(self, message: dict[str, Any]) -> None:
+        self._queue.append(message)
+        self._news.set()
 
 
 def open_app(
@@ -157,7 +247,7 @@ class AsgiApp:
             request.body = body
             app.handle(request, slot)
         except HoldfastError as error:
-            answer_error(slot, error)
+            respond_error(slot, error)
         if slot.done:
             await slot.deliver(send)
             return
@@ -191,7 +281,7 @@ class AsgiApp:
             app.handle(request, slot)
         except HoldfastError as error:
             stream.fail()
-            answer_error(slot, error)
+            respond_error(slot, error)
         await _deliver(slot, send, asyncio.create_task(_pump(receive, slot, stream, wanted)))
 
 
@@ -243,24 +333,24 @@ def _request(scope: Scope) -> Request:
     else:
         # The client spelt the prefix in another way, or the host keeps no raw path.
         path = quote(scope["path"].removeprefix(root)).encode()
-    fields: dict[bytes, bytes] = {}
+    headers: dict[bytes, bytes] = {}
     others: list[tuple[bytes, bytes]] = []
     for name, value in scope["headers"]:
-        key = KEPT_FIELDS.get(name.lower())
+        key = KEPT_HEADERS.get(name.lower())
         if key is None:
             others.append((name, value))
             continue
-        if key not in fields:
-            fields[key] = value
-        elif not join_repeated(fields, key, value):
+        if key not in headers:
+            headers[key] = value
+        elif not join_repeated(headers, key, value):
             raise InvalidRequestError(f"The header {key.decode()} is given more than once.")
     scheme = scope.get("scheme", "http").encode()
     query = scope.get("query_string", b"")
     peer = str((scope.get("client") or ("",))[0])
-    request = Request(scope["method"].encode(), path, query, fields, scheme, peer)
+    request = Request(scope["method"].encode(), path, query, headers, scheme, peer)
     request.prefix = prefix
     if path.startswith(PROXY_PATH):
-        request.others = others
+        request.other_headers = others
     return request
 
 

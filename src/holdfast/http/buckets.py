@@ -9,9 +9,8 @@ import msgspec
 
 from holdfast.engine.requests import BucketCreated, Deleted
 from holdfast.errors import BucketNotFoundError, HoldfastError, InvalidRequestError
-from holdfast.http.errors import answer_error
-from holdfast.http.health import JSON_FIELDS
-from holdfast.http.query import parse_query
+from holdfast.http.exchange import parse_query
+from holdfast.http.responses import JSON_HEADERS, respond_error
 from holdfast.protocol.names import check_bucket_id
 
 if TYPE_CHECKING:
@@ -41,12 +40,12 @@ def delete_bucket(app: App, _request: Request, slot: Slot, name: str) -> None:
 def _answer(context: tuple[Slot, bytes], outcome: object) -> None:
     slot, location = context
     if isinstance(outcome, BucketCreated):
-        slot.answer(201, b"Location: %b\r\n" % location)
+        slot.respond(201, b"Location: %b\r\n" % location)
     elif isinstance(outcome, Deleted):
-        slot.answer(204, b"")
+        slot.respond(204, b"")
     else:
         assert isinstance(outcome, HoldfastError)
-        answer_error(slot, outcome)
+        respond_error(slot, outcome)
 
 
 def get_bucket(app: App, request: Request, slot: Slot, name: str) -> None:
@@ -66,7 +65,7 @@ def describe_bucket(app: App, _request: Request, slot: Slot, name: str) -> None:
         "created_at_ms": bucket.created_ms,
         "last_write_at_ms": bucket.last_write_ms,
     }
-    slot.answer(200, JSON_FIELDS, _encode(found))
+    slot.respond(200, JSON_HEADERS, _encode(found))
 
 
 def list_streams(app: App, request: Request, slot: Slot, name: str) -> None:
@@ -87,7 +86,7 @@ def list_streams(app: App, request: Request, slot: Slot, name: str) -> None:
         "next_cursor": page[-1]["stream_id"] if page else None,
         "has_more": len(listed) > limit,
     }
-    slot.answer(200, JSON_FIELDS, _encode(found))
+    slot.respond(200, JSON_HEADERS, _encode(found))
 
 
 def find_bucket(app: App, bucket_id: str) -> BucketRow:

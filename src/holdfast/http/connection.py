@@ -12,15 +12,18 @@ Rules:
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
+import struct
+import termios
 from collections import deque
 from typing import TYPE_CHECKING, Final, cast
 
 from holdfast.errors import HoldfastError, RequestTimeoutError
-from holdfast.http.errors import answer_error
 from holdfast.http.exchange import Request, peer_address
 from holdfast.http.request_reader import CONTINUE, RequestReader
+from holdfast.http.responses import respond_error
 from holdfast.http.routes import CONTROL_PREFIX, PROXY_PATH
-from holdfast.http.unread import unread_bytes
 
 if TYPE_CHECKING:
     import asyncio
@@ -32,6 +35,7 @@ WRITE_BUFFER_BYTES: Final = 65_536
 LINGER_S: Final = 2
 # What is below these is no stream.
 _NO_APPENDS: Final = (CONTROL_PREFIX, PROXY_PATH, b"/cluster/")
+_INT: Final = struct.Struct("i")
 
 
 class Connection(RequestReader):
@@ -136,7 +140,7 @@ class Connection(RequestReader):
         if isinstance(request, Request):
             self._handle(request, slot)
         else:
-            answer_error(slot, request)
+            respond_error(slot, request)
 
     # Answers.
 
@@ -284,3 +288,18 @@ def _follows(before: NativeSlot, request: Request | HoldfastError) -> bool:
         and request.method == b"POST"
         and not request.path.startswith(_NO_APPENDS)
     )
+
+
+def unread_bytes(transport: asyncio.WriteTransport) -> int:
+    """Bytes that wait in the transport and in the kernel's send queue.
+
+    The kernel takes them from the transport in lumps of up to a megabyte, so the transport alone
+    seems to stand still for seconds while a slow client reads on.
+    """
+    waiting = transport.get_write_buffer_size()
+    socket = transport.get_extra_info("socket")
+    if socket is not None:
+        with contextlib.suppress(OSError, ValueError):
+            queued = fcntl.ioctl(socket.fileno(), termios.TIOCOUTQ, bytes(_INT.size))
+            waiting += _INT.unpack(queued)[0]
+    return waiting

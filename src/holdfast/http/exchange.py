@@ -1,25 +1,28 @@
-"""One request and the place for its answer: all that handlers know of HTTP.
+"""Requests and response slots: all that handlers know of HTTP.
 
-The native connection and the ASGI app each have a slot of their own; handlers cannot tell them
-apart. Header fields go into a slot as one block of lines, which the native connection writes as it
-is and the ASGI app takes apart again.
+The native connection and the ASGI app each have their own slot class, and handlers work with
+either. Response headers go into a slot as one block of lines, which the native connection writes
+as it is and the ASGI app splits again.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
+import asyncio
+from collections import deque
+from typing import TYPE_CHECKING, Final, Protocol, Self
+from urllib.parse import unquote_to_bytes
 
 import msgspec
 
+from holdfast.errors import HoldfastError, InvalidRequestError, PayloadTooLargeError
+
 if TYPE_CHECKING:
-    import asyncio
     from collections.abc import AsyncIterator, Callable, Sequence
 
     from holdfast.http.access.scopes import Identity
-    from holdfast.http.body_stream import BodyStream
 
-# The only request fields that are kept; everything else is dropped while parsing.
-_KEPT = (
+# The request headers that are kept; all others are dropped while parsing.
+_KEPT: Final = (
     b"authorization",
     b"content-length",
     b"content-type",
@@ -41,51 +44,40 @@ _KEPT = (
     b"transfer-encoding",
     b"upgrade",
 )
-# As sent by most clients, so that the common case needs no lower-casing.
-KEPT_FIELDS = {spelling: name for name in _KEPT for spelling in (name, name.title())}
-# Fields whose value is a list: repeating them is the same as a comma.
-_LIST_FIELDS = frozenset({b"if-match", b"if-none-match", b"upgrade"})
-# Answers that have no body, and no length either.
-BODILESS = frozenset({204, 304})
-
-
-def join_repeated(fields: dict[bytes, bytes], name: bytes, value: bytes) -> bool:
-    """Add a field that is there already to its list; whether it is one that may be repeated."""
-    if name not in _LIST_FIELDS:
-        return False
-    fields[name] += b", " + value
-    return True
-
-
-def peer_address(transport: asyncio.BaseTransport) -> str:
-    """The address at the other end of a connection; empty where there is none."""
-    peer = transport.get_extra_info("peername")
-    return str(peer[0]) if isinstance(peer, tuple) and peer else ""
+# Also in title case, which most clients send, so that the common case needs no lower-casing.
+KEPT_HEADERS: Final = {spelling: name for name in _KEPT for spelling in (name, name.title())}
+# A repeated header of these is the same as one with the values joined by a comma.
+_LIST_HEADERS: Final = frozenset({b"if-match", b"if-none-match", b"upgrade"})
+# Statuses whose responses have neither a body nor a Content-Length.
+BODILESS: Final = frozenset({204, 304})
+BUFFER_BYTES_MAX: Final = 1024 * 1024
+_FOLDED_BYTES: Final = 64 * 1024
+_DIGITS_MAX: Final = 18
 
 
 class Request(msgspec.Struct, gc=False):
-    """A complete request; `fields` has lower-cased names and only those the protocol knows."""
+    """A request; `headers` has lower-cased names, and only those in `KEPT_HEADERS`."""
 
     method: bytes
     path: bytes
     query: bytes
-    fields: dict[bytes, bytes]
+    headers: dict[bytes, bytes]
     scheme: bytes
-    # The address of whoever is connected; a proxy's, if there is one in between.
+    # The address of the connected client, or of the proxy in front of this server.
     peer: str = ""
     body: bytes = b""
-    # Where the app is mounted; the path does not include it.
+    # Where the ASGI app is mounted; `path` does not include it.
     prefix: bytes = b""
-    # What the path says beyond the name, and whether it is one of the bucketed surface.
+    # What the path holds besides the stream's name, and whether it is on the bucketed surface.
     parameter: str = ""
     bucketed: bool = False
-    # Instead of `body` where it is worked on while it arrives.
+    # Takes the place of `body` where a handler reads the body while it arrives.
     stream: BodyStream | None = None
-    # Who asks, once the gate has let the request in.
+    # Set by the gate.
     identity: Identity | None = None
-    # The fields that the protocol does not know, where the request is to be forwarded.
-    others: Sequence[tuple[bytes, bytes]] = ()
-    # Whether the answer is for this client alone, however open the server is.
+    # The headers that were not kept, where the request is to be forwarded.
+    other_headers: Sequence[tuple[bytes, bytes]] = ()
+    # Whether shared caches must not keep the response, even on a server without access control.
     private: bool = False
 
     async def pieces(self) -> AsyncIterator[bytes]:
@@ -97,26 +89,26 @@ class Request(msgspec.Struct, gc=False):
             yield piece
 
     def abandon_body(self, slot: Slot) -> None:
-        """What is still to come of the body is not wanted: the connection ends with the answer."""
+        """Refuse the rest of the body: the connection closes after the response."""
         if self.stream is not None and not self.stream.complete:
             self.stream.fail()
             slot.refuse_rest()
 
 
 class Slot(Protocol):
-    """Where a handler puts its answer, at once or later."""
+    """Where a handler puts its response, now or later."""
 
-    # What the request counts as in the metrics.
+    # The request's route in the metrics.
     route: str
-    # Called if the client goes away first, and when a paused body may go on.
+    # Called if the client disconnects first, and when a paused body may continue.
     on_gone: Callable[[], None] | None
     on_resume: Callable[[], None] | None
 
-    def answer(self, status: int, fields: bytes, body: bytes = b"") -> None:
-        """Answer in one piece."""
+    def respond(self, status: int, headers: bytes, body: bytes = b"") -> None:
+        """Send a whole response."""
 
-    def begin(self, status: int, fields: bytes) -> None:
-        """Start an answer whose body comes in pieces."""
+    def begin(self, status: int, headers: bytes) -> None:
+        """Start a response whose body comes in pieces."""
 
     def write(self, data: bytes) -> None:
         """Send a piece of the body."""
@@ -125,11 +117,149 @@ class Slot(Protocol):
         """Finish the body."""
 
     def abort(self) -> None:
-        """Break off an answer that cannot be completed, so that nobody takes it for whole."""
+        """Break off a response that cannot be completed; the client can tell that it is cut."""
 
     def refuse_rest(self) -> None:
-        """Take no more of the request: its body is not wanted."""
+        """Read no more of the request's body."""
 
     @property
     def paused(self) -> bool:
         """Whether the client reads too slowly for more to be sent now."""
+
+
+class BodyStream:
+    """A request body that is read while it arrives, within a bounded buffer.
+
+    `on_want` is called when the first piece is asked for, and whenever the buffer has room again.
+    """
+
+    def __init__(self, bytes_max: int, on_want: Callable[[], None]) -> None:
+        self.bytes_max = bytes_max
+        self._on_want = on_want
+        self._pieces: deque[bytes | bytearray] = deque()
+        self._buffered = 0
+        self._size = 0
+        self._error: HoldfastError | None = None
+        self._waiter: asyncio.Future[None] | None = None
+        self.wanted = False
+        self.complete = False
+
+    @property
+    def full(self) -> bool:
+        """Whether the sender has to wait."""
+        return self._buffered > BUFFER_BYTES_MAX
+
+    def feed(self, piece: bytes) -> None:
+        """Add a piece that has arrived."""
+        if self._error is not None:
+            return
+        self._size += len(piece)
+        if self._size > self.bytes_max:
+            self.fail(PayloadTooLargeError(f"The body exceeds {self.bytes_max} bytes."))
+            return
+        last = self._pieces[-1] if self._pieces else b""
+        if isinstance(last, bytearray) and len(last) < _FOLDED_BYTES:
+            last += piece
+        else:
+            # Many small objects would take many times their length.
+            self._pieces.append(bytearray(piece) if len(piece) < _FOLDED_BYTES else piece)
+        self._buffered += len(piece)
+        self._wake()
+
+    def finish(self) -> None:
+        """The body is complete."""
+        self.complete = True
+        self._wake()
+
+    def fail(self, error: HoldfastError | None = None) -> None:
+        """End an incomplete body with an error: the client disconnected, or sent too much."""
+        if not self.complete and self._error is None:
+            was_full = self.full
+            self._error = error or InvalidRequestError("The body ended before its end.")
+            self._pieces.clear()
+            self._buffered = 0
+            self._wake()
+            if was_full:
+                # The sender waits for room, and must not wait for ever.
+                self._on_want()
+
+    def _wake(self) -> None:
+        waiter, self._waiter = self._waiter, None
+        if waiter is not None and not waiter.done():
+            waiter.set_result(None)
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> bytes:
+        while True:
+            if self._error is not None:
+                raise self._error
+            if self._pieces:
+                was_full = self.full
+                piece = self._pieces.popleft()
+                self._buffered -= len(piece)
+                if was_full and not self.full:
+                    self._on_want()
+                return bytes(piece)
+            if self.complete:
+                raise StopAsyncIteration
+            if not self.wanted:
+                self.wanted = True
+                self._on_want()
+            self._waiter = asyncio.get_running_loop().create_future()
+            await self._waiter
+
+
+def join_repeated(headers: dict[bytes, bytes], name: bytes, value: bytes) -> bool:
+    """Add a repeated header to the value that is there; False if it must not be repeated."""
+    if name not in _LIST_HEADERS:
+        return False
+    headers[name] += b", " + value
+    return True
+
+
+def peer_address(transport: asyncio.BaseTransport) -> str:
+    """The address at the other end of a connection; empty where there is none."""
+    peer = transport.get_extra_info("peername")
+    return str(peer[0]) if isinstance(peer, tuple) and peer else ""
+
+
+def parse_query(raw: bytes) -> dict[str, str]:
+    """The query's parameters by name; raises if one is repeated or not UTF-8."""
+    parameters: dict[str, str] = {}
+    if not raw:
+        return parameters
+    for pair in raw.split(b"&"):
+        name, _, value = pair.partition(b"=")
+        key = _decode(name)
+        if key in parameters:
+            raise InvalidRequestError(f"The query parameter {key!r} is given more than once.")
+        parameters[key] = _decode(value)
+    return parameters
+
+
+def _decode(raw: bytes) -> str:
+    if b"%" in raw or b"+" in raw:
+        raw = unquote_to_bytes(raw.replace(b"+", b" "))
+    try:
+        return raw.decode()
+    except UnicodeDecodeError:
+        raise InvalidRequestError("The query string is not UTF-8.") from None
+
+
+def int_parameter(query: dict[str, str], name: str, least: int, most: int) -> int | None:
+    """A whole number from the query, or None if the parameter is not given."""
+    text = query.get(name)
+    if text is None:
+        return None
+    if (
+        text.isascii()
+        and text.isdigit()
+        and len(text) <= _DIGITS_MAX
+        and least <= int(text) <= most
+    ):
+        return int(text)
+    raise InvalidRequestError(
+        f"The parameter {name!r} takes a whole number from {least} to {most}."
+    )

@@ -16,13 +16,13 @@ if TYPE_CHECKING:
     from holdfast.http.app import App
     from holdfast.http.exchange import Request, Slot
 
-JSON_FIELDS: Final = b"Content-Type: application/json\r\nCache-Control: no-store\r\n"
+JSON_HEADERS: Final = b"Content-Type: application/json\r\nCache-Control: no-store\r\n"
 _encode = msgspec.json.Encoder().encode
 
 
 def _health(_app: App, _request: Request, slot: Slot, _name: str) -> None:
     """The process is alive."""
-    slot.answer(200, JSON_FIELDS, b'{"status":"ok"}')
+    slot.respond(200, JSON_HEADERS, b'{"status":"ok"}')
 
 
 def _ready(app: App, _request: Request, slot: Slot, _name: str) -> None:
@@ -33,7 +33,7 @@ def _ready(app: App, _request: Request, slot: Slot, _name: str) -> None:
         raise UnavailableError("The server is shutting down.")
     if app.shard.stalled:
         raise UnavailableError("The log has not answered for an earlier write.")
-    slot.answer(200, JSON_FIELDS, b'{"status":"ready"}')
+    slot.respond(200, JSON_HEADERS, b'{"status":"ready"}')
 
 
 def _status(app: App, _request: Request, slot: Slot, _name: str) -> None:
@@ -56,13 +56,13 @@ def _status(app: App, _request: Request, slot: Slot, _name: str) -> None:
             }
         ],
     }
-    slot.answer(200, JSON_FIELDS, _encode(status))
+    slot.respond(200, JSON_HEADERS, _encode(status))
 
 
 def _metrics(app: App, _request: Request, slot: Slot, _name: str) -> None:
     """Every count, for Prometheus."""
-    fields = b"Content-Type: %b\r\nCache-Control: no-store\r\n" % CONTENT_TYPE_LATEST.encode()
-    slot.answer(200, fields, app.metrics.render())
+    headers = b"Content-Type: %b\r\nCache-Control: no-store\r\n" % CONTENT_TYPE_LATEST.encode()
+    slot.respond(200, headers, app.metrics.render())
 
 
 def _resource(route: Route) -> Resource:

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
     from holdfast.clock import Clock
     from holdfast.engine.shard import Shard
-    from holdfast.http.routes import Place, Router
+    from holdfast.http.routes import Match, Router
     from holdfast.settings import Settings
 
     OpenMount = Callable[[Shard, Settings, Clock], "Mount"]
@@ -27,7 +27,7 @@ class Mount(Protocol):
     # Paths that start so are offered to `place`.
     prefixes: tuple[bytes, ...]
 
-    def place(self, path: bytes, router: Router) -> Place | None:
+    def place(self, path: bytes, router: Router) -> Match | None:
         """Where a path leads; None if it is somebody else's after all."""
 
     def start(self) -> None:

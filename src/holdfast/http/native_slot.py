@@ -56,7 +56,7 @@ class NativeSlot(msgspec.Struct):
         """Whether the client reads too slowly for more to be sent now."""
         return self.connection is None or self.connection.paused
 
-    def answer(self, status: int, fields: bytes, body: bytes = b"") -> None:
+    def respond(self, status: int, headers: bytes, body: bytes = b"") -> None:
         """Answer in one piece."""
         connection = self.connection
         if connection is None:
@@ -64,20 +64,20 @@ class NativeSlot(msgspec.Struct):
         app = connection.app
         if self.closes or app.draining:
             self.closes = True
-            fields += b"Connection: close\r\n"
+            headers += b"Connection: close\r\n"
         elif not self.chunked:
-            fields += b"Connection: keep-alive\r\n"
+            headers += b"Connection: keep-alive\r\n"
         is_head = self.method == b"HEAD"
         if status in BODILESS or (is_head and not body):
-            output = _STATUS_LINES[status] + fields + app.head_end
+            output = _STATUS_LINES[status] + headers + app.head_end
         else:
             length = len(body)
             if is_head:
                 body = b""
             output = b"%b%b%bContent-Length: %d\r\n\r\n%b" % (
                 _STATUS_LINES[status],
-                fields,
-                app.common_fields,
+                headers,
+                app.common_headers,
                 length,
                 body,
             )
@@ -86,7 +86,7 @@ class NativeSlot(msgspec.Struct):
         app.counters.answered(self.route, status, app.clock.monotonic_s() - self.started_s)
         connection.completed(self)
 
-    def begin(self, status: int, fields: bytes) -> None:
+    def begin(self, status: int, headers: bytes) -> None:
         """Start an answer in pieces; only ever the oldest request of its connection does."""
         connection = self.connection
         if connection is None:
@@ -94,12 +94,12 @@ class NativeSlot(msgspec.Struct):
         self.status = status
         connection.app.counters.answered(self.route, status, 0.0)
         if self.chunked:
-            fields += b"Transfer-Encoding: chunked\r\n"
+            headers += b"Transfer-Encoding: chunked\r\n"
         else:
             self.closes = True
         if self.closes:
-            fields += b"Connection: close\r\n"
-        head = _STATUS_LINES[status] + fields + connection.app.head_end
+            headers += b"Connection: close\r\n"
+        head = _STATUS_LINES[status] + headers + connection.app.head_end
         connection.transport.write(head)
 
     def write(self, data: bytes) -> None:

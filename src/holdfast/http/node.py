@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 from holdfast.engine.shard import Shard
 from holdfast.errors import HoldfastError
-from holdfast.http.access.opening import open_gate
+from holdfast.http.access.gate import open_gate
 from holdfast.http.app import App
 from holdfast.http.tiered import TieredStorage
 from holdfast.log.directory import DataDirectory

@@ -1,7 +1,7 @@
 """The reading half of a connection: bytes become requests, one after the other.
 
 httptools calls the `on_…` methods. Whatever must not go further is refused here, before its body
-is taken: ambiguous framing, repeated fields, heads and bodies that are too large. Once a request is
+is taken: ambiguous framing, repeated headers, and too large heads and bodies. Once a request is
 refused, the rest of the input means nothing and is discarded.
 """
 
@@ -20,8 +20,7 @@ from holdfast.errors import (
     InvalidRequestError,
     PayloadTooLargeError,
 )
-from holdfast.http.body_stream import BodyStream
-from holdfast.http.exchange import KEPT_FIELDS, Request, join_repeated
+from holdfast.http.exchange import KEPT_HEADERS, BodyStream, Request, join_repeated
 from holdfast.http.native_slot import NativeSlot
 from holdfast.http.routes import PROXY_PATH, STREAM_PREFIX
 
@@ -74,7 +73,7 @@ class RequestReader(ABC, asyncio.Protocol):
         # The head being read.
         self._in_head = False
         self._url = b""
-        self._fields: dict[bytes, bytes] = {}
+        self._headers: dict[bytes, bytes] = {}
         self._others: list[tuple[bytes, bytes]] = []
         self._repeated: bytes | None = None
         self._head_bytes = 0
@@ -151,25 +150,25 @@ class RequestReader(ABC, asyncio.Protocol):
         self._url = url
         self._head_bytes = len(url)
         self._line_bytes = 0
-        self._fields = {}
+        self._headers = {}
         self.deadline = self._listener.tick + self._listener.header_ticks
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """One whole header field; fields after the body (trailers) are dropped."""
+        """One whole header field; headers after the body (trailers) are dropped."""
         if self._request is not None:
             self._head_bytes += len(name) + len(value)
             self._check_head_bytes()
             return
         self._head_bytes += len(name) + len(value)
-        key = KEPT_FIELDS.get(name) or KEPT_FIELDS.get(name.lower())
+        key = KEPT_HEADERS.get(name) or KEPT_HEADERS.get(name.lower())
         if key is None:
             if PROXY_PATH in self._url:
                 self._others.append((name, value))
             return
-        fields = self._fields
-        if key not in fields:
-            fields[key] = value
-        elif not join_repeated(fields, key, value):
+        headers = self._headers
+        if key not in headers:
+            headers[key] = value
+        elif not join_repeated(headers, key, value):
             self._repeated = key
 
     def on_headers_complete(self) -> None:
@@ -177,12 +176,12 @@ class RequestReader(ABC, asyncio.Protocol):
         self._in_head = False
         if self._discarding:
             return
-        parser, listener, fields = self._parser, self._listener, self._fields
+        parser, listener, headers = self._parser, self._listener, self._headers
         method = parser.get_method()
         http11 = parser.get_http_version() == "1.1"
         path, _, query = self._url.partition(b"?")
         self._slot = NativeSlot(self, method, not parser.should_keep_alive(), http11)
-        self._request = request = Request(method, path, query, fields, listener.scheme, self._peer)
+        self._request = request = Request(method, path, query, headers, listener.scheme, self._peer)
         self._body_bytes = 0
         if path[:1] != b"/":
             self._normalise_target(request)
@@ -194,11 +193,11 @@ class RequestReader(ABC, asyncio.Protocol):
         if (
             self._head_bytes > listener.header_bytes_max
             or self._repeated is not None
-            or b"transfer-encoding" in fields
-            or b"expect" in fields
-            or b"upgrade" in fields
-            or fields.get(b"host") != self._host
-            or len(fields.get(b"content-length", b"")) >= _LONG_LENGTH
+            or b"transfer-encoding" in headers
+            or b"expect" in headers
+            or b"upgrade" in headers
+            or headers.get(b"host") != self._host
+            or len(headers.get(b"content-length", b"")) >= _LONG_LENGTH
             or path[:1] != b"/"
             or method == b"CONNECT"
         ):
@@ -257,8 +256,8 @@ class RequestReader(ABC, asyncio.Protocol):
         self._stream = request.stream = BodyStream(bytes_max, self._body_wanted)
 
     def _begin_forwarding(self, request: Request) -> None:
-        """The request may be for another server: all its fields belong to it, and its body."""
-        request.others, self._others = self._others, []
+        """The request may be for another server: all its headers belong to it, and its body."""
+        request.other_headers, self._others = self._others, []
         if is_forwarded(request.method, request.path):
             self._begin_stream(request, self._listener.forwarded_bytes_max)
 
@@ -309,12 +308,12 @@ class RequestReader(ABC, asyncio.Protocol):
 
     def _check_head(self, request: Request, *, http11: bool) -> None:
         """Look closer at an unusual head: refuse it, or see to its expectations."""
-        fields = request.fields
-        self._host = fields.get(b"host", _NO_HOST)
-        self._upgrading = b"upgrade" in fields and self._parser.should_upgrade()
+        headers = request.headers
+        self._host = headers.get(b"host", _NO_HOST)
+        self._upgrading = b"upgrade" in headers and self._parser.should_upgrade()
         self._check_head_bytes()
-        length = fields.get(b"content-length")
-        encoding = fields.get(b"transfer-encoding")
+        length = headers.get(b"content-length")
+        encoding = headers.get(b"transfer-encoding")
         if encoding is not None and length is not None:
             self._refuse(
                 InvalidRequestError("Content-Length and Transfer-Encoding exclude each other.")
@@ -324,7 +323,7 @@ class RequestReader(ABC, asyncio.Protocol):
         elif self._repeated is not None:
             name = self._repeated.decode()
             self._refuse(InvalidRequestError(f"The header {name} is given more than once."))
-        elif http11 and not _HOST.fullmatch(fields.get(b"host", b"")):
+        elif http11 and not _HOST.fullmatch(headers.get(b"host", b"")):
             self._refuse(InvalidRequestError("An HTTP/1.1 request needs a valid Host header."))
         elif length is not None and int(length) > self._body_bytes_max():
             self._refuse_body()
@@ -334,8 +333,8 @@ class RequestReader(ABC, asyncio.Protocol):
             return
         if self._stream is not None:
             # Leave is given once somebody wants the body.
-            self._continue_due = fields.get(b"expect", b"").lower() == b"100-continue"
-        elif fields.get(b"expect", b"").lower() == b"100-continue":
+            self._continue_due = headers.get(b"expect", b"").lower() == b"100-continue"
+        elif headers.get(b"expect", b"").lower() == b"100-continue":
             self._continue_due = True
             self._send_continue()
 
@@ -365,9 +364,9 @@ class RequestReader(ABC, asyncio.Protocol):
             b"%b %b HTTP/%b" % (request.method, self._url, b"1.1" if slot.chunked else b"1.0"),
             b"connection: close" if slot.closes else b"connection: keep-alive",
         ]
-        lines += [b"%b: %b" % field for field in request.fields.items() if field[0] != b"upgrade"]
+        lines += [b"%b: %b" % field for field in request.headers.items() if field[0] != b"upgrade"]
         # What `Connection` names besides is not to be forwarded either.
-        lines += [b"%b: %b" % field for field in request.others]
+        lines += [b"%b: %b" % field for field in request.other_headers]
         return b"\r\n".join([*lines, b"", b""])
 
     def _refuse_body(self) -> None:

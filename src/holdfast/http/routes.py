@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 STREAM_PREFIX: Final = b"/v1/stream/"
 CONTROL_PREFIX: Final = STREAM_PREFIX + SUBSCRIPTIONS.encode()
-# Requests to this path are forwarded: they keep all their fields, and their bodies are streamed.
+# Requests to this path are forwarded: they keep all their headers, and their bodies are streamed.
 PROXY_PATH: Final = b"/v1/proxy"
 # Bytes of packs, whoever's streams they are.
 PACKS_PATH: Final = b"/cluster/packs"
@@ -69,7 +69,7 @@ class Resource(NamedTuple):
         return ", ".join(sorted(method.decode() for method in self.routes))
 
 
-class Place(NamedTuple):
+class Match(NamedTuple):
     """Where a path leads."""
 
     resource: Resource
@@ -103,9 +103,9 @@ class Router:
         self._tree = tree
         self._mount = mount
         self._mounted = () if mount is None else mount.prefixes
-        self._known: dict[bytes, Place] = {}
+        self._known: dict[bytes, Match] = {}
 
-    def find(self, method: bytes, path: bytes) -> tuple[Route, Place]:
+    def find(self, method: bytes, path: bytes) -> tuple[Route, Match]:
         """The route for a request, and what it is about."""
         place = self._known.get(path)
         if place is None:
@@ -119,14 +119,14 @@ class Router:
             raise MethodNotAllowedError(method.decode("latin-1"), place.resource.allowed)
         return route, place
 
-    def _resolve(self, path: bytes) -> Place:
+    def _resolve(self, path: bytes) -> Match:
         if self._mount is not None and path.startswith(self._mounted):
             place = self._mount.place(path, self)
             if place is not None:
                 return place
         return self.resolve(path)
 
-    def resolve(self, path: bytes, *, reserved: str = "") -> Place:
+    def resolve(self, path: bytes, *, reserved: str = "") -> Match:
         """Where a path leads that is nobody else's; `reserved` is a bucket that is let through."""
         tree = self._tree
         if path.startswith(STREAM_PREFIX):
@@ -134,20 +134,20 @@ class Router:
                 return self._control(path)
             name = parse_flat_path(path[11:], reserved=reserved)
             if reserved:
-                return Place(tree.stream, name)
-            return self._remember(path, Place(tree.stream, name))
+                return Match(tree.stream, name)
+            return self._remember(path, Match(tree.stream, name))
         resource = tree.fixed.get(path)
         if resource is not None:
-            return Place(resource)
+            return Match(resource)
         return self._bucketed(path, reserved)
 
-    def _control(self, path: bytes) -> Place:
+    def _control(self, path: bytes) -> Match:
         found = self._tree.control(path[len(CONTROL_PREFIX) :])
         if found is None:
             raise NotFoundError("Nothing lives at this path below /v1/stream/__ds.")
-        return Place(found[0], parameter=found[1])
+        return Match(found[0], parameter=found[1])
 
-    def _bucketed(self, path: bytes, reserved: str) -> Place:
+    def _bucketed(self, path: bytes, reserved: str) -> Match:
         """`/{bucket}`, `/{bucket}/{stream}` and what is below them."""
         tree = self._tree
         decode_path(path)
@@ -157,7 +157,7 @@ class Router:
         bucket_id = decode_segment(bucket)
         if not slash:
             # Whether the id is a valid one is for the handler: the answer depends on the method.
-            return Place(tree.bucket, f"{bucket_id}/")
+            return Match(tree.bucket, f"{bucket_id}/")
         check_bucket_id(bucket_id, reserved=reserved)
         first, _, below = rest.partition(b"/")
         stream_id = decode_segment(first)
@@ -165,21 +165,21 @@ class Router:
             resource = tree.of_bucket.get(below)
             if resource is None:
                 raise NotFoundError("Nothing lives at this path below /{bucket}/streams.")
-            return Place(resource, f"{bucket_id}/", bucketed=True)
+            return Match(resource, f"{bucket_id}/", bucketed=True)
         check_stream_id(bucket_id, stream_id)
         name = f"{bucket_id}/{stream_id}"
         if not below and not rest.endswith(b"/"):
-            place = Place(tree.stream, name, bucketed=True)
+            place = Match(tree.stream, name, bucketed=True)
             return place if reserved else self._remember(path, place)
         kind, slash, parameter = below.partition(b"/")
         if kind == b"snapshot" and slash:
-            return Place(tree.snapshot, name, decode_segment(parameter), bucketed=True)
+            return Match(tree.snapshot, name, decode_segment(parameter), bucketed=True)
         resource = tree.of_stream.get(below)
         if resource is None:
             raise NotFoundError("Nothing lives at this path below /{bucket}/{stream}.")
-        return Place(resource, name, bucketed=True)
+        return Match(resource, name, bucketed=True)
 
-    def _remember(self, path: bytes, place: Place) -> Place:
+    def _remember(self, path: bytes, place: Match) -> Match:
         bucket, _, stream_id = place.name.partition("/")
         place = place._replace(bucket=bucket, stream_id=stream_id)
         if len(path) <= _CACHED_PATH_BYTES_MAX:

@@ -1,41 +1,42 @@
-"""GET {bucket}/streams/scan and its ranges: a bucket as a plan of parallel reads.
-
-A plan covers the positions (after, until]. What is in packs by then is cut into partitions by the
-names of the streams: whoever works on one asks for its ranges, which say where in which pack the
-bytes are, and reads the packs straight from the object store. A pack can be merged away meanwhile;
-then the ranges are asked for again. What is not in packs yet is the hot rest, and one request gives
-its records.
-"""
+"""What the routes of a scan have in common: what is asked for, and answers of many lines."""
 
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import msgspec
 
-from holdfast.http.health import JSON_FIELDS
-from holdfast.http.query import parse_query
-from holdfast.http.scan_lost import Traces, find_traces, is_lost, lost_in_memory, lost_in_packs
-from holdfast.http.scan_request import (
-    NDJSON_FIELDS,
+from holdfast.errors import InvalidRequestError
+from holdfast.format.records import INDEX_BITS, Kind
+from holdfast.http.buckets import find_bucket
+from holdfast.http.changes import parse_cursor
+from holdfast.http.exchange import int_parameter, parse_query
+from holdfast.http.responses import JSON_HEADERS
+from holdfast.http.storage_routes import (
+    NDJSON_HEADERS,
     catalog_of,
     cursor_text,
     lines_in_thread,
-    scan_request,
-    whole_number,
+    salt_text,
+    store_id,
+    store_url,
 )
-from holdfast.http.store_url import store_id, store_url
+from holdfast.storage.catalog_scan import Scanned
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
+    from holdfast.engine.journal import JournalBatch
+    from holdfast.engine.state import State
+    from holdfast.format.rows import StreamRow
     from holdfast.http.app import App
     from holdfast.http.exchange import Request, Slot
-    from holdfast.http.scan_request import ScanRequest
     from holdfast.storage.catalog import Catalog
     from holdfast.storage.catalog_scan import ScanRange
 
+# Entries of the journal that are looked at before others have their turn.
+TURN_ENTRIES: Final = 1000
 _encode = msgspec.json.Encoder().encode
 _MIB: Final = 1024 * 1024
 PARTITION_BYTES: Final = 64 * _MIB
@@ -44,6 +45,54 @@ PARTITION_BYTES_MAX: Final = 1024 * _MIB
 _PARTITION_RANGES: Final = 100_000
 # Streams that are named as lost.
 LOST_MAX: Final = 100
+
+
+class ScanRequest(NamedTuple):
+    """What is to be scanned: streams of a bucket, and the positions (after, until]."""
+
+    bucket: str
+    # The beginning of the names that count, the bucket's included.
+    prefix: str
+    after: int
+    until: int
+    # The first and the last name, both included.
+    first: str = ""
+    last: str | None = None
+
+    @property
+    def skip(self) -> int:
+        """How much of a name is not the stream's id."""
+        return len(self.bucket) + 1
+
+    def covers(self, name: str) -> bool:
+        """Whether a stream of this name is asked for."""
+        return (
+            name.startswith(self.prefix)
+            and name >= self.first
+            and (self.last is None or name <= self.last)
+        )
+
+
+def scan_request(app: App, request: Request, name: str) -> ScanRequest:
+    """What a request asks for; `name` is the bucket and a slash."""
+    query = parse_query(request.query)
+    find_bucket(app, name[:-1])
+    end = app.shard.state.journal.last
+    after = parse_cursor(query.get("after"), end)
+    until = parse_cursor(query.get("until", "now"), end)
+    if until > end:
+        raise InvalidRequestError("The cursor in 'until' is past the end of the log.")
+    if after > until:
+        raise InvalidRequestError("The cursor in 'after' is behind the one in 'until'.")
+    last = query.get("last")
+    return ScanRequest(
+        name[:-1],
+        name + query.get("prefix", ""),
+        after,
+        until,
+        name + query.get("first", ""),
+        None if last is None else name + last,
+    )
 
 
 class Partition(msgspec.Struct):
@@ -64,7 +113,7 @@ def scan(app: App, request: Request, slot: Slot, name: str) -> None:
     """Answer with the plan."""
     asked = scan_request(app, request, name)._replace(first="", last=None)
     query = parse_query(request.query)
-    size = whole_number(query, "partition_bytes", PARTITION_BYTES_MIN, PARTITION_BYTES_MAX)
+    size = int_parameter(query, "partition_bytes", PARTITION_BYTES_MIN, PARTITION_BYTES_MAX)
     app.spawn(_plan(app, slot, asked, size or PARTITION_BYTES), slot)
 
 
@@ -96,7 +145,7 @@ async def _plan(app: App, slot: Slot, asked: ScanRequest, partition_bytes: int) 
         "next_cursor": cursor_text(asked.until),
     }
     slot.on_gone = None
-    slot.answer(200, JSON_FIELDS, _encode(found))
+    slot.respond(200, JSON_HEADERS, _encode(found))
 
 
 class _Partitions:
@@ -147,7 +196,7 @@ def scan_ranges(app: App, request: Request, slot: Slot, name: str) -> None:
     catalog = catalog_of(app)
     ranges = catalog.scan(asked.prefix, asked.after, asked.until, asked.first, asked.last)
     pieces = lines_in_thread(_range_lines(ranges, asked.skip))
-    app.stream_answer(request, slot, NDJSON_FIELDS, pieces)
+    app.respond_streamed(request, slot, NDJSON_HEADERS, pieces)
 
 
 def _range_lines(ranges: Iterable[ScanRange], skip: int) -> Iterator[bytes]:
@@ -175,6 +224,87 @@ def _range_lines(ranges: Iterable[ScanRange], skip: int) -> Iterator[bytes]:
         )
 
 
-def salt_text(salt: bytes) -> str:
-    """A pack's salt as its name has it: a number in hexadecimal digits."""
-    return f"{int.from_bytes(salt, 'little'):016x}"
+class Traces(NamedTuple):
+    """What the journal has of a stretch of the log."""
+
+    # Where the first bytes start that a stream gained in it, by the stream's number.
+    gained: dict[int, int]
+    # Names of streams that ended since it began, by number.
+    ended: dict[int, str]
+
+
+async def find_traces(state: State, asked: ScanRequest) -> Traces:
+    """Go through the journal; nothing for a scan from the start, which cannot miss anything."""
+    traces = Traces({}, {})
+    if not asked.after:
+        return traces
+    journal = state.journal
+    examined = 0
+    for batch in list(journal.after(max(asked.after, journal.earliest))):
+        _follow(batch, traces, counts=batch.position <= asked.until)
+        examined += len(batch.streams)
+        if examined >= TURN_ENTRIES:
+            examined = 0
+            await asyncio.sleep(0)
+    return traces
+
+
+def _follow(batch: JournalBatch, traces: Traces, *, counts: bool) -> None:
+    gained, ended = traces
+    if batch.rare:
+        for change in batch.changes():
+            if change.kind in {Kind.DELETE, Kind.EXPIRE}:
+                ended[change.stream] = change.name
+            elif counts and change.length and change.stream not in gained:
+                gained[change.stream] = change.offset
+    elif counts:
+        for number, end, length in zip(batch.streams, batch.ends, batch.lengths, strict=True):
+            if length and number not in gained:
+                gained[number] = end - length
+
+
+def lost_in_memory(state: State, asked: ScanRequest, traces: Traces) -> set[str]:
+    """Ids of streams that gained something and ended, or were trimmed, as far as memory knows."""
+    gained, ended = traces
+    found = {
+        name[asked.skip :]
+        for number, name in ended.items()
+        if number in gained and asked.covers(name)
+    }
+    by_number = state.by_number
+    for number, offset in gained.items():
+        stream = by_number.get(number)
+        if stream is not None and offset < stream.earliest and asked.covers(stream.meta.name):
+            found.add(stream.meta.name[asked.skip :])
+    return found
+
+
+def is_lost(each: ScanRange, asked: ScanRequest, traces: Traces) -> bool:
+    """Whether something of an extent was appended in the stretch, and is gone now."""
+    starts_within = each.first_position > asked.after
+    is_within = starts_within or each.last_position <= asked.until
+    if each.gone or each.stream in traces.ended:
+        return is_within
+    return starts_within and each.start < each.earliest
+
+
+def lost_in_packs(catalog: Catalog, asked: ScanRequest, traces: Traces) -> set[str]:
+    """Ids of trimmed streams that left no extent in the stretch; for a thread."""
+    scan = catalog.scanning(Scanned(asked.prefix, asked.after, asked.until))
+    found = {
+        row.meta.name[asked.skip :]
+        for row in scan.trimmed_of(list(traces.gained))
+        if traces.gained[row.number] < row.earliest
+    }
+    created = {
+        row.meta.name[asked.skip :]
+        for row in scan.trimmed_since((asked.after + 1) << INDEX_BITS)
+        if row.earliest > _begin(row)
+    }
+    # Asked last: what the rows tell of must have happened by the end of the stretch.
+    return found | created if scan.flushed() <= asked.until else found
+
+
+def _begin(row: StreamRow) -> int:
+    """Where a stream's own bytes began."""
+    return 0 if row.meta.fork is None else row.meta.fork.offset

@@ -8,7 +8,7 @@ import gc
 import logging
 from typing import TYPE_CHECKING
 
-from holdfast.http.access.opening import warn_if_open
+from holdfast.http.access.gate import warn_if_open
 from holdfast.http.listener import Listener
 from holdfast.http.node import Node
 

@@ -8,37 +8,45 @@ finds.
 from __future__ import annotations
 
 import asyncio
+from bisect import bisect_right
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
-from holdfast.engine.boundaries import is_boundary
+from holdfast.engine.boundaries import is_boundary, message_ends
+from holdfast.engine.reading import read
 from holdfast.engine.requests import SnapshotPublished
 from holdfast.engine.snapshot_writes import check_place
 from holdfast.errors import (
     HoldfastError,
     InvalidOffsetError,
+    InvalidRequestError,
     RequestTimeoutError,
     SnapshotConflictError,
     SnapshotNotFoundError,
 )
 from holdfast.failpoints import failpoint
 from holdfast.format.records import Snapshot
-from holdfast.http.awaiting import answer_of
-from holdfast.http.errors import answer_error
-from holdfast.protocol.content import DEFAULT, parse_content_type
+from holdfast.http.exchange import parse_query
+from holdfast.http.responses import respond_error, result_of
+from holdfast.protocol.content import DEFAULT, JSON, parse_content_type
 from holdfast.protocol.headers import parse_offset
+from holdfast.protocol.multipart import Multipart
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import AsyncIterator, Callable
 
     from holdfast.engine.stream import Stream
+    from holdfast.format.records import Snapshot
     from holdfast.http.app import App
     from holdfast.http.exchange import Request, Slot
+
+# What is in memory and not larger is answered in one piece.
+_AT_ONCE_BYTES_MAX: Final = 1024 * 1024
 
 
 def publish_snapshot(app: App, request: Request, slot: Slot, name: str) -> None:
     """Take the body of a snapshot, and publish it once it is stored."""
-    content_type = request.fields.get(b"content-type")
+    content_type = request.headers.get(b"content-type")
     checked = parse_content_type(content_type) if content_type else DEFAULT
     offset = parse_offset(request.parameter)
     stream = app.shard.find(name)
@@ -66,13 +74,13 @@ async def _publish(
         failpoint("snapshot.published")
     except TimeoutError:
         request.abandon_body(slot)
-        answer_error(slot, RequestTimeoutError("The snapshot did not arrive in time."))
+        respond_error(slot, RequestTimeoutError("The snapshot did not arrive in time."))
         return
     except HoldfastError as error:
         request.abandon_body(slot)
-        answer_error(slot, error)
+        respond_error(slot, error)
         return
-    slot.answer(
+    slot.respond(
         204,
         b"Stream-Next-Offset: %020d\r\nStream-Snapshot-Offset: %020d\r\n"
         % (outcome.tail, outcome.offset),
@@ -80,7 +88,7 @@ async def _publish(
 
 
 async def _check_boundary(app: App, stream: Stream, offset: int) -> None:
-    is_end = await answer_of(partial(is_boundary, app.shard.reader, stream, offset))
+    is_end = await result_of(partial(is_boundary, app.shard.reader, stream, offset))
     if not is_end:
         raise InvalidOffsetError(
             f"Offset {offset:020d} is not where a message ends: use a Stream-Next-Offset."
@@ -97,7 +105,7 @@ async def _published(app: App, stream: Stream, snapshot: Snapshot) -> SnapshotPu
 
         app.shard.snapshots.publish(stream.meta.name, stream.number, snapshot, reply, None)
 
-    return await answer_of(ask)
+    return await result_of(ask)
 
 
 def latest_snapshot(app: App, request: Request, slot: Slot, name: str) -> None:
@@ -105,9 +113,10 @@ def latest_snapshot(app: App, request: Request, slot: Slot, name: str) -> None:
     stream = app.shard.find(name)
     snapshot = _visible(stream)
     location = app.location(request) + b"/%020d" % snapshot.offset
-    slot.answer(
+    slot.respond(
         307,
-        b"Location: %b\r\nCache-Control: no-store\r\n%b" % (location, _fields(stream, snapshot)),
+        b"Location: %b\r\nCache-Control: no-store\r\n%b"
+        % (location, _snapshot_headers(stream, snapshot)),
     )
 
 
@@ -120,15 +129,15 @@ def read_snapshot(app: App, request: Request, slot: Slot, name: str) -> None:
         raise SnapshotNotFoundError(
             f"The stream's snapshot is at offset {snapshot.offset:020d}; older ones are gone."
         )
-    fields = b"Content-Type: %b\r\nCache-Control: no-store\r\n%b" % (
+    headers = b"Content-Type: %b\r\nCache-Control: no-store\r\n%b" % (
         snapshot.content_type.encode(),
-        _fields(stream, snapshot),
+        _snapshot_headers(stream, snapshot),
     )
     cached = app.snapshots.cached(snapshot)
     if cached is not None:
-        slot.answer(200, fields, cached)
+        slot.respond(200, headers, cached)
     else:
-        app.stream_answer(request, slot, fields, app.snapshots.pieces(snapshot))
+        app.respond_streamed(request, slot, headers, app.snapshots.pieces(snapshot))
 
 
 def delete_snapshot(app: App, request: Request, _slot: Slot, name: str) -> None:
@@ -148,13 +157,126 @@ def _visible(stream: Stream) -> Snapshot:
     return stream.snapshot
 
 
-def _fields(stream: Stream, snapshot: Snapshot) -> bytes:
+def _snapshot_headers(stream: Stream, snapshot: Snapshot) -> bytes:
     up_to_date = snapshot.offset == stream.tail
-    fields = b"Stream-Snapshot-Offset: %020d\r\nStream-Next-Offset: %020d\r\n" % (
+    headers = b"Stream-Snapshot-Offset: %020d\r\nStream-Next-Offset: %020d\r\n" % (
         snapshot.offset,
         snapshot.offset,
     )
-    fields += b"Stream-Up-To-Date: %b\r\n" % (b"true" if up_to_date else b"false")
+    headers += b"Stream-Up-To-Date: %b\r\n" % (b"true" if up_to_date else b"false")
     if stream.closed:
-        fields += b"Stream-Closed: true\r\n"
-    return fields
+        headers += b"Stream-Closed: true\r\n"
+    return headers
+
+
+def bootstrap(app: App, request: Request, slot: Slot, name: str) -> None:
+    """Answer with everything that a new reader needs."""
+    if "live" in parse_query(request.query):
+        raise InvalidRequestError(
+            "A bootstrap is not live: follow the stream from its Stream-Next-Offset on."
+        )
+    stream = app.shard.find(name)
+    app.shard.lifetimes.renew(stream)
+    boundary = b"holdfast-%016x%016x" % (app.clock.random_u64(), app.clock.random_u64())
+    multipart = Multipart(boundary, stream.meta.content_type, stream.media)
+    headers = _bootstrap_headers(stream, multipart)
+    body = _at_once(app, stream, multipart)
+    if body is not None:
+        slot.respond(200, headers, body)
+    else:
+        pieces = _pieces(app, stream, multipart, stream.snapshot, stream.earliest, stream.tail)
+        if _is_small(stream):
+            app.spawn(_answer_whole(slot, headers, pieces), slot)
+        else:
+            app.respond_streamed(request, slot, headers, pieces)
+
+
+def _is_small(stream: Stream) -> bool:
+    """Whether the whole body may be held in memory."""
+    size_bytes = stream.tail - stream.earliest
+    if stream.snapshot is not None:
+        size_bytes += stream.snapshot.size_bytes
+    return size_bytes <= _AT_ONCE_BYTES_MAX
+
+
+async def _answer_whole(slot: Slot, headers: bytes, pieces: AsyncIterator[bytes]) -> None:
+    """Answer in one piece what has to be fetched first; that is faster than piece by piece."""
+    body = b"".join([piece async for piece in pieces])
+    slot.on_gone = None
+    slot.respond(200, headers, body)
+
+
+def _bootstrap_headers(stream: Stream, multipart: Multipart) -> bytes:
+    snapshot = stream.snapshot
+    offset = b"-1" if snapshot is None else b"%020d" % snapshot.offset
+    lengths = b"json" if stream.media == JSON else b"parts"
+    headers = (
+        b"Content-Type: %b\r\nCache-Control: no-store\r\nStream-Snapshot-Offset: %b\r\n"
+        b"Stream-Next-Offset: %020d\r\nStream-Up-To-Date: true\r\nStream-Message-Lengths: %b\r\n"
+        % (multipart.content_type, offset, stream.tail, lengths)
+    )
+    return headers + b"Stream-Closed: true\r\n" if stream.closed else headers
+
+
+def _at_once(app: App, stream: Stream, multipart: Multipart) -> bytes | None:
+    """The whole body, if all of it is in memory and not large."""
+    start, end, snapshot = stream.earliest, stream.tail, stream.snapshot
+    if start < stream.base or end - start > _AT_ONCE_BYTES_MAX:
+        return None
+    first = b"" if snapshot is None else app.snapshots.cached(snapshot)
+    if first is None:
+        return None
+    content_type = DEFAULT if snapshot is None else snapshot.content_type
+    if stream.media != JSON:
+        # In memory each append is a chunk of its own, and a stream starts where one ends.
+        return multipart.whole(
+            content_type, first, stream.chunks[bisect_right(stream.ends, start) :]
+        )
+    messages = multipart.messages(read(stream, start, end), start, ())
+    return b"".join((multipart.first(content_type), first, messages, multipart.last()))
+
+
+async def _pieces(
+    app: App, stream: Stream, multipart: Multipart, snapshot: Snapshot | None, at: int, end: int
+) -> AsyncIterator[bytes]:
+    """The body piece by piece: the snapshot, and the messages from one offset to the other."""
+    yield multipart.first(DEFAULT if snapshot is None else snapshot.content_type)
+    if snapshot is not None:
+        async for piece in app.snapshots.pieces(snapshot):
+            yield piece
+    bytes_max = app.settings.read.read_bytes_max
+    while at < end:
+        data, at_end, ends = await _window(app, stream, at, min(bytes_max, end - at))
+        yield multipart.messages(data, at, ends)
+        at = at_end
+    yield multipart.last()
+
+
+async def _window(
+    app: App, stream: Stream, at: int, bytes_max: int
+) -> tuple[bytes, int, list[int]]:
+    """Whole messages from an offset on, and where each ends; at least one."""
+    reader = app.shard.reader
+    end, data = await result_of(partial(reader.read, stream, at, bytes_max))
+    if stream.media == JSON:
+        return data, end, []
+    ends = await result_of(partial(message_ends, reader, stream, at, end))
+    if not ends:
+        return await _large_message(app, stream, at)
+    return data[: ends[-1] - at], ends[-1], ends
+
+
+async def _large_message(app: App, stream: Stream, at: int) -> tuple[bytes, int, list[int]]:
+    """One message that is larger than a read."""
+    reader, size = app.shard.reader, _AT_ONCE_BYTES_MAX
+    ends: list[int] = []
+    while not ends:
+        size *= 2
+        until = min(stream.tail, at + size)
+        ends = await result_of(partial(message_ends, reader, stream, at, until))
+    end = ends[0]
+    parts = []
+    while at < end:
+        at, data = await result_of(partial(reader.read, stream, at, end - at))
+        parts.append(data)
+    return b"".join(parts), end, [end]

@@ -1,37 +1,94 @@
-"""GET {stream}?live=sse: a stream as Server-Sent Events, encoded once for all its readers.
-
-Readers that stand at the same offset get the same bytes, so the last encoded event is kept and
-handed to each of them. A reader whose connection is paused is left alone: it catches up from its
-own offset once its client reads again, in events of at most `read_bytes_max`. The answer begins
-with the first event: as long as that is looked for in packs, it can still become an error.
-"""
+"""What the readers of a stream's events are sent, encoded once for all that stand at one offset."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
-from holdfast.engine.boundaries import message_ends
-from holdfast.engine.reading import end_of_read
+from holdfast.engine.boundaries import ends_in_memory, message_ends
+from holdfast.engine.reading import end_of_read, read
 from holdfast.errors import HoldfastError
-from holdfast.http.bytes_answer import start_field
-from holdfast.http.errors import answer_error
-from holdfast.http.event_encoder import Stored
-from holdfast.http.message_lengths import events_field
+from holdfast.http.responses import respond_error
 from holdfast.protocol.content import JSON, is_text
-from holdfast.protocol.headers import CURSOR_JITTER_S_MAX, interval_at, next_cursor, parse_cursor
+from holdfast.protocol.headers import (
+    CURSOR_JITTER_S_MAX,
+    format_offset,
+    interval_at,
+    next_cursor,
+    parse_cursor,
+)
 from holdfast.protocol.names import not_found
-from holdfast.protocol.sse import ENCODING_HEADER, HEARTBEAT
+from holdfast.protocol.sse import (
+    ENCODING_HEADER,
+    HEARTBEAT,
+    changes_line_ends,
+    control_event,
+    data_event,
+    with_lengths,
+)
 from holdfast.storage.cold import ColdBytes
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from holdfast.engine.stream import Stream
     from holdfast.http.app import App
-    from holdfast.http.bytes_answer import ReadRequest
     from holdfast.http.exchange import Slot
+    from holdfast.http.read import ReadRequest
 
 _HEAD: Final = b"Content-Type: text/event-stream\r\nCache-Control: no-cache\r\n"
 _ENCODED_HEAD: Final = _HEAD + ENCODING_HEADER
+
+
+class Event(NamedTuple):
+    """What a reader at `start` needs next: data up to `end` (none if equal) and a control event."""
+
+    stream: Stream | None
+    start: int
+    end: int
+    cursor: int
+    up_to_date: bool
+    closed: bool
+    data: bytes
+
+
+class Stored(NamedTuple):
+    """Bytes from packs; where messages end in them, if that is asked for."""
+
+    data: bytes
+    ends: Sequence[int] = ()
+
+
+class EventEncoder:
+    """Encodes what one reader needs next, and keeps it for the others that stand there too.
+
+    Readers that want to know where messages end share an encoder of their own.
+    """
+
+    __slots__ = ("last", "says_lengths")
+
+    def __init__(self, *, says_lengths: bool = False) -> None:
+        self.says_lengths = says_lengths
+        self.last = Event(None, 0, 0, 0, up_to_date=False, closed=False, data=b"")
+
+    def encode(
+        self, stream: Stream, start: int, end: int, cursor: int, stored: Stored | None = None
+    ) -> Event:
+        """The event from `start` to `end`, as the stream is now; `stored` if it was in packs."""
+        up_to_date = end == stream.tail
+        closed = stream.closed and up_to_date
+        last = self.last
+        if last[:-1] == (stream, start, end, cursor, up_to_date, closed):
+            return last
+        data = control_event(format_offset(end), cursor, up_to_date=up_to_date, closed=closed)
+        if end > start:
+            found = read(stream, start, end) if stored is None else stored.data
+            if self.says_lengths:
+                ends = ends_in_memory(stream, start, end) if stored is None else stored.ends
+                changed = changes_line_ends(found, stream.media)
+                data = with_lengths(data, start, ends, line_ends_changed=changed)
+            data = data_event(found, stream.media) + data
+        self.last = last = Event(stream, start, end, cursor, up_to_date, closed, data)
+        return last
 
 
 def sse(app: App, slot: Slot, asked: ReadRequest) -> None:
@@ -189,7 +246,7 @@ class SseReader:
             self._end()
         else:
             self._leave()
-            answer_error(self._slot, error)
+            respond_error(self._slot, error)
 
     def _arm(self, now_s: float) -> None:
         """Set the timer for the next heartbeat or the end, whichever comes first."""
@@ -224,10 +281,11 @@ class SseReader:
 
 
 def _head(asked: ReadRequest) -> bytes:
-    """The header fields of the answer; readers that ask for nothing special share them."""
+    """The header headers of the answer; readers that ask for nothing special share them."""
     head = _HEAD if is_text(asked.stream.media) else _ENCODED_HEAD
     if asked.private:
         head = head.replace(b"no-cache", b"private, no-cache")
     if asked.lengths:
-        head += events_field(asked)
-    return head + start_field(asked) if asked.from_last else head
+        lengths = b"json" if asked.stream.media == JSON else b"events"
+        head += b"Stream-Message-Lengths: %b\r\n" % lengths
+    return head + asked.start_header

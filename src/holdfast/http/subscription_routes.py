@@ -17,11 +17,10 @@ from holdfast.errors import (
     WakeTokenInvalidError,
 )
 from holdfast.http.access.scopes import Need
-from holdfast.http.errors import answer_error
-from holdfast.http.health import JSON_FIELDS
-from holdfast.http.query import parse_query
+from holdfast.http.exchange import parse_query
+from holdfast.http.responses import JSON_HEADERS, respond_error
 from holdfast.http.routes import Resource, Route
-from holdfast.http.stream_info import options
+from holdfast.http.streams import options
 from holdfast.protocol.content import JSON, media_type
 from holdfast.protocol.names import decode_path, decode_segment
 from holdfast.subscriptions import requests
@@ -128,7 +127,7 @@ def _release(app: App, request: Request, slot: Slot, _name: str) -> None:
 
 def _jwks(app: App, _request: Request, slot: Slot, _name: str) -> None:
     """The public keys of webhooks."""
-    slot.answer(200, _JWKS_FIELDS, app.subscriptions.signer.jwks())
+    slot.respond(200, _JWKS_FIELDS, app.subscriptions.signer.jwks())
 
 
 # What they share.
@@ -142,15 +141,15 @@ def _respond(
 
 def _answer(slot: Slot, outcome: object) -> None:
     if isinstance(outcome, HoldfastError):
-        answer_error(slot, outcome)
+        respond_error(slot, outcome)
         return
     assert isinstance(outcome, Answer)
-    slot.answer(outcome.status, JSON_FIELDS if outcome.body else b"", outcome.body)
+    slot.respond(outcome.status, JSON_HEADERS if outcome.body else b"", outcome.body)
 
 
 def _of_wake(app: App, request: Request) -> tuple[str, WakeBody]:
     """The wake's token, and what is said of it."""
-    scheme, _, token = request.fields.get(b"authorization", b"").strip().partition(b" ")
+    scheme, _, token = request.headers.get(b"authorization", b"").strip().partition(b" ")
     if scheme.lower() != b"bearer" or not token.strip():
         raise WakeTokenInvalidError(
             "The request needs Authorization: Bearer with the token that came with the wake."
@@ -161,7 +160,7 @@ def _of_wake(app: App, request: Request) -> tuple[str, WakeBody]:
 
 def _json(request: Request) -> bytes:
     # A page in somebody's browser can send anything but JSON without asking first.
-    if media_type(request.fields.get(b"content-type", b"").decode("latin-1")) != JSON:
+    if media_type(request.headers.get(b"content-type", b"").decode("latin-1")) != JSON:
         raise SubscriptionError("The request needs the Content-Type application/json.")
     if len(request.body) > BODY_BYTES_MAX:
         raise PayloadTooLargeError(f"The body is larger than {BODY_BYTES_MAX} bytes.")

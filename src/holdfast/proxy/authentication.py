@@ -16,8 +16,7 @@ from holdfast.errors import (
     MissingSignatureError,
     UnauthorizedError,
 )
-from holdfast.http.access.gate import check_scope
-from holdfast.http.access.rate_limits import client_of
+from holdfast.http.access.gate import check_scope, client_of
 from holdfast.http.access.scopes import Identity, Need
 from holdfast.protocol.names import PROXY_BUCKET
 
@@ -39,7 +38,7 @@ class Authentication:
 
     def service(self, app: App, request: Request, query: Mapping[str, str]) -> Identity:
         """Raise unless a service asks; its name is what counts against limits."""
-        secret, authorization = query.get("secret"), request.fields.get(b"authorization")
+        secret, authorization = query.get("secret"), request.headers.get(b"authorization")
         if secret is None and authorization is None:
             raise MissingSecretError(
                 "Service authentication is needed: the proxy's secret as Authorization: Bearer, "
@@ -80,7 +79,7 @@ class Authentication:
                 with suppress(UnauthorizedError, ForbiddenError):
                     return self.service(app, request, query)
                 raise
-        if "secret" not in query and b"authorization" not in request.fields:
+        if "secret" not in query and b"authorization" not in request.headers:
             raise MissingSignatureError(
                 "A signed URL is needed, with expires and signature, or service authentication."
             )

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from prometheus_client.core import CounterMetricFamily
 
 from holdfast.engine.counters import Histogram
-from holdfast.http.metric_families import counter, gauge, histogram
+from holdfast.http.metrics import counter, gauge, histogram
 from holdfast.protocol.frames import Outcome
 
 if TYPE_CHECKING:

@@ -24,7 +24,7 @@ from holdfast.errors import (
     StreamNotFoundError,
 )
 from holdfast.failpoints import failpoint
-from holdfast.http.awaiting import answer_of
+from holdfast.http.responses import result_of
 from holdfast.protocol.content import DEFAULT
 from holdfast.protocol.frames import encode_start
 from holdfast.protocol.producer import Producer
@@ -93,7 +93,7 @@ class Desk:
         response.task = asyncio.current_task()
         self.responses[place.producer_id] = response
         try:
-            outcome: Created | Appended = await answer_of(
+            outcome: Created | Appended = await result_of(
                 lambda done: self._start(place, frame, number is None, done)
             )
         except asyncio.CancelledError:

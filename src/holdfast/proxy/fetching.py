@@ -107,7 +107,7 @@ class Upstreams:
 
 async def _body(request: Request, headers: dict[str, bytes]) -> bytes | AsyncIterator[bytes]:
     """The body to be sent: whole if it is short, else as it arrives."""
-    length = request.fields.get(b"content-length")
+    length = request.headers.get(b"content-length")
     if request.stream is None:
         return request.body
     pieces = request.pieces()

@@ -54,7 +54,7 @@ _NOT_RECORDED: Final = _HOP_BY_HOP | {"set-cookie", "set-cookie2"}
 def proxy_fields(request: Request) -> dict[str, str]:
     """What the request says to the proxy, by lower-case name; each at most once."""
     found: dict[str, str] = {}
-    for raw, value in request.others:
+    for raw, value in request.other_headers:
         name = raw.decode("latin-1").lower()
         if name in FOR_PROXY:
             if name in found:
@@ -65,7 +65,7 @@ def proxy_fields(request: Request) -> dict[str, str]:
 
 def upstream_headers(request: Request) -> dict[str, bytes]:
     """What the upstream is sent."""
-    fields = [*request.fields.items(), *request.others]
+    fields = [*request.headers.items(), *request.other_headers]
     named = _named_by_connection(fields)
     sent: dict[str, bytes] = {}
     for raw, value in fields:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from holdfast.clock import Clock
     from holdfast.engine.shard import Shard
     from holdfast.http.mount import Mount
-    from holdfast.http.routes import Place, Router
+    from holdfast.http.routes import Match, Router
     from holdfast.settings import ProxySettings, Settings
 
 _log = logging.getLogger(__name__)
@@ -73,7 +73,7 @@ class ProxyOff:
         self._shard = shard
         self._guards_packs = guards_packs
 
-    def place(self, path: bytes, router: Router) -> Place | None:
+    def place(self, path: bytes, router: Router) -> Match | None:
         """Raise for what would be the proxy's."""
         if path.startswith(PACKS_PATH):
             if self._guards_packs and PROXY_BUCKET in self._shard.state.buckets:

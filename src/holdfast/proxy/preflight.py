@@ -23,7 +23,7 @@ def preflight_fields(request: Request) -> bytes:
     """The answer's fields. What the page asks for is allowed, since everything is forwarded."""
     asked = [
         part.strip()
-        for name, value in request.others
+        for name, value in request.other_headers
         if name.lower() == b"access-control-request-headers"
         for part in value.split(b",")
     ]

@@ -19,13 +19,12 @@ from holdfast.errors import (
     StreamNotFoundError,
 )
 from holdfast.http.access.scopes import Need
-from holdfast.http.append import append
 from holdfast.http.buckets import describe_bucket, get_bucket
-from holdfast.http.errors import answer_error
-from holdfast.http.query import parse_query
+from holdfast.http.exchange import parse_query
 from holdfast.http.read import read
-from holdfast.http.routes import PACKS_PATH, PROXY_PATH, STREAM_PREFIX, Place, Resource, Route
-from holdfast.http.stream_info import delete, head, options
+from holdfast.http.responses import respond_error
+from holdfast.http.routes import PACKS_PATH, PROXY_PATH, STREAM_PREFIX, Match, Resource, Route
+from holdfast.http.streams import append, delete, head, options
 from holdfast.protocol.headers import is_true
 from holdfast.protocol.names import PROXY_BUCKET, decode_segment
 from holdfast.proxy.asking import (
@@ -100,7 +99,7 @@ class ProxyRoutes:
         """What the proxy counts."""
         return self._service.counters.metrics()
 
-    def place(self, path: bytes, router: Router) -> Place | None:
+    def place(self, path: bytes, router: Router) -> Match | None:
         """Where a path leads; None if it is somebody else's after all."""
         if path.startswith(PROXY_PATH):
             return self._own_place(path[len(PROXY_PATH) :])
@@ -112,15 +111,15 @@ class ProxyRoutes:
         place = router.resolve(path, reserved=PROXY_BUCKET)
         return place._replace(resource=self._guarded(place.resource), bucketed=False)
 
-    def _own_place(self, rest: bytes) -> Place | None:
+    def _own_place(self, rest: bytes) -> Match | None:
         if rest in {b"", b"/"}:
-            return Place(self._root)
+            return Match(self._root)
         if not rest.startswith(b"/"):
             return None
         stream_id = rest[1:]
         if b"/" in stream_id:
             raise ProxyNotFoundError("Nothing lives at this path. Streams are at /v1/proxy/{id}.")
-        return Place(self._stream, parameter=decode_segment(stream_id))
+        return Match(self._stream, parameter=decode_segment(stream_id))
 
     # The proxy's own surface.
 
@@ -187,7 +186,7 @@ class ProxyRoutes:
 
         async def abort() -> None:
             await self._service.abort(stream_id, response_id)
-            slot.answer(204, EXPOSED)
+            slot.respond(204, EXPOSED)
 
         self._service.spawn(abort(), request, slot)
 
@@ -198,9 +197,9 @@ class ProxyRoutes:
             if isinstance(outcome, HoldfastError) and not isinstance(
                 outcome, StreamNotFoundError | StreamDeletedError
             ):
-                answer_error(slot, ProxyStorageError(outcome.message))
+                respond_error(slot, ProxyStorageError(outcome.message))
             else:
-                slot.answer(204, b"")
+                slot.respond(204, b"")
 
         try:
             app.shard.delete(name_of(request.parameter), answer, None)
@@ -208,7 +207,7 @@ class ProxyRoutes:
             raise ProxyStorageError(error.message) from None
 
     def _options(self, _app: App, request: Request, slot: Slot, _name: str) -> None:
-        slot.answer(204, preflight_fields(request))
+        slot.respond(204, preflight_fields(request))
 
     # The other surfaces.
 
@@ -242,12 +241,12 @@ class ProxyRoutes:
 
     def _close(self, app: App, request: Request, slot: Slot, name: str) -> None:
         """Close a stream by the base protocol; its responses end first."""
-        if request.body or not is_true(request.fields.get(b"stream-closed")):
+        if request.body or not is_true(request.headers.get(b"stream-closed")):
             raise ForbiddenError(
                 "Only the proxy writes to its streams. To close one, POST Stream-Closed: true "
                 "without a body."
             )
-        if not _CONDITIONS.isdisjoint(request.fields):
+        if not _CONDITIONS.isdisjoint(request.headers):
             raise InvalidRequestError("A proxy stream is closed without conditions or producers.")
         self._service.abort_all(name.partition("/")[2])
         append(app, request, slot, name)

@@ -23,8 +23,7 @@ from holdfast.errors import (
     UnavailableError,
     UpstreamError,
 )
-from holdfast.http.awaiting import answer_of
-from holdfast.http.errors import answer_error
+from holdfast.http.responses import respond_error, result_of
 from holdfast.protocol.content import DEFAULT
 from holdfast.protocol.headers import header_value
 from holdfast.proxy.admission import Admission
@@ -152,7 +151,7 @@ class ProxyService:
                     response.recording.first_stored = lambda: self._first_frame(started_s)
                     # The upstream may have answered without having taken it all.
                     request.abandon_body(slot)
-                    slot.answer(
+                    slot.respond(
                         201 if number is None else 200,
                         locate(stream_id)
                         + b"Upstream-Content-Type: %b\r\nStream-Response-Id: %d\r\n"
@@ -203,7 +202,7 @@ class ProxyService:
             await self._approval(asked, request, client)
         created = await self._ensure(stream_id)
         request.abandon_body(slot)
-        slot.answer(201 if created else 200, locate(stream_id) + b"Cache-Control: no-store\r\n")
+        slot.respond(201 if created else 200, locate(stream_id) + b"Cache-Control: no-store\r\n")
 
     async def _approval(self, asked: UpstreamRequest, request: Request, client: str) -> None:
         """Ask somebody whether a session may be connected to; raises if not."""
@@ -237,7 +236,7 @@ class ProxyService:
             self._shard.create(name, asked, lambda _context, outcome: done(outcome), None)
 
         try:
-            outcome = await answer_of(create)
+            outcome = await result_of(create)
         except StreamExistsError:
             return False
         except HoldfastError as error:
@@ -287,11 +286,11 @@ async def _answering(work: Coroutine[Any, Any, None], request: Request, slot: Sl
         await work
     except HoldfastError as error:
         request.abandon_body(slot)
-        answer_error(slot, error)
+        respond_error(slot, error)
     except asyncio.CancelledError:
         slot.abort()
         raise
     except Exception:  # noqa: BLE001 (a defect in one call must not end the server)
         _log.exception("a request to the proxy failed")
         request.abandon_body(slot)
-        answer_error(slot, HoldfastError("The server has a defect here; its log says more."))
+        respond_error(slot, HoldfastError("The server has a defect here; its log says more."))

@@ -9,7 +9,7 @@ from holdfast import errors
 from holdfast.client.failures import error_of, error_of_frame, is_missing
 from holdfast.client.retry import Retry, may_repeat, was_refused
 from holdfast.errors import HoldfastError, error_classes
-from holdfast.http.errors import error_body, error_fields
+from holdfast.http.responses import error_body, error_headers
 from holdfast.protocol.frames import ErrorInfo
 from holdfast.testing import FakeClock
 
@@ -49,7 +49,7 @@ def made(cls):
 
 
 def headers_of(error):
-    lines = error_fields(error).decode().split("\r\n")
+    lines = error_headers(error).decode().split("\r\n")
     return {name.lower(): value for name, _, value in (line.partition(": ") for line in lines)}
 
 

@@ -3,9 +3,9 @@
 import asyncio
 import json
 
-from holdfast.http.access.opening import open_gate
+from holdfast.http.access.gate import open_gate
 from holdfast.http.app import App
-from holdfast.http.exchange import KEPT_FIELDS, Request
+from holdfast.http.exchange import KEPT_HEADERS, Request
 from holdfast.settings import load_settings
 from tests.unit.engine.driver import Driver
 from tests.unit.subscriptions.desk import Desk
@@ -48,7 +48,7 @@ class Told:
         lines = [line.partition(b": ") for line in fields.split(b"\r\n") if line]
         self.fields = {name.decode().lower(): value.decode() for name, _, value in lines}
 
-    def answer(self, status, fields, body=b""):
+    def respond(self, status, fields, body=b""):
         self.begin(status, fields)
         self.write(body)
         self.end()
@@ -91,7 +91,7 @@ class Served:
         """Send a request; `stream_ttl="1"` is the field `Stream-TTL: 1`."""
         path, _, query = target.encode().partition(b"?")
         named = {name.replace("_", "-").encode(): value for name, value in fields.items()}
-        kept = {KEPT_FIELDS[name]: value.encode() for name, value in named.items()}
+        kept = {KEPT_HEADERS[name]: value.encode() for name, value in named.items()}
         slot = Told()
         request = Request(method.encode(), path, query, kept, b"http", body=body)
         self.app.handle(request, slot)

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from holdfast.http.asgi_slot import AsgiSlot
+from holdfast.http.asgi import AsgiSlot
 from tests.unit.http.apps import Served
 
 
@@ -24,13 +24,13 @@ def delivered(slot):
     return messages
 
 
-@pytest.mark.parametrize("how", ["answer", "begin"])
+@pytest.mark.parametrize("how", ["respond", "begin"])
 @pytest.mark.parametrize("given", ["complete", "abandoned"])
 def test_a_second_answer_is_ignored(app, how, given):
     slot = AsgiSlot(app, is_head=False)
     slot.route = "proxy"
     if given == "complete":
-        slot.answer(201, b"X-A: b\r\n", b"one")
+        slot.respond(201, b"X-A: b\r\n", b"one")
     else:
         slot.abandon()
     getattr(slot, how)(502, b"")

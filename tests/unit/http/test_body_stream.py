@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from holdfast.errors import PayloadTooLargeError
-from holdfast.http.body_stream import BUFFER_BYTES_MAX, BodyStream
+from holdfast.http.exchange import BUFFER_BYTES_MAX, BodyStream
 
 
 class Wanted:

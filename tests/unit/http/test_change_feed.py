@@ -8,7 +8,7 @@ from holdfast.engine import journal
 from holdfast.engine.requests import AppendRequest
 from holdfast.engine.state import State
 from holdfast.errors import StoreError
-from holdfast.http import change_pages
+from holdfast.http import changes
 from tests.unit.engine.driver import COMMITTED, TEXT
 from tests.unit.http.apps import Served
 
@@ -169,7 +169,7 @@ class TestEvents:
         assert events(slow)[-1] == events(fast)[-1] == (["s"], 5)
 
     def test_feed_over_several_pages(self, served, monkeypatch):
-        monkeypatch.setattr(change_pages, "PAGE_ENTRIES_MAX", 4)
+        monkeypatch.setattr(changes, "PAGE_ENTRIES_MAX", 4)
         for _ in range(10):
             append(served, "other/s")
         append(served, "alpha/s")
@@ -253,7 +253,7 @@ class TestBetweenAnswerAndTelling:
 
 class TestLongPoll:
     def test_change_behind_a_page_that_concerns_others(self, served, monkeypatch):
-        monkeypatch.setattr(change_pages, "PAGE_ENTRIES_MAX", 4)
+        monkeypatch.setattr(changes, "PAGE_ENTRIES_MAX", 4)
         for _ in range(10):
             append(served, "other/s")
         append(served, "alpha/s")
@@ -265,7 +265,7 @@ class TestLongPoll:
         assert (found["next_cursor"], found["up_to_date"]) == (f"{13:020d}", True)
 
     def test_wait_behind_pages_that_concern_others(self, served, monkeypatch):
-        monkeypatch.setattr(change_pages, "PAGE_ENTRIES_MAX", 4)
+        monkeypatch.setattr(changes, "PAGE_ENTRIES_MAX", 4)
         for _ in range(10):
             append(served, "other/s")
         slot = follow(served, "alpha", "long-poll", f"{2:020d}")

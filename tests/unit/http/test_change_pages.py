@@ -2,7 +2,7 @@
 
 import pytest
 
-from holdfast.http import change_pages
+from holdfast.http import changes
 from tests.unit.engine.tiered import Tiered
 from tests.unit.http.apps import Served
 
@@ -11,7 +11,7 @@ PAGE = 10
 
 @pytest.fixture(autouse=True)
 def small_pages(monkeypatch):
-    monkeypatch.setattr(change_pages, "PAGE_ENTRIES_MAX", PAGE)
+    monkeypatch.setattr(changes, "PAGE_ENTRIES_MAX", PAGE)
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.http.message_lengths import VALUE_BYTES_MAX, list_lengths
+from holdfast.http.read import VALUE_BYTES_MAX, list_lengths
 from tests.unit.engine.held_ends import HeldEnds
 from tests.unit.engine.tiered import Tiered
 from tests.unit.http.apps import Served

@@ -10,10 +10,10 @@ from openapi_spec_validator import validate
 from holdfast.errors import error_classes
 from holdfast.http import subscription_routes
 from holdfast.http.access.scopes import Need
+from holdfast.http.app import TREE
 from holdfast.http.openapi.document import document, render
 from holdfast.http.openapi.failures import ALWAYS, NEVER_ANSWERED
 from holdfast.http.routes import Resource, Route, Router
-from holdfast.http.tree import TREE
 from holdfast.proxy.opening import open_proxy
 from holdfast.settings import load_settings
 from tests.unit.engine.driver import Driver

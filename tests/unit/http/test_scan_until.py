@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.http.scan_until import Limits, within_amounts
+from holdfast.http.scan_journal import ScanLimits, within_amounts
 from holdfast.storage.catalog_scan import Amount
 
 MANY = 10**9
@@ -44,7 +44,7 @@ def spread(found, after, until):
 def test_furthest_position_within_the_limits(found, after, length, size_bytes, messages):
     until = after + length
     found = [each for each in found if each.last_position > after and each.first_position <= until]
-    reached = within_amounts(found, after, until, Limits(size_bytes, messages))
+    reached = within_amounts(found, after, until, ScanLimits(size_bytes, messages))
     assert after <= reached.until <= until
     in_bytes, in_messages = spread(found, after, reached.until)
     assert abs(reached.size_bytes - in_bytes) < 0.001
@@ -64,11 +64,11 @@ def test_furthest_position_within_the_limits(found, after, length, size_bytes, m
 
 
 def test_nothing():
-    assert within_amounts([], 5, 9, Limits(1, 1)) == (9, 0, 0, False)
+    assert within_amounts([], 5, 9, ScanLimits(1, 1)) == (9, 0, 0, False)
 
 
 def test_empty_positions_do_not_count():
     found = [Amount(100, 100, 10, 1), Amount(200, 200, 10, 1)]
-    assert within_amounts(found, 0, 300, Limits(10, MANY)) == (199, 10, 1, True)
-    assert within_amounts(found, 0, 300, Limits(1, MANY)) == (100, 10, 1, True)
-    assert within_amounts(found, 0, 300, Limits(20, MANY)) == (300, 20, 2, False)
+    assert within_amounts(found, 0, 300, ScanLimits(10, MANY)) == (199, 10, 1, True)
+    assert within_amounts(found, 0, 300, ScanLimits(1, MANY)) == (100, 10, 1, True)
+    assert within_amounts(found, 0, 300, ScanLimits(20, MANY)) == (300, 20, 2, False)

@@ -89,7 +89,7 @@ class HandSlot:
         # Whether the server was killed before it could answer.
         self.lost = False
 
-    def answer(self, status, fields, body=b""):
+    def respond(self, status, fields, body=b""):
         if not self.answers and not self.lost:
             self.answers.append((status, fields, body))
 

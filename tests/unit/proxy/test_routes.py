@@ -66,7 +66,7 @@ class TestAnswers:
     @pytest.mark.parametrize("how", ["abort", "close_stream", "delete_stream"])
     def test_a_response_that_ends_early_was_answered_already(self, proxy, how):
         call, again = proxy.begun(piece=b"some"), []
-        call.slot.answer = lambda *answer: again.append(answer)
+        call.slot.respond = lambda *answer: again.append(answer)
         getattr(proxy, how)(call.stream_id)
         proxy.commit()
         assert call.upstream.left

@@ -1,27 +1,96 @@
-"""The gate that every request passes: who it is from, whether it may, and whether it is too many.
+"""Rate limits: so many requests a second, and so many at once after a pause.
 
-Order: the client is known, it does not ask too often, its token allows this, the bucket is not
-asked for too often. So nobody uses up a bucket's allowance without leave to use the bucket, and who
-tries tokens at random is slowed down as well.
+Token buckets in their shortest form: for each key one number, the time at which its allowance will
+be whole again. A key whose time is past is as good as forgotten, so the table drops those first.
 """
 
 from __future__ import annotations
 
+import logging
+import math
+from functools import lru_cache
+from ipaddress import IPv6Address, ip_address
 from typing import TYPE_CHECKING, Final
 
 from holdfast.errors import ForbiddenError, RateLimitedError, UnauthorizedError
-from holdfast.http.access.authentication import check_expiry
-from holdfast.http.access.rate_limits import RateLimit, client_of, retry_after_s
 from holdfast.http.access.scopes import ALL_BUCKETS, Identity, Need, Scope
+from holdfast.http.access.tokens import check_expiry
+from holdfast.settings import parse_listen
 
 if TYPE_CHECKING:
     from holdfast.clock import Clock
-    from holdfast.http.access.authentication import Authentication
-    from holdfast.http.access.sources import Sources
+    from holdfast.http.access.sources import CredentialSources
+    from holdfast.http.access.tokens import Authenticator
     from holdfast.http.exchange import Request
+    from holdfast.settings import Settings
 
+KEYS_MAX: Final = 16_384
+# How far a full table is emptied, so that the work of it is spread over many requests.
+_KEPT_OF_FULL: Final = 0.75
+_ADDRESSES_CACHED: Final = 4096
 # Never limited: a server that its load balancer takes for dead is no use to anybody.
 HEALTH_PATHS: Final = frozenset({b"/healthz", b"/readyz/local", b"/readyz/cluster"})
+_log = logging.getLogger(__name__)
+
+
+class RateLimit:
+    """A limit on each of many keys: clients, or buckets."""
+
+    def __init__(self, rate: float, burst: float = 0, keys_max: int = KEYS_MAX) -> None:
+        assert rate > 0
+        self.rate = rate
+        self._interval_s = 1 / rate
+        self._slack_s = max(1.0, burst or rate) / rate
+        self._keys_max = keys_max
+        # Key → when all of its allowance is back.
+        self._whole_at_s: dict[str, float] = {}
+
+    def take(self, key: str, now_s: float) -> float:
+        """Take one request of the key's allowance; the seconds to wait if there is none, else 0."""
+        whole_at_s = max(self._whole_at_s.get(key, now_s), now_s) + self._interval_s
+        wait_s = whole_at_s - now_s - self._slack_s
+        # A billionth of a second is no wait, but what is left of sums that do not come out even.
+        if wait_s > 1e-9:
+            return wait_s
+        if key not in self._whole_at_s and len(self._whole_at_s) >= self._keys_max:
+            self._make_room()
+        self._whole_at_s[key] = whole_at_s
+        return 0.0
+
+    def wait_s(self, key: str, now_s: float) -> float:
+        """The seconds to wait for the next request of the key, 0 if it need not; takes nothing."""
+        return self._whole_at_s.get(key, now_s) + self._interval_s - now_s - self._slack_s
+
+    def __len__(self) -> int:
+        return len(self._whole_at_s)
+
+    def _make_room(self) -> None:
+        """Forget those that are whole again, or are nearest to it."""
+        latest = sorted(self._whole_at_s.items(), key=lambda each: each[1])
+        kept = int(self._keys_max * _KEPT_OF_FULL)
+        self._whole_at_s = dict(latest[len(latest) - kept :])
+
+
+def retry_after_s(wait_s: float) -> int:
+    """The wait as `Retry-After` says it: in whole seconds, at least one."""
+    return max(1, math.ceil(wait_s))
+
+
+@lru_cache(_ADDRESSES_CACHED)
+def client_of(peer: str) -> str:
+    """What an address counts as: itself, or for IPv6 its /64, all of which one client may use.
+
+    No token has such a name: they hold no blanks.
+    """
+    if ":" not in peer:
+        return f"address {peer}"
+    try:
+        address = IPv6Address(peer.partition("%")[0])
+    except ValueError:
+        return f"address {peer}"
+    if address.ipv4_mapped is not None:
+        return f"address {address.ipv4_mapped}"
+    return f"address {IPv6Address(int(address) >> 64 << 64)}/64"
 
 
 class Gate:
@@ -30,7 +99,7 @@ class Gate:
     def __init__(
         self,
         clock: Clock,
-        sources: Sources | None = None,
+        sources: CredentialSources | None = None,
         client_limit: RateLimit | None = None,
         bucket_limit: RateLimit | None = None,
     ) -> None:
@@ -38,7 +107,7 @@ class Gate:
         self._sources = sources
         self._client_limit = client_limit
         self._bucket_limit = bucket_limit
-        self._authentication: Authentication | None = None
+        self._authentication: Authenticator | None = None
         self._known: dict[bytes | None, Identity] = {}
         if sources is not None:
             self._authentication = sources.authentication
@@ -71,7 +140,7 @@ class Gate:
         """
         identity = None
         if need and self._authentication is not None:
-            identity = self._known.get(request.fields.get(b"authorization"))
+            identity = self._known.get(request.headers.get(b"authorization"))
             if identity is None:
                 identity = self._identify(request)
             elif identity.expires_at_s is not None:
@@ -97,7 +166,7 @@ class Gate:
     def identify(self, request: Request) -> Identity:
         """Who a request is from that was let in without having to say so; raises if nobody."""
         assert self._authentication is not None, "asked only where there are tokens"
-        authorization, now_s = request.fields.get(b"authorization"), self._clock.now_ms() / 1000
+        authorization, now_s = request.headers.get(b"authorization"), self._clock.now_ms() / 1000
         identity = self._known.get(authorization)
         if identity is None:
             return self._authentication.identify(authorization, now_s)
@@ -114,7 +183,7 @@ class Gate:
                 raise _too_many(limit, "from one client", wait_s)
         try:
             return self._authentication.identify(
-                request.fields.get(b"authorization"), self._clock.now_ms() / 1000
+                request.headers.get(b"authorization"), self._clock.now_ms() / 1000
             )
         except UnauthorizedError:
             if limit is not None:
@@ -152,3 +221,57 @@ def check_scope(
     raise ForbiddenError(
         f"The token of {identity.name!r} does not allow this; it needs the scope {wanted}."
     )
+
+
+def open_gate(settings: Settings, clock: Clock) -> Gate | None:
+    """The gate of a server; None if everybody may do everything, which then costs nothing.
+
+    Raises SettingsError if tokens or keys cannot be used.
+    """
+    access, limits = settings.access, settings.limits
+    if not (access.is_on or limits.client_rate or limits.bucket_rate):
+        return None
+    sources = None
+    if access.is_on:
+        # Only here: the libraries for JWTs and for calls take a while to load.
+        from holdfast.http.access.sources import CredentialSources  # noqa: PLC0415
+
+        sources = CredentialSources(access, clock)
+    return Gate(
+        clock,
+        sources,
+        _limit(limits.client_rate, limits.client_burst),
+        _limit(limits.bucket_rate, limits.bucket_burst),
+    )
+
+
+def _limit(rate: int, burst: int) -> RateLimit | None:
+    return RateLimit(rate, burst) if rate else None
+
+
+def warn_if_open(settings: Settings) -> bool:
+    """Say loudly if anybody on the network can read and delete everything; whether that is so."""
+    host, _ = parse_listen(settings.server.listen)
+    if settings.access.is_on or _is_loopback(host):
+        return False
+    _log.warning(
+        "\n"
+        "  *************************************************************************\n"
+        "  *  THIS SERVER IS OPEN: everybody who can reach %s\n"
+        "  *  can read, write and delete every stream. There is no access control.\n"
+        "  *\n"
+        "  *  Listen on 127.0.0.1, or hand out tokens:\n"
+        "  *    holdfast token create --name admin --scope 'admin:*' --file tokens.toml\n"
+        "  *    holdfast serve --access-tokens-file tokens.toml\n"
+        "  *  See docs/security.md.\n"
+        "  *************************************************************************",
+        settings.server.listen,
+    )
+    return True
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ip_address(host.partition("%")[0]).is_loopback
+    except ValueError:
+        return host == "localhost"

@@ -1,44 +1,191 @@
-"""Where tokens and keys come from, and how they stay up to date while the server runs."""
+"""A file that is read again when it changes, so that tokens can be revoked without a restart."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 import logging
+import os
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Generic, TypeVar
 from urllib.parse import urlsplit
 
-from holdfast.errors import SettingsError
-from holdfast.http.access.authentication import Authentication
-from holdfast.http.access.fetched_keys import FetchedKeys
-from holdfast.http.access.jwks import Keys, parse_jwks
-from holdfast.http.access.jwts import JwtVerifier
-from holdfast.http.access.tokens import Tokens, parse_token_settings, parse_tokens_file
-from holdfast.http.access.watched_file import WatchedFile
+from holdfast.errors import HoldfastError, OutboundError, SettingsError
+from holdfast.http.access.jwts import JwtVerifier, PublicKeys, parse_jwks
+from holdfast.http.access.tokens import (
+    Authenticator,
+    Tokens,
+    parse_token_settings,
+    parse_tokens_file,
+)
 from holdfast.net.outbound import Outbound
 from holdfast.net.targets import TargetPolicy
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from holdfast.clock import Clock
+    from holdfast.net.outbound import Outbound
     from holdfast.settings import AccessSettings
 
 _log = logging.getLogger(__name__)
+FILE_BYTES_MAX: Final = 33_554_432
+T = TypeVar("T")
+# What tells two states of a file apart; None if there is none.
+_Stamp = tuple[int, int, int] | None
+FETCH_TIMEOUT_S: Final = 5.0
+JWKS_BYTES_MAX: Final = 1_048_576
+# The shortest time between two fetches, whatever tokens name: a stranger's must not make us call.
+PAUSE_S: Final = 10.0
 POLL_S: Final = 1.0
 
 
-class Sources:
+class WatchedFile(Generic[T]):
+    """The parsed content of a file; a broken or missing one leaves the last good content."""
+
+    def __init__(self, path: Path, parse: Callable[[bytes], T]) -> None:
+        self._path = path
+        self._parse = parse
+        self._stamp = self._look()
+        try:
+            self.value = self._read()
+        except (OSError, ValueError) as error:
+            raise SettingsError(f"{path} cannot be used: {_reason(error)}") from None
+
+    def poll(self) -> bool:
+        """Read the file again if it has changed; whether there is new content. Blocks on disk."""
+        stamp = self._look()
+        if stamp == self._stamp:
+            return False
+        # Before reading: should the file change meanwhile, the next poll sees another stamp.
+        self._stamp = stamp
+        try:
+            self.value = self._read()
+        except (OSError, ValueError) as error:
+            _log.error(
+                "%s has changed and cannot be used; what it held before still holds: %s",
+                self._path,
+                _reason(error),
+            )
+            return False
+        _log.info("%s has changed and was read again", self._path)
+        return True
+
+    def _look(self) -> _Stamp:
+        try:
+            found = os.stat(self._path)  # noqa: PTH116 (as good, and one call less)
+        except OSError:
+            return None
+        return found.st_mtime_ns, found.st_size, found.st_ino
+
+    def _read(self) -> T:
+        with self._path.open("rb") as file:
+            content = file.read(FILE_BYTES_MAX + 1)
+        if len(content) > FILE_BYTES_MAX:
+            raise ValueError(f"it is larger than {FILE_BYTES_MAX} bytes")
+        return self._parse(content)
+
+
+def _reason(error: Exception) -> str:
+    return (error.strerror if isinstance(error, OSError) else "") or str(error)
+
+
+class FetchedKeys:
+    """The keys behind a URL. When a fetch fails, the keys of the last one stay."""
+
+    def __init__(
+        self,
+        url: str,
+        outbound: Outbound,
+        clock: Clock,
+        *,
+        refresh_s: float,
+        on_change: Callable[[PublicKeys], None],
+    ) -> None:
+        self._url = url
+        self._outbound = outbound
+        self._clock = clock
+        self._refresh_s = refresh_s
+        self._on_change = on_change
+        self._keys: PublicKeys = ()
+        self._fetched_s = 0.0
+        self._wake = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+
+    async def start(self) -> None:
+        """Fetch once, for as long as that may take, and go on in the background."""
+        await self._fetch()
+        self._task = asyncio.create_task(self._run())
+
+    async def stop(self) -> None:
+        """Fetch no more."""
+        if self._task is not None:
+            self._task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._task
+        await self._outbound.aclose()
+
+    def ask(self) -> None:
+        """A token names a key that is not there: perhaps it is new."""
+        if self._clock.monotonic_s() - self._fetched_s >= PAUSE_S:
+            self._wake.set()
+
+    async def _run(self) -> None:
+        while True:
+            self._wake.clear()
+            # A failure is repeated sooner than a success.
+            pause_s = self._refresh_s if self._keys else min(self._refresh_s, PAUSE_S)
+            timer = self._clock.call_later(pause_s, self._wake.set)
+            try:
+                await self._wake.wait()
+            finally:
+                timer.cancel()
+            await self._fetch()
+
+    async def _fetch(self) -> None:
+        self._fetched_s = self._clock.monotonic_s()
+        try:
+            keys = await self._get()
+        except (HoldfastError, ValueError) as error:
+            _log.error(
+                "the keys of access.jwks_url could not be fetched, %s: %s",
+                "the last ones still hold" if self._keys else "so that no such JWT is taken",
+                error,
+            )
+            return
+        except Exception:  # noqa: BLE001 (a defect must not end the renewal of keys)
+            _log.exception("the keys of access.jwks_url could not be fetched")
+            return
+        if keys != self._keys:
+            self._keys = keys
+            self._on_change(keys)
+
+    async def _get(self) -> PublicKeys:
+        response = await self._outbound.request(
+            "GET",
+            self._url,
+            {"Accept": "application/jwk-set+json, application/json"},
+            timeout_s=FETCH_TIMEOUT_S,
+            bytes_max=JWKS_BYTES_MAX,
+        )
+        if response.status != 200:
+            raise OutboundError(f"The answer has status {response.status}.")
+        return parse_jwks(response.body)
+
+
+class CredentialSources:
     """Files, settings and a URL; what they hold is handed to `authentication`."""
 
     def __init__(self, access: AccessSettings, clock: Clock) -> None:
         self._access = access
         self._clock = clock
         jwts = JwtVerifier(access, self._ask_for_keys) if access.takes_jwts else None
-        self.authentication = Authentication(jwts)
+        self.authentication = Authenticator(jwts)
         self._tokens_file: WatchedFile[Tokens] | None = None
-        self._jwks_file: WatchedFile[Keys] | None = None
+        self._jwks_file: WatchedFile[PublicKeys] | None = None
         self._fetched: FetchedKeys | None = None
-        self._fetched_keys: Keys = ()
+        self._fetched_keys: PublicKeys = ()
         self._watch: asyncio.Task[None] | None = None
         try:
             self._set_tokens = parse_token_settings(access.tokens)
@@ -110,7 +257,7 @@ class Sources:
         if self._fetched is not None:
             self._fetched.ask()
 
-    def _on_fetched(self, keys: Keys) -> None:
+    def _on_fetched(self, keys: PublicKeys) -> None:
         self._fetched_keys = keys
         self._use_keys()
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from holdfast.http.openapi.pieces import FLAG, NUMBER, OFFSET, TEXT, parameter
-from holdfast.http.pack_routes import DATA_BYTES_MAX, PACK_NAME_CHARACTERS_MAX
 from holdfast.http.read import LAST_MAX
 from holdfast.http.scan import PARTITION_BYTES_MAX, PARTITION_BYTES_MIN
+from holdfast.http.storage_routes import DATA_BYTES_MAX, PACK_NAME_CHARACTERS_MAX
 from holdfast.protocol.headers import STREAM_SEQ_BYTES_MAX, TTL_S_MAX
 from holdfast.protocol.producer import ID_BYTES_MAX, NUMBER_MAX
 

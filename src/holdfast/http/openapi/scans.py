@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from holdfast.http.access.scopes import Need
-from holdfast.http.change_pages import ChangeEntry
+from holdfast.http.changes import ChangeEntry
 from holdfast.http.openapi.failures import BUCKET_PATH, COLD, OF_BUCKET
 from holdfast.http.openapi.fields import parameters
 from holdfast.http.openapi.pieces import (

@@ -19,7 +19,7 @@ def _openapi(_app: App, _request: Request, slot: Slot, _name: str) -> None:
     # Only here: most servers are never asked, and it takes a while to put together.
     from holdfast.http.openapi.document import render  # noqa: PLC0415
 
-    slot.answer(200, _FIELDS, render())
+    slot.respond(200, _FIELDS, render())
 
 
 _ROUTE: Final = Route(_openapi, "openapi", needs_engine=False, need=Need.NOTHING)

@@ -1,6 +1,6 @@
 """Gates for tests: settings in, a gate on a clock that stands still out."""
 
-from holdfast.http.access.opening import open_gate
+from holdfast.http.access.gate import open_gate
 from holdfast.http.access.tokens import digest_of
 from holdfast.http.exchange import Request
 from holdfast.settings import load_settings

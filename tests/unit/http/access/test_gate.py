@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.errors import ForbiddenError, RateLimitedError, SettingsError, UnauthorizedError
-from holdfast.http.access import authentication
+from holdfast.http.access import tokens
 from holdfast.http.access.scopes import Need
 from holdfast.http.access.sources import POLL_S
 from holdfast.http.access.tokens import digest_of
@@ -240,7 +240,7 @@ def test_a_key_is_withdrawn_without_a_restart(clock, tmp_path):
 
 
 def test_what_is_remembered_is_bounded(clock, monkeypatch):
-    monkeypatch.setattr(authentication, "KNOWN_MAX", 10)
+    monkeypatch.setattr(tokens, "KNOWN_MAX", 10)
     guarded = gate(clock, access_jwt_secret=SECRET)
     for number in range(35):
         assert admits(guarded, signed(sub=str(number)).decode())

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from jwt.algorithms import HMACAlgorithm, RSAAlgorithm
 
-from holdfast.http.access.jwks import KEYS_MAX, parse_jwks
+from holdfast.http.access.jwts import KEYS_MAX, parse_jwks
 from tests.unit.http.access.signing import ed25519_key, jwk, jwks, rsa_key
 
 SYMMETRIC = HMACAlgorithm.to_jwk(b"x" * 40, as_dict=True)

@@ -8,8 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.errors import SettingsError, UnauthorizedError
-from holdfast.http.access.jwks import parse_jwks
-from holdfast.http.access.jwts import CANDIDATES_MAX, JwtVerifier
+from holdfast.http.access.jwts import CANDIDATES_MAX, JwtVerifier, parse_jwks
 from holdfast.http.access.scopes import parse_scopes
 from holdfast.settings import AccessSettings
 from tests.unit.http.access.signing import (

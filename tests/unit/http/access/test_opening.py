@@ -4,7 +4,7 @@ import logging
 
 import pytest
 
-from holdfast.http.access.opening import warn_if_open
+from holdfast.http.access.gate import warn_if_open
 from holdfast.settings import load_settings
 
 

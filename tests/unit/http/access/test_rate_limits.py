@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.http.access.rate_limits import RateLimit, client_of, retry_after_s
+from holdfast.http.access.gate import RateLimit, client_of, retry_after_s
 
 
 def taken(limit, key, now_s, tries=1000):

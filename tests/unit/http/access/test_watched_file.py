@@ -6,8 +6,8 @@ import os
 import pytest
 
 from holdfast.errors import SettingsError
-from holdfast.http.access import watched_file
-from holdfast.http.access.watched_file import WatchedFile
+from holdfast.http.access import sources
+from holdfast.http.access.sources import WatchedFile
 
 
 def number(content):
@@ -88,7 +88,7 @@ def test_a_file_that_is_gone_leaves_the_old_value(path, caplog):
     ("content", "says"), [(None, "No such file"), ("x", "no number"), ("1" * 20, "larger than 10")]
 )
 def test_at_the_start_it_has_to_be_good(tmp_path, monkeypatch, content, says):
-    monkeypatch.setattr(watched_file, "FILE_BYTES_MAX", 10)
+    monkeypatch.setattr(sources, "FILE_BYTES_MAX", 10)
     path = tmp_path / "number"
     if content is not None:
         path.write_text(content)

@@ -1,35 +1,39 @@
-"""GET {bucket}/streams/scan/until: how far a stretch of the log of limited size goes.
-
-What is not in packs yet is counted position by position. Of what is in packs the catalog knows how
-much each extent holds and between which positions that was appended: it is taken as spread evenly
-over them, so the answer is about right there, and costs no look at any pack.
-"""
+"""GET {bucket}/streams/records: the hot rest of a scan, message by message."""
 
 from __future__ import annotations
 
 import asyncio
+import base64
 from bisect import bisect_right
 from contextlib import suppress
+from functools import partial
 from operator import itemgetter
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 import msgspec
 
-from holdfast.errors import InvalidRequestError, UnavailableError
+from holdfast.errors import (
+    GoneError,
+    InvalidRequestError,
+    NotFoundError,
+    OffsetGoneError,
+    UnavailableError,
+)
 from holdfast.http.buckets import find_bucket
-from holdfast.http.change_pages import name_of, parse_cursor
-from holdfast.http.health import JSON_FIELDS
-from holdfast.http.query import parse_query
-from holdfast.http.scan_request import TURN_ENTRIES, ScanRequest, cursor_text, whole_number
-from holdfast.http.store_url import store_id
-from holdfast.protocol.content import JSON, SEPARATOR_BYTE
+from holdfast.http.changes import check_cursor, name_of, parse_cursor
+from holdfast.http.exchange import int_parameter, parse_query
+from holdfast.http.responses import JSON_HEADERS, result_of
+from holdfast.http.scan import TURN_ENTRIES, ScanRequest, scan_request
+from holdfast.http.storage_routes import NDJSON_HEADERS, cursor_text, store_id
+from holdfast.protocol.content import JSON, SEPARATOR, SEPARATOR_BYTE
 from holdfast.storage.catalog_scan import Scanned
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import AsyncIterator, Iterable
 
     from holdfast.engine.journal import Change, JournalBatch
     from holdfast.engine.state import State
+    from holdfast.engine.stream import Stream
     from holdfast.http.app import App
     from holdfast.http.exchange import Request, Slot
     from holdfast.storage.catalog import Catalog
@@ -44,14 +48,97 @@ _ATTEMPTS: Final = 5
 _SEPARATOR: Final = bytes([SEPARATOR_BYTE])
 
 
-class Limits(NamedTuple):
+def records(app: App, request: Request, slot: Slot, name: str) -> None:
+    """The hot rest of a scan: a line of JSON for each message, in the order of the log."""
+    asked = scan_request(app, request, name)
+    check_cursor(app, asked.after)
+    # All of them now: the oldest may be gone before the first line is asked for.
+    batches = [
+        batch
+        for batch in app.shard.state.journal.after(asked.after)
+        if batch.position <= asked.until
+    ]
+    app.respond_streamed(request, slot, NDJSON_HEADERS, _record_lines(app, asked, batches))
+
+
+async def _record_lines(
+    app: App, asked: ScanRequest, batches: list[JournalBatch]
+) -> AsyncIterator[bytes]:
+    state = app.shard.state
+    examined = 0
+    for batch in batches:
+        lines: list[bytes] = []
+        for change in batch.changes():
+            examined += 1
+            if examined % TURN_ENTRIES == 0:
+                # Others have their turn, also where nothing concerns this bucket.
+                await asyncio.sleep(0)
+            name = name_of(state, change)
+            if change.length and asked.covers(name):
+                lines += await _message_lines(app, change, name[asked.skip :])
+        if lines:
+            yield b"\n".join([*lines, b""])
+
+
+async def _message_lines(app: App, change: Change, stream_id: str) -> list[bytes]:
+    """The messages of one append, but for those whose place a snapshot has taken."""
+    stream = app.shard.state.find_number(change.stream)
+    if stream is None or stream.gone:
+        return []
+    try:
+        start, whole = await _read_change(app, stream, change)
+    except (NotFoundError, GoneError):
+        # Deleted while it was read.
+        return []
+    if not whole:
+        return []
+    messages = whole[:-1].split(SEPARATOR) if stream.media == JSON else [whole]
+    extra = 1 if stream.media == JSON else 0
+    lines, at = [], start
+    for message in messages:
+        until = at + len(message) + extra
+        lines.append(
+            _encode(
+                {
+                    "stream_id": stream_id,
+                    "stream": change.stream,
+                    "offset": at,
+                    "next_offset": until,
+                    "timestamp_ms": change.at_ms,
+                    "position": change.position,
+                    "content_type": stream.meta.content_type,
+                    "payload": base64.b64encode(message).decode(),
+                }
+            )
+        )
+        at = until
+    return lines
+
+
+async def _read_change(app: App, stream: Stream, change: Change) -> tuple[int, bytes]:
+    """Where the bytes of an append start that are still the stream's, and these bytes."""
+    end = change.offset + change.length
+    while True:
+        start = at = max(change.offset, stream.earliest)
+        parts: list[bytes] = []
+        try:
+            while at < end:
+                at, data = await result_of(partial(app.shard.reader.read, stream, at, end - at))
+                parts.append(data)
+        except OffsetGoneError:
+            # Trimmed while it was read: there may be less of it now.
+            continue
+        return start, b"".join(parts)
+
+
+class ScanLimits(NamedTuple):
     """How much a stretch may have."""
 
     size_bytes: int
     messages: int
 
 
-class Reached(NamedTuple):
+class ScanReach(NamedTuple):
     """A position, what was appended up to it, and whether more would be too much."""
 
     until: int
@@ -72,15 +159,15 @@ def scan_until(app: App, request: Request, slot: Slot, name: str) -> None:
     after = parse_cursor(query.get("after"), latest)
     if after > latest:
         raise InvalidRequestError("The cursor in 'after' is past the end of the log.")
-    limits = Limits(
-        whole_number(query, "bytes", 1, _LIMIT_MAX) or _LIMIT_MAX,
-        whole_number(query, "messages", 1, _LIMIT_MAX) or _LIMIT_MAX,
+    limits = ScanLimits(
+        int_parameter(query, "bytes", 1, _LIMIT_MAX) or _LIMIT_MAX,
+        int_parameter(query, "messages", 1, _LIMIT_MAX) or _LIMIT_MAX,
     )
     asked = ScanRequest(name[:-1], name + query.get("prefix", ""), after, latest)
-    app.spawn(_answer(app, slot, asked, limits), slot)
+    app.spawn(_respond_until(app, slot, asked, limits), slot)
 
 
-async def _answer(app: App, slot: Slot, asked: ScanRequest, limits: Limits) -> None:
+async def _respond_until(app: App, slot: Slot, asked: ScanRequest, limits: ScanLimits) -> None:
     reached = await _reach(app, asked, limits)
     found = {
         "bucket_id": asked.bucket,
@@ -92,13 +179,13 @@ async def _answer(app: App, slot: Slot, asked: ScanRequest, limits: Limits) -> N
         "store_id": store_id(app),
     }
     slot.on_gone = None
-    slot.answer(200, JSON_FIELDS, _encode(found))
+    slot.respond(200, JSON_HEADERS, _encode(found))
 
 
-async def _reach(app: App, asked: ScanRequest, limits: Limits) -> Reached:
+async def _reach(app: App, asked: ScanRequest, limits: ScanLimits) -> ScanReach:
     catalog, state = app.shard.catalog, app.shard.state
     for _ in range(_ATTEMPTS):
-        reached = Reached(asked.after, 0, 0, is_full=False)
+        reached = ScanReach(asked.after, 0, 0, is_full=False)
         flushed = 0 if catalog is None else min(catalog.flushed, asked.until)
         if catalog is not None and asked.after < flushed:
             amounts = await asyncio.to_thread(_amounts, catalog, asked, flushed)
@@ -114,7 +201,9 @@ def _amounts(catalog: Catalog, asked: ScanRequest, until: int) -> list[Amount]:
     return catalog.scanning(Scanned(asked.prefix, asked.after, until)).amounts()
 
 
-def within_amounts(amounts: Iterable[Amount], after: int, until: int, limits: Limits) -> Reached:
+def within_amounts(
+    amounts: Iterable[Amount], after: int, until: int, limits: ScanLimits
+) -> ScanReach:
     """How far one gets among extents that are spread evenly over their positions."""
     # From which position on how much more, or less, comes with each position, of how many extents.
     steps: list[tuple[int, float, float, int]] = []
@@ -144,11 +233,11 @@ def within_amounts(amounts: Iterable[Amount], after: int, until: int, limits: Li
             total_bytes += count * rate_bytes
             total_messages += count * rate_messages
             if is_full:
-                return Reached(at, total_bytes, total_messages, is_full=True)
+                return ScanReach(at, total_bytes, total_messages, is_full=True)
         at, extents = position - 1, extents + more_extents
         rate_bytes = rate_bytes + more_bytes if extents else 0.0
         rate_messages = rate_messages + more_messages if extents else 0.0
-    return Reached(until, total_bytes, total_messages, is_full=False)
+    return ScanReach(until, total_bytes, total_messages, is_full=False)
 
 
 def _room(left: float, rate: float) -> float:
@@ -157,8 +246,8 @@ def _room(left: float, rate: float) -> float:
 
 
 async def _within_journal(
-    state: State, asked: ScanRequest, reached: Reached, limits: Limits
-) -> Reached:
+    state: State, asked: ScanRequest, reached: ScanReach, limits: ScanLimits
+) -> ScanReach:
     """How far one gets from there, position by position."""
     journal = state.journal
     total_bytes, total_messages = reached.size_bytes, reached.messages
@@ -173,16 +262,16 @@ async def _within_journal(
                 or total_messages + messages > limits.messages
             )
             if is_over and total_messages:
-                return Reached(batch.position - 1, total_bytes, total_messages, is_full=True)
+                return ScanReach(batch.position - 1, total_bytes, total_messages, is_full=True)
             total_bytes += size_bytes
             total_messages += messages
             if is_over:
-                return Reached(batch.position, total_bytes, total_messages, is_full=True)
+                return ScanReach(batch.position, total_bytes, total_messages, is_full=True)
         examined += len(batch.streams)
         if examined >= TURN_ENTRIES:
             examined = 0
             await asyncio.sleep(0)
-    return Reached(asked.until, total_bytes, total_messages, is_full=False)
+    return ScanReach(asked.until, total_bytes, total_messages, is_full=False)
 
 
 def _gained(state: State, batch: JournalBatch, asked: ScanRequest) -> tuple[int, int]:
@@ -190,13 +279,13 @@ def _gained(state: State, batch: JournalBatch, asked: ScanRequest) -> tuple[int,
     size_bytes = messages = 0
     for change in batch.changes():
         if change.length and asked.covers(name_of(state, change)):
-            size, count = _left_of(state, change)
+            size, count = _size_of(state, change)
             size_bytes += size
             messages += count
     return size_bytes, messages
 
 
-def _left_of(state: State, change: Change) -> tuple[int, int]:
+def _size_of(state: State, change: Change) -> tuple[int, int]:
     """Bytes and messages of an append that a snapshot has not taken the place of."""
     stream = state.by_number.get(change.stream)
     if stream is None:
