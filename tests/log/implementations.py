@@ -12,7 +12,9 @@ from random import Random
 from holdfast.log.file import FileLog
 from holdfast.log.interface import Batch, Outcome, Result
 from holdfast.log.memory import MemoryLog
-from holdfast.testing import ClockWorker, FakeClock, FaultyFiles, ScriptedLog, SimFiles
+from holdfast.testing import FakeClock, FaultyFiles, ScriptedLog
+from tests.simulation.files import SimFiles
+from tests.simulation.timing import ClockWorker
 
 ANSWER_S_MAX = 30
 SIMULATED_S = 5.0

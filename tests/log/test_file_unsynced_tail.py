@@ -13,8 +13,10 @@ import pytest
 from holdfast.errors import HoldfastError
 from holdfast.log.file import FileLog
 from holdfast.log.interface import Batch, Outcome
-from holdfast.testing import ClockWorker, FakeClock, KilledError, SimFiles
+from holdfast.testing import FakeClock
 from tests.log.implementations import OpenLog, batches
+from tests.simulation.files import KilledError, SimFiles
+from tests.simulation.timing import ClockWorker
 
 DIRECTORY = Path("/log")
 CRASHES = 60

@@ -14,7 +14,9 @@ from holdfast.errors import HoldfastError, LogCorruptError
 from holdfast.format.segments import decode_header, iter_batches
 from holdfast.log.file import FileLog
 from holdfast.log.interface import Batch, Outcome
-from holdfast.testing import ClockWorker, FakeClock, KilledError, SimFiles
+from holdfast.testing import FakeClock
+from tests.simulation.files import KilledError, SimFiles
+from tests.simulation.timing import ClockWorker
 
 DIRECTORY = Path("/data/log")
 PATIENCE_S = 30.0

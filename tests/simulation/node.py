@@ -12,17 +12,12 @@ from holdfast.objects.memory_objects import MemoryObjects
 from holdfast.storage.catalog import Catalog
 from holdfast.storage.catalog_writer import CatalogWriter
 from holdfast.storage.cold import ColdReader
-from holdfast.testing import (
-    ClockWorker,
-    FakeClock,
-    FaultyObjects,
-    LifeClock,
-    SimFiles,
-    SimWorker,
-    StoreFaults,
-)
+from holdfast.testing import FakeClock, FaultyObjects, StoreFaults
+from tests.simulation.files import SimFiles
 from tests.simulation.model import Violation
 from tests.simulation.relatives import BUCKET, DOCUMENT
+from tests.simulation.storage_worker import SimWorker
+from tests.simulation.timing import ClockWorker, LifeClock
 
 LOG = Path("/data/log")
 POST_US = (0, 2000)

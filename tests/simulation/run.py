@@ -11,9 +11,9 @@ from random import Random
 from holdfast.errors import HoldfastError
 from holdfast.storage.live_packs import resolve, survey
 from holdfast.storage.rebuild import rebuild
-from holdfast.testing import KilledError
 from tests.simulation.checks import audit, settle_after_crash, verify_packs
 from tests.simulation.ending import Ending
+from tests.simulation.files import KilledError
 from tests.simulation.model import Violation
 from tests.simulation.node import Machine, Node
 from tests.simulation.plan import in_force, make_plan

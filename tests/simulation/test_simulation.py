@@ -14,7 +14,7 @@ from holdfast.format import lineage
 from holdfast.log.segment_writer import SegmentWriter
 from holdfast.objects import pack_merge
 from holdfast.storage import garbage, snapshot_garbage
-from holdfast.testing.sim_files import SimFile
+from tests.simulation.files import SimFile
 from tests.simulation.run import Failure, run_seed
 
 PATIENCE_SEEDS = 60

@@ -8,9 +8,9 @@ from holdfast.objects.pack_merge import merge_packs
 from holdfast.storage.catalog_writer import CatalogWriter
 from holdfast.storage.commands import CollectGarbage, PinPacks, SwapPacks
 from holdfast.storage.swap import plan_merge
-from holdfast.testing import WorkerKilledError
 from tests.simulation.model import Violation
 from tests.simulation.snapshots import PREFIX
+from tests.simulation.storage_worker import WorkerKilledError
 
 LOG_OPERATIONS = (
     "write", "sync", "sync", "create", "sync_directory", "truncate", "remove", "allocate",

@@ -30,7 +30,8 @@ from holdfast.storage.snapshot_check import Published
 from holdfast.storage.swap import swap, verified_packs
 from holdfast.storage.verify import verify_catalog, verify_store
 from holdfast.storage.worker import StorageWorker
-from holdfast.testing import FakeClock, KilledError
+from holdfast.testing import FakeClock
+from tests.simulation.files import KilledError
 
 GRACE_S = 3600.0
 IDENTITY = "feedfacecafebeef"

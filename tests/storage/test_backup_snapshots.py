@@ -16,7 +16,8 @@ from holdfast.storage.manifest import newest
 from holdfast.storage.restore import Restore
 from holdfast.storage.snapshot_check import Published
 from holdfast.storage.verify import verify_catalog
-from holdfast.testing import FaultyObjects, KilledError
+from holdfast.testing import FaultyObjects
+from tests.simulation.files import KilledError
 from tests.storage.backup_source import LogSegment, ignore
 from tests.storage.filled import Filled, killed_at
 

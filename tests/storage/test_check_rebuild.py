@@ -15,7 +15,7 @@ from holdfast.storage.catalog_writer import CatalogWriter
 from holdfast.storage.gather import Gather
 from holdfast.storage.live_packs import SoundPack, resolve, survey
 from holdfast.storage.rebuild import build, rebuild
-from holdfast.testing import KilledError
+from tests.simulation.files import KilledError
 from tests.storage.filled import GRACE_S, IDENTITY, Filled, killed_at
 
 JSON = "application/json"

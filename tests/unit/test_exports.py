@@ -41,20 +41,14 @@ class TestNames:
         import holdfast.testing
 
         assert set(holdfast.testing.__all__) == {
-            "ClockWorker",
             "FakeClock",
             "FaultyFiles",
             "FaultyObjects",
             "FaultyRanges",
             "HangingFiles",
             "HurriedClock",
-            "KilledError",
-            "LifeClock",
             "ScriptedLog",
-            "SimFiles",
-            "SimWorker",
             "StoreFaults",
-            "WorkerKilledError",
         }
 
     @pytest.mark.parametrize("name", all_modules())

@@ -9,7 +9,7 @@ from holdfast.format.records import Kind, Record, encode
 from holdfast.format.segments import SegmentHeader, encode_batch, encode_header
 from holdfast.storage import flush
 from holdfast.storage.flush import SegmentRef
-from holdfast.testing import KilledError
+from tests.simulation.files import KilledError
 from tests.unit.storage.rig import Rig, failing_at
 
 OWN_BYTES = 100

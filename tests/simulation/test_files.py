@@ -7,7 +7,7 @@ from random import Random
 import pytest
 
 from holdfast.log.files import DiskFiles
-from holdfast.testing import KilledError, SimFiles
+from tests.simulation.files import KilledError, SimFiles
 
 ROOT = Path("/d")
 A, B = ROOT / "a", ROOT / "b"

@@ -5,7 +5,7 @@ import pytest
 from holdfast import failpoints
 from holdfast.errors import HoldfastError, StoreError
 from holdfast.storage.commands import CollectGarbage, FlushLog, SwapPacks
-from holdfast.testing import SimWorker, WorkerKilledError
+from tests.simulation.storage_worker import SimWorker, WorkerKilledError
 from tests.unit.storage.rig import Log, Rig
 
 

@@ -166,7 +166,7 @@ class SimFiles(Faults):
         fault_rate: float = 0.0,
     ) -> None:
         super().__init__()
-        self.random = random or Random(0)  # noqa: S311 (tests want repeatable numbers)
+        self.random = random or Random(0)
         self.capacity_bytes = capacity_bytes
         self.fault_rate = fault_rate
         self._operations_left: int | None = None

@@ -1,10 +1,11 @@
-"""The worker without a thread: jobs in order, one at a time, in the clock's time."""
+"""The simulation's clock ends with a life; its worker runs jobs in order, in the clock's time."""
 
 from itertools import pairwise
 
 import pytest
 
-from holdfast.testing import ClockWorker, FakeClock
+from holdfast.testing import FakeClock
+from tests.simulation.timing import ClockWorker, LifeClock
 
 
 @pytest.fixture
@@ -98,3 +99,36 @@ def test_same_seed_gives_the_same_times():
         return ran
 
     assert times(1) == times(1) != times(2)
+
+
+def test_life_has_the_time_and_chance_of_the_other_clock():
+    clock, same = FakeClock(seed=5), FakeClock(seed=5)
+    life = LifeClock(clock)
+    assert life.random_int(0, 1000) == same.random_int(0, 1000)
+    assert life.random_u64() == same.random_u64()
+    clock.advance(1.5)
+    assert (life.now_ms(), life.monotonic_s()) == (clock.now_ms(), clock.monotonic_s())
+
+
+def test_calls_of_a_life_are_made_in_time():
+    clock, ran = FakeClock(), []
+    life = LifeClock(clock)
+    life.call_later(2, ran.append, "later")
+    life.call_soon(ran.append, "soon")
+    life.call_later(1, ran.append, "never").cancel()
+    clock.run()
+    assert ran == ["soon"]
+    clock.advance(2)
+    assert ran == ["soon", "later"]
+
+
+def test_nothing_is_called_after_the_end_of_a_life():
+    clock, ran = FakeClock(), []
+    life, other = LifeClock(clock), LifeClock(clock)
+    for each in (life, other):
+        each.call_soon(ran.append, each)
+        each.call_later(1, ran.append, each)
+    life.end()
+    clock.advance(2)
+    assert life.ended
+    assert ran == [other, other]
