@@ -21,7 +21,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sql
 
 from holdfast.spark.session import open_session
-from holdfast.spark.writing.distribution import write_to_streams
+from holdfast.spark.writing.writers import write_to_streams
 from tests.spark.reading_back import messages
 
 ROOT = Path(__file__).parents[2]

@@ -11,7 +11,7 @@ from pyspark.sql import functions as sql
 from holdfast.errors import InvalidJsonError, SettingsError
 from holdfast.spark.session import as_holdfast_error
 from holdfast.spark.source import HoldfastDataSource
-from holdfast.spark.writing.distribution import write_to_streams
+from holdfast.spark.writing.writers import write_to_streams
 from tests.client.restarting import RestartingServer
 from tests.server_process import ServerProcess
 from tests.spark.reading_back import messages, new_bucket
@@ -84,7 +84,7 @@ def test_rows_of_one_stream_in_several_tasks_are_refused(spark, server, bucket):
 def test_a_batch_write_needs_a_name_and_appends(spark, server, bucket):
     rows = numbered(spark, 10).drop("at")
     writer = rows.write.format("holdfast").options(url=server.url, bucket=bucket)
-    assert "'producerId' is needed" in refusal(writer.mode("append").save).message
+    assert "'producerId' is required" in refusal(writer.mode("append").save).message
     named = writer.option("producerId", "load")
     assert "mode('append')" in refusal(named.mode("overwrite").save).message
 

@@ -5,7 +5,7 @@ from pathlib import Path
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as sql
 
-from holdfast.spark.writing.distribution import write_to_streams
+from holdfast.spark.writing.writers import write_to_streams
 from tests.server_process import ServerProcess
 from tests.spark.reading_back import messages, new_bucket
 

@@ -18,16 +18,15 @@ from holdfast.errors import (
     StreamClosedError,
     StreamNotFoundError,
 )
-from holdfast.spark.writing.options import WriteOptions
-from holdfast.spark.writing.report import BatchProducer
-from holdfast.spark.writing.rows import Columns
-from holdfast.spark.writing.task import BATCH_PROPERTY, QUERY_PROPERTY, Task
+from holdfast.spark.writing.options import WriteColumns, WriteOptions
+from holdfast.spark.writing.sender import BatchProducer
+from holdfast.spark.writing.task import BATCH_PROPERTY, QUERY_PROPERTY, WriteTask
 from tests.client.restarting import RestartingServer
 from tests.server_process import ServerProcess
 from tests.spark.reading_back import messages, new_bucket
 
-TEXT = Columns("value", has_stream=True, has_bucket=False)
-BYTES = Columns("payload", has_stream=True, has_bucket=False)
+TEXT = WriteColumns("value", has_stream=True, has_bucket=False)
+BYTES = WriteColumns("payload", has_stream=True, has_bucket=False)
 PRODUCER = BatchProducer("writer", 3)
 
 
@@ -44,7 +43,7 @@ def bucket():
 
 def task(url, bucket, columns=TEXT, **options):
     given = {"url": url, "bucket": bucket, "requestBytes": "100", **options}
-    return Task(WriteOptions.of(given, columns), columns)
+    return WriteTask(WriteOptions.of(given, columns), columns)
 
 
 def rows(numbers, streams=5):

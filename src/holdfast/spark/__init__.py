@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from holdfast.spark.writing.distribution import write_to_streams
+    from holdfast.spark.writing.writers import write_to_streams
 
 __all__ = ["write_to_streams"]
 
@@ -17,7 +17,7 @@ __all__ = ["write_to_streams"]
 def __getattr__(name: str) -> Any:
     # Loaded on first use: the command line imports this package without PySpark.
     if name == "write_to_streams":
-        from holdfast.spark.writing.distribution import write_to_streams  # noqa: PLC0415
+        from holdfast.spark.writing.writers import write_to_streams  # noqa: PLC0415
 
         return write_to_streams
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

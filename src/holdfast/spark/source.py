@@ -40,13 +40,13 @@ class HoldfastDataSource(DataSource):
         return stream_reader(self.options, schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
-        from holdfast.spark.writing.writer import batch_writer  # noqa: PLC0415
+        from holdfast.spark.writing.writers import batch_writer  # noqa: PLC0415
 
         return batch_writer(self.options, schema, overwrite)
 
     def streamWriter(  # noqa: N802
         self, schema: StructType, overwrite: bool
     ) -> DataSourceStreamWriter:
-        from holdfast.spark.writing.writer import stream_writer  # noqa: PLC0415
+        from holdfast.spark.writing.writers import stream_writer  # noqa: PLC0415
 
         return stream_writer(self.options, schema, overwrite)

@@ -9,7 +9,7 @@ from holdfast.client import Client
 from holdfast.errors import HoldfastError, SettingsError, UnavailableError
 from holdfast.spark.connection import Options, SparkClient, SparkConnection
 from holdfast.spark.reading.selection import parse_bound
-from holdfast.spark.writing.rows import Columns
+from holdfast.spark.writing.options import WriteColumns
 
 
 class Breaking:
@@ -56,4 +56,4 @@ def test_a_password_in_the_url_is_not_shown() -> None:
 def test_two_columns_of_one_name() -> None:
     names = [("stream_id", StringType()), ("payload", BinaryType()), ("payload", BinaryType())]
     with pytest.raises(SettingsError, match="two columns of the same name"):
-        Columns.of(StructType([StructField(*each) for each in names]))
+        WriteColumns.of(StructType([StructField(*each) for each in names]))

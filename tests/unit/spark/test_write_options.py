@@ -7,10 +7,10 @@ import pytest
 from pyspark.sql.types import BinaryType, IntegerType, StringType, StructType
 
 from holdfast.errors import SettingsError
-from holdfast.spark.writing.options import WriteOptions
-from holdfast.spark.writing.report import TaskReport, check_streams_apart, packed, total
-from holdfast.spark.writing.rows import Columns, RowReader
-from holdfast.spark.writing.writer import batch_writer, stream_writer
+from holdfast.spark.writing.options import WriteColumns, WriteOptions
+from holdfast.spark.writing.requests import RowReader
+from holdfast.spark.writing.task import TaskReport, check_streams_apart, packed, total
+from holdfast.spark.writing.writers import batch_writer, stream_writer
 
 TYPES = {"payload": BinaryType(), "offset": IntegerType()}
 
@@ -23,7 +23,7 @@ def schema(*names, **types):
 
 
 def told(*names, **options):
-    return WriteOptions.of({"bucket": "demo", **options}, Columns.of(schema(*names)))
+    return WriteOptions.of({"bucket": "demo", **options}, WriteColumns.of(schema(*names)))
 
 
 def test_defaults():
@@ -39,20 +39,24 @@ def test_defaults():
 @pytest.mark.parametrize(
     ("names", "options", "said"),
     [
-        (["value"], {}, "by a column 'stream_id', or by the option 'stream'"),
-        (["stream_id", "value"], {"stream": "a"}, "leave one of them out"),
-        (["stream_id", "value"], {"bucket": "a/b"}, "has a slash"),
+        (["value"], {}, "neither a column 'stream_id' nor the option 'stream'"),
+        (
+            ["stream_id", "value"],
+            {"stream": "a"},
+            "column 'stream_id' or the option 'stream', not both",
+        ),
+        (["stream_id", "value"], {"bucket": "a/b"}, "contains a slash"),
         (["stream_id", "value"], {"bucket": ""}, "'bucket' is required"),
         (["stream_id", "value"], {"producer": "a"}, "did you mean 'producerId'"),
-        (["stream_id", "value"], {"framing": "length-prefixed"}, "has messages by itself"),
+        (["stream_id", "value"], {"framing": "length-prefixed"}, "JSON stream needs no framing"),
         (["stream_id", "value"], {"framing": "lines"}, "'framing' is one of"),
         (["stream_id", "value"], {"contentType": "json"}, "'contentType' is a type such as"),
         (["stream_id", "value"], {"ttl": "0"}, "'ttl' is a number of at least 1"),
         (["stream_id", "value"], {"producerId": "é"}, "'producerId' has at most 255"),
         (["stream_id", "value"], {"producerId": "x" * 256}, "'producerId' has at most 255"),
         (["stream_id", "value"], {"producerEpoch": str(2**53)}, "'producerEpoch' is at most"),
-        (["stream_id", "value", "payload"], {}, "one of them, and only one"),
-        (["stream_id"], {}, "one of them, and only one"),
+        (["stream_id", "value", "payload"], {}, "exactly one of them"),
+        (["stream_id"], {}, "exactly one of them"),
         (["stream_id", "value", "offset"], {}, "'offset' cannot be written: drop it"),
     ],
 )
@@ -63,17 +67,17 @@ def test_wrong_options_and_columns(names, options, said):
 
 def test_a_column_of_another_type():
     with pytest.raises(SettingsError, match="'payload' is binary, not string"):
-        Columns.of(schema("stream_id", "payload", payload=StringType()))
+        WriteColumns.of(schema("stream_id", "payload", payload=StringType()))
 
 
 def test_a_bucket_column_is_enough():
-    columns = Columns.of(schema("bucket", "stream_id", "value"))
+    columns = WriteColumns.of(schema("bucket", "stream_id", "value"))
     assert WriteOptions.of({}, columns).bucket == ""
 
 
 def test_writers_refuse_what_cannot_be_exactly_once():
     given, columns = {"bucket": "demo"}, schema("stream_id", "value")
-    with pytest.raises(SettingsError, match="'producerId' is needed: a name"):
+    with pytest.raises(SettingsError, match="'producerId' is required: a name"):
         batch_writer(given, columns, overwrite=False)
     with pytest.raises(SettingsError, match=r"mode\('append'\)"):
         batch_writer({**given, "producerId": "a"}, columns, overwrite=True)
@@ -85,7 +89,7 @@ def test_writers_refuse_what_cannot_be_exactly_once():
 
 def read(columns, bucket="demo", stream="", **values):
     batch = pa.record_batch(list(values.values()), names=list(values))
-    return RowReader(Columns.of(schema(*columns)), bucket, stream).read(batch)
+    return RowReader(WriteColumns.of(schema(*columns)), bucket, stream).read(batch)
 
 
 @pytest.mark.parametrize("kind", [pa.string(), pa.large_string()])
@@ -100,7 +104,7 @@ def test_a_bucket_in_a_row_goes_before_the_option():
         [pa.array(["else", None]), pa.array(["a", "b"]), pa.array([b"1", b"2"])],
         names=["bucket", "stream_id", "payload"],
     )
-    names, _ = RowReader(Columns.of(schema(*batch.schema.names)), "demo").read(batch)
+    names, _ = RowReader(WriteColumns.of(schema(*batch.schema.names)), "demo").read(batch)
     assert names == ["else/a", "demo/b"]
 
 

@@ -11,8 +11,7 @@ from holdfast.errors import InvalidJsonError, SettingsError
 from holdfast.protocol.content import Unframer
 from holdfast.spark.connection import SparkConnection
 from holdfast.spark.writing.options import WriteOptions
-from holdfast.spark.writing.placement import Placement, partition_of
-from holdfast.spark.writing.requests import MESSAGES_MAX, Cutter
+from holdfast.spark.writing.requests import MESSAGES_MAX, Placement, RequestBuilder, partition_of
 
 JSON = "application/json"
 BYTES = "application/octet-stream"
@@ -54,7 +53,9 @@ def encoded(numbers):
 def test_requests_do_not_depend_on_how_rows_are_handed_over(numbers, cuts, request_bytes):
     given_rows = encoded(numbers)
     told = options(request_bytes=request_bytes)
-    assert cut(Cutter(told), [given_rows]) == cut(Cutter(told), split(given_rows, cuts))
+    assert cut(RequestBuilder(told), [given_rows]) == cut(
+        RequestBuilder(told), split(given_rows, cuts)
+    )
 
 
 @given(rows, st.integers(1, 60), st.integers(1, 4))
@@ -62,21 +63,21 @@ def test_requests_do_not_depend_on_rows_of_other_streams(numbers, request_bytes,
     """Mixed, alone, or laid out in any number of partitions."""
     given_rows = encoded(numbers)
     told = options(request_bytes=request_bytes)
-    mixed = by_stream(cut(Cutter(told), [given_rows]))
+    mixed = by_stream(cut(RequestBuilder(told), [given_rows]))
     for name in mixed:
         alone = [row for row in given_rows if row[0] == name]
-        assert by_stream(cut(Cutter(told), [alone]))[name] == mixed[name]
+        assert by_stream(cut(RequestBuilder(told), [alone]))[name] == mixed[name]
     laid_out = []
     for own in range(partitions):
         there = [row for row in given_rows if partition_of(row[0], partitions) == own]
         there.sort(key=lambda row: row[0])
-        laid_out += cut(Cutter(told, Placement(partitions, own)), [there])
+        laid_out += cut(RequestBuilder(told, Placement(partitions, own)), [there])
     assert by_stream(laid_out) == mixed
 
 
 @given(rows, st.integers(1, 60))
 def test_every_row_is_in_one_request_in_order(numbers, request_bytes):
-    made = by_stream(cut(Cutter(options(request_bytes=request_bytes)), [encoded(numbers)]))
+    made = by_stream(cut(RequestBuilder(options(request_bytes=request_bytes)), [encoded(numbers)]))
     for name, requests in made.items():
         assert [each.seq for each in requests] == list(range(len(requests)))
         assert [each.last for each in requests] == [False] * (len(requests) - 1) + [True]
@@ -89,52 +90,54 @@ def test_every_row_is_in_one_request_in_order(numbers, request_bytes):
 
 def test_a_row_is_a_request_on_a_byte_stream_and_many_are_where_they_are_framed():
     given_rows = [("demo/a", b"one"), ("demo/a", b"two"), ("demo/a", b"three")]
-    assert [each.body for each in cut(Cutter(options(BYTES)), [given_rows])] == [
+    assert [each.body for each in cut(RequestBuilder(options(BYTES)), [given_rows])] == [
         b"one",
         b"two",
         b"three",
     ]
-    (framed,) = cut(Cutter(options(BYTES, framing="length-prefixed")), [given_rows])
+    (framed,) = cut(RequestBuilder(options(BYTES, framing="length-prefixed")), [given_rows])
     assert Unframer().feed(framed.body) == [b"one", b"two", b"three"]
 
 
 def test_a_request_has_no_more_messages_than_the_server_takes():
-    made = cut(Cutter(options()), [[("demo/a", b"1")] * (MESSAGES_MAX + 1)])
+    made = cut(RequestBuilder(options()), [[("demo/a", b"1")] * (MESSAGES_MAX + 1)])
     assert [each.rows for each in made] == [MESSAGES_MAX, 1]
 
 
 def test_an_array_stays_one_message():
-    (made,) = cut(Cutter(options()), [[("demo/a", b" [1, 2] "), ("demo/a", b"3")]])
+    (made,) = cut(RequestBuilder(options()), [[("demo/a", b" [1, 2] "), ("demo/a", b"3")]])
     assert made.body == b"[[1, 2],3]"
 
 
 @pytest.mark.parametrize("text", [b"", b"1,2", b"{", b"\xff", b"nul"])
 def test_what_is_not_json_is_refused_with_its_beginning(text):
     with pytest.raises(InvalidJsonError, match="stream 'demo/a' is not JSON: it begins with"):
-        cut(Cutter(options()), [[("demo/a", text)]])
+        cut(RequestBuilder(options()), [[("demo/a", text)]])
 
 
 def test_an_empty_message_is_refused_unless_it_is_framed():
     with pytest.raises(SettingsError, match="'demo/a' is empty"):
-        cut(Cutter(options(BYTES)), [[("demo/a", b"")]])
-    (made,) = cut(Cutter(options(BYTES, framing="length-prefixed")), [[("demo/a", b"")]])
+        cut(RequestBuilder(options(BYTES)), [[("demo/a", b"")]])
+    (made,) = cut(RequestBuilder(options(BYTES, framing="length-prefixed")), [[("demo/a", b"")]])
     assert made.body == bytes(4)
 
 
 def test_too_many_rows_that_come_in_turns_are_refused():
     given_rows = [(f"demo/{at}", b'"0123456789"') for at in range(100)]
-    with pytest.raises(SettingsError, match=r"came in turns, .*\.write_to_streams"):
-        cut(Cutter(options(), held_bytes_max=5000), [given_rows])
+    with pytest.raises(SettingsError, match=r"are mixed, .*\.write_to_streams"):
+        cut(RequestBuilder(options(), held_bytes_max=5000), [given_rows])
     one = Placement(1, 0)
-    assert len(cut(Cutter(options(), one, held_bytes_max=5000), [sorted(given_rows)])) == 100
-    assert len(cut(Cutter(options(), held_bytes_max=60_000), [given_rows])) == 100
+    assert (
+        len(cut(RequestBuilder(options(), one, held_bytes_max=5000), [sorted(given_rows)])) == 100
+    )
+    assert len(cut(RequestBuilder(options(), held_bytes_max=60_000), [given_rows])) == 100
 
 
 def test_a_row_that_is_out_of_place_is_refused():
     own = partition_of("demo/a", 7)
-    cutter = Cutter(options(), Placement(7, (own + 1) % 7))
+    cutter = RequestBuilder(options(), Placement(7, (own + 1) % 7))
     with pytest.raises(SettingsError, match="'demo/a' came to the task"):
         cutter.take(["demo/a"], [b"1"])
-    cutter = Cutter(options(), Placement(1, 0))
-    with pytest.raises(SettingsError, match="'demo/a' came to the task 0, out of turn"):
+    cutter = RequestBuilder(options(), Placement(1, 0))
+    with pytest.raises(SettingsError, match="'demo/a' came to the task 0 out of order"):
         cutter.take(["demo/a", "demo/b", "demo/a"], [b"1", b"2", b"3"])

@@ -91,7 +91,7 @@ def run(spark: SparkSession, job: Load, progress: Progress = UNSEEN) -> Loaded:
     from holdfast.spark.jobs.buckets import ensure_bucket  # noqa: PLC0415
     from holdfast.spark.jobs.load_rows import load_name, rows_of  # noqa: PLC0415
     from holdfast.spark.jobs.load_tables import open_table  # noqa: PLC0415
-    from holdfast.spark.writing.distribution import write_to_streams  # noqa: PLC0415
+    from holdfast.spark.writing.writers import write_to_streams  # noqa: PLC0415
 
     progress.start("opening the table")
     table = open_table(spark, job)

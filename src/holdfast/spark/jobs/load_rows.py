@@ -14,7 +14,7 @@ from pyspark.sql import functions as sql
 from pyspark.sql.types import ArrayType, BinaryType, DataType, MapType, StructType, VariantType
 
 from holdfast.errors import SettingsError
-from holdfast.spark.writing.rows import PAYLOAD, STREAM, VALUE
+from holdfast.spark.writing.options import PAYLOAD, STREAM, VALUE
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame

@@ -1,13 +1,13 @@
-"""Sends requests: those of one stream one after the other, those of many at once.
+"""Sends requests: those of one stream one after the other, those of many streams at once.
 
 Rules:
 
-- A request is sent when the one before it on its stream was answered. An answer tells up to which
-  number the stream has this batch: requests up to there are not sent at all.
-- A stream that is missing is created, then the request is sent again. Only the first request of a
-  stream does that: behind a deletion in mid-batch nothing fits.
-- Where streams are to be closed, one that is closed already may be so by an earlier attempt. Then
-  nothing is sent but the request that closes it, which the server confirms only to the one who
+- A request is sent after the response to the one before it on its stream. A response tells the
+  highest number that the stream has of this batch: requests up to there are not sent at all.
+- A missing stream is created, then the request is sent again. Only the first request of a stream
+  does that: after a deletion during the batch, later requests cannot follow.
+- If streams are to be closed, a stream that is closed already may have been by an earlier attempt.
+  Then only the request that closes it is sent, which the server confirms only to the producer that
   closed it.
 - After the first failure nothing more is sent.
 """
@@ -17,36 +17,48 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from typing import Final
 
 from holdfast.client.stream import Stream
 from holdfast.client.types import Appended, ProducerStamp
 from holdfast.errors import (
     ConflictError,
+    ContentTypeMismatchError,
     HoldfastError,
+    PayloadTooLargeError,
+    ProducerFencedError,
+    ProducerGapError,
     StreamClosedError,
     StreamExistsError,
     StreamNotFoundError,
 )
-from holdfast.spark.writing.explaining import explained, other_rows
+from holdfast.spark.session import rebuild_error
 from holdfast.spark.writing.options import WriteOptions
-from holdfast.spark.writing.report import BatchProducer
-from holdfast.spark.writing.requests import Request
+from holdfast.spark.writing.requests import WriteRequest
 
 PENDING_BYTES_MAX: Final = 64 * 1024 * 1024
-# For each request that may be under way, so many wait.
+# Requests that may wait for each one under way.
 _QUEUED: Final = 8
 
 
-class _Lane:
+@dataclass(frozen=True)
+class BatchProducer:
+    """The producer id and epoch under which the requests of one batch are numbered."""
+
+    producer_id: str
+    epoch: int
+
+
+class _StreamQueue:
     """The requests of one stream that are still to be sent."""
 
-    __slots__ = ("closed", "known_seq", "queue", "running")
+    __slots__ = ("closed", "known_seq", "requests", "running")
 
     def __init__(self) -> None:
-        self.queue: deque[Request] = deque()
+        self.requests: deque[WriteRequest] = deque()
         self.running = False
-        # The highest number that the stream has of this batch, as far as is known.
+        # The highest number that the stream is known to have of this batch.
         self.known_seq = -1
         self.closed = False
 
@@ -58,7 +70,7 @@ class Sender:
         self.duplicates = 0
         self._options = options
         self._producer = producer
-        self._lanes: dict[str, _Lane] = {}
+        self._queues: dict[str, _StreamQueue] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._slots = asyncio.Semaphore(options.concurrency)
         self._client = options.connection.client()
@@ -67,31 +79,31 @@ class Sender:
         self._pending_bytes = 0
         self._progress = asyncio.Event()
         self._error: Exception | None = None
-        # Where one stream is missing the next one probably is, too.
+        # If one stream is missing, the next one probably is, too.
         self._expects_new = False
 
-    async def take(self, requests: Iterable[Request]) -> None:
-        """Send these when it is their turn; waits while too much is pending."""
+    async def take(self, requests: Iterable[WriteRequest]) -> None:
+        """Queue requests; waits while too many are pending."""
         for request in requests:
             await self._until(self._has_room)
             self._pending += 1
             self._pending_bytes += len(request.body)
-            lane = self._lanes.get(request.name)
-            if lane is None:
-                lane = self._lanes[request.name] = _Lane()
-            lane.queue.append(request)
-            if not lane.running:
-                lane.running = True
-                task = asyncio.get_running_loop().create_task(self._run(lane))
+            queue = self._queues.get(request.name)
+            if queue is None:
+                queue = self._queues[request.name] = _StreamQueue()
+            queue.requests.append(request)
+            if not queue.running:
+                queue.running = True
+                task = asyncio.get_running_loop().create_task(self._run(queue))
                 self._tasks.add(task)
                 task.add_done_callback(self._tasks.discard)
 
     async def finish(self) -> None:
-        """Wait until everything is stored, or raise what went wrong."""
+        """Wait until everything is stored; raise the first error."""
         await self._until(lambda: not self._pending)
 
     async def stop(self) -> None:
-        """Give up what is not stored yet, and close all connections."""
+        """Drop what is not stored yet, and close all connections."""
         tasks = list(self._tasks)
         for task in tasks:
             task.cancel()
@@ -108,51 +120,51 @@ class Sender:
         if self._error is not None:
             raise self._error
 
-    async def _run(self, lane: _Lane) -> None:
-        while lane.queue and self._error is None:
-            request = lane.queue.popleft()
+    async def _run(self, queue: _StreamQueue) -> None:
+        while queue.requests and self._error is None:
+            request = queue.requests.popleft()
             try:
-                await self._send_unless_stored(lane, request)
+                await self._send_unless_stored(queue, request)
             except HoldfastError as error:
-                self._fail(explained(error, request, self._options, self._producer))
-            except Exception as error:  # noqa: BLE001 (raised where somebody waits for it)
+                self._fail(_explained(error, request, self._options, self._producer))
+            except Exception as error:  # noqa: BLE001 (raised by take() or finish())
                 self._fail(error)
             self._pending -= 1
             self._pending_bytes -= len(request.body)
             if request.last:
-                del self._lanes[request.name]
+                del self._queues[request.name]
             self._progress.set()
-        lane.running = False
+        queue.running = False
 
     def _fail(self, error: Exception) -> None:
         if self._error is None:
             self._error = error
 
-    async def _send_unless_stored(self, lane: _Lane, request: Request) -> None:
+    async def _send_unless_stored(self, queue: _StreamQueue, request: WriteRequest) -> None:
         closes = request.last and self._options.close_streams
-        if not closes and (lane.closed or request.seq <= lane.known_seq):
+        if not closes and (queue.closed or request.seq <= queue.known_seq):
             self.duplicates += 1
         else:
-            await self._send_and_learn(lane, request, close=closes)
-        if request.last and lane.known_seq > request.seq:
-            self._fail(ConflictError(other_rows(request, self._producer, lane.known_seq)))
+            await self._send(queue, request, close=closes)
+        if request.last and queue.known_seq > request.seq:
+            self._fail(_too_few_rows(request, self._producer, queue.known_seq))
 
-    async def _send_and_learn(self, lane: _Lane, request: Request, *, close: bool) -> None:
+    async def _send(self, queue: _StreamQueue, request: WriteRequest, *, close: bool) -> None:
         try:
             async with self._slots:
-                stream = self._client.stream(request.name)
-                answer = await self._send(stream, request, close=close)
+                response = await self._post_creating(request, close=close)
         except StreamClosedError:
             if close or not self._options.close_streams:
                 raise
-            lane.closed = True
+            queue.closed = True
             self.duplicates += 1
             return
-        self.duplicates += answer.duplicate
-        if answer.producer_seq is not None:
-            lane.known_seq = answer.producer_seq
+        self.duplicates += response.duplicate
+        if response.producer_seq is not None:
+            queue.known_seq = response.producer_seq
 
-    async def _send(self, stream: Stream, request: Request, *, close: bool) -> Appended:
+    async def _post_creating(self, request: WriteRequest, *, close: bool) -> Appended:
+        stream = self._client.stream(request.name)
         may_create = self._options.create_streams and not request.seq
         if may_create and self._expects_new:
             await self._create(stream)
@@ -169,12 +181,12 @@ class Sender:
         try:
             made = await stream.create(self._options.content_type, ttl_s=self._options.ttl_s)
         except StreamExistsError:
-            # Configured otherwise: whether that matters is what the append will tell.
+            # It is configured differently; the append shows whether that matters.
             self._expects_new = False
         else:
             self._expects_new = made.created
 
-    async def _post(self, stream: Stream, request: Request, *, close: bool) -> Appended:
+    async def _post(self, stream: Stream, request: WriteRequest, *, close: bool) -> Appended:
         producer = self._producer
         return await stream.post(
             request.body,
@@ -182,3 +194,60 @@ class Sender:
             close=close,
             producer=ProducerStamp(producer.producer_id, producer.epoch, request.seq),
         )
+
+
+def _explained(
+    error: HoldfastError, request: WriteRequest, options: WriteOptions, producer: BatchProducer
+) -> HoldfastError:
+    """The same error with the stream, and what to do about it, in its message."""
+    stream = f"the stream {request.name!r}"
+    rows = "a row" if request.rows == 1 else f"{request.rows} rows"
+    match error:
+        case ProducerFencedError():
+            message = (
+                f"The producer {producer.producer_id!r} has written to {stream} under the epoch "
+                f"{error.epoch}, and this is {producer.epoch}: another query has the same "
+                "producerId, or the checkpoint was started anew; choose another producerId."
+            )
+        case StreamClosedError():
+            message = f"The stream {request.name!r} is closed: {rows} cannot be appended."
+        case ContentTypeMismatchError():
+            message = (
+                f"The stream {request.name!r} does not hold {options.content_type}: give its own "
+                f"type as the option 'contentType'. ({error.message})"
+            )
+        case StreamNotFoundError() if request.seq:
+            message = (
+                f"The stream {request.name!r} was deleted while it was written to: {rows} cannot "
+                "follow those that were deleted with it."
+            )
+        case StreamNotFoundError():
+            message = (
+                f"There is no stream {request.name!r}: create it first, "
+                "or leave the option createStreams at true."
+            )
+        case PayloadTooLargeError():
+            message = (
+                f"{rows.capitalize()} of {stream}, {len(request.body)} bytes, exceed what the "
+                "server accepts in one request: raise its setting body_bytes_max."
+            )
+        case ProducerGapError():
+            message = (
+                f"The server knows fewer requests of the producer {producer.producer_id!r} to "
+                f"{stream} than were stored: was the stream deleted, or the server restored from "
+                f"a backup? ({error.message})"
+            )
+        case _:
+            message = f"Writing to {stream}: {error.message}"
+    return rebuild_error(type(error), message)
+
+
+def _too_few_rows(request: WriteRequest, producer: BatchProducer, seq: int) -> ConflictError:
+    """The error for a stream that has more requests of this batch than its rows make."""
+    return ConflictError(
+        f"The stream {request.name!r} has {seq + 1} requests of the producer "
+        f"{producer.producer_id!r} with the epoch {producer.epoch}, and these rows make "
+        f"{request.seq + 1}: they are not the rows that were written under it. New rows need "
+        "another producerEpoch or producerId; and rows of one stream must be in one task, as "
+        "holdfast.spark.write_to_streams puts them."
+    )

@@ -1,35 +1,91 @@
-"""What one task does: rows in, requests out, a report."""
+"""What one Spark task of a write does: rows in, requests out, and a report of what was written."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+import zlib
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Self
 
 import pyarrow as pa
 from pyspark import TaskContext
+from pyspark.sql.datasource import WriterCommitMessage
 
 from holdfast.client.loop_thread import LoopThread
 from holdfast.errors import SettingsError
-from holdfast.spark.writing.options import WriteOptions
-from holdfast.spark.writing.placement import Placement
-from holdfast.spark.writing.report import BatchProducer, TaskReport, packed
-from holdfast.spark.writing.requests import Cutter, Request
-from holdfast.spark.writing.rows import Columns, RowReader
-from holdfast.spark.writing.sender import Sender
+from holdfast.spark.writing.options import WriteColumns, WriteOptions
+from holdfast.spark.writing.requests import Placement, RequestBuilder, RowReader, WriteRequest
+from holdfast.spark.writing.sender import BatchProducer, Sender
 
-# Spark has these for its own use; that they are there is asserted, and tested.
+# Internal properties of Spark. A write fails if they are missing, and tests check for them.
 QUERY_PROPERTY: Final = "sql.streaming.queryId"
 BATCH_PROPERTY: Final = "streaming.sql.batchId"
 
 
 @dataclass(frozen=True)
-class Task:
-    """A write as every task of it gets it."""
+class WriteReport(WriterCommitMessage):
+    """What was written by a task, or by all of them."""
+
+    rows: int = 0
+    bytes: int = 0
+    requests: int = 0
+    # Requests that streams had already: from another attempt, or another run.
+    duplicates: int = 0
+    streams: int = 0
+
+
+@dataclass(frozen=True)
+class TaskReport(WriteReport):
+    """What one task has written, and to which streams."""
+
+    partition: int = 0
+    packed_names: bytes = b""
+
+    def names(self) -> list[str]:
+        """The streams, as `bucket/id`."""
+        return zlib.decompress(self.packed_names).decode().split("\0") if self.streams else []
+
+
+def packed(names: Iterable[str]) -> bytes:
+    """Pack stream names for a report. No path may contain NUL, so it separates them."""
+    return zlib.compress("\0".join(names).encode(), 1)
+
+
+def total(reports: Iterable[WriteReport]) -> WriteReport:
+    found = list(reports)
+    return WriteReport(
+        rows=sum(each.rows for each in found),
+        bytes=sum(each.bytes for each in found),
+        requests=sum(each.requests for each in found),
+        duplicates=sum(each.duplicates for each in found),
+        streams=sum(each.streams for each in found),
+    )
+
+
+def check_streams_apart(messages: Sequence[WriterCommitMessage | None]) -> list[TaskReport]:
+    """Return the reports of all tasks; raise if two have written to the same stream."""
+    reports = [each for each in messages if isinstance(each, TaskReport)]
+    owners: dict[str, int] = {}
+    for report in reports:
+        for name in report.names():
+            owner = owners.setdefault(name, report.partition)
+            if owner != report.partition:
+                raise SettingsError(
+                    f"Rows of the stream {name!r} were in the tasks {owner} and "
+                    f"{report.partition}, so that not all of them are stored, and the batch is not "
+                    "committed: write with holdfast.spark.write_to_streams, which puts a stream's "
+                    "rows into one task, under another producerId (and, in a streaming query, with "
+                    "a new checkpoint)."
+                )
+    return reports
+
+
+@dataclass(frozen=True)
+class WriteTask:
+    """A write, as each of its tasks gets it."""
 
     options: WriteOptions
-    columns: Columns
+    columns: WriteColumns
 
     def write(
         self,
@@ -39,16 +95,14 @@ class Task:
         partition: int = 0,
         placement: Placement | None = None,
     ) -> TaskReport:
-        """Store the rows, and come back when all of them are stored."""
-        cutter = Cutter(self.options, placement)
+        """Append the rows; returns once all of them are stored."""
+        builder = RequestBuilder(self.options, placement)
         reader = RowReader(self.columns, self.options.bucket, self.options.stream)
-        tally = _Tally(partition)
-        with _sending(self.options, producer) as sending:
+        with _BlockingSender(self.options, producer) as sender:
             for batch in batches:
-                sending.take(tally.of(cutter.take(*reader.read(batch))))
-            sending.take(tally.of(cutter.finish()))
-            sending.finish()
-        return tally.report(sending.duplicates)
+                sender.take(builder.take(*reader.read(batch)))
+            sender.take(builder.finish())
+            return sender.finish(partition)
 
     def producer_of_stream(self) -> BatchProducer:
         """The producer of a streaming query's batch."""
@@ -62,17 +116,17 @@ class Task:
         return BatchProducer(self.options.producer_id or query_id, int(batch_id))
 
     def producer_of_batch(self) -> BatchProducer:
-        """The producer of a batch write; inside of foreachBatch its epoch is at least the batch.
+        """The producer of a batch write; inside foreachBatch its epoch is at least the batch id.
 
-        Spark Connect does not tell which batch it is.
+        Spark Connect does not tell the batch id.
         """
         epoch = self.options.producer_epoch
         batch_id = int(_property(BATCH_PROPERTY) or 0)
         if epoch is not None and epoch < batch_id:
             raise SettingsError(
                 f"The batch_id or producerEpoch is {epoch}, but this is the batch {batch_id} of a "
-                "streaming query: pass on what foreachBatch gives, or rows are taken for those of "
-                "an earlier batch."
+                "streaming query: pass on the batch_id that foreachBatch gives, or rows are taken "
+                "for those of an earlier batch."
             )
         return BatchProducer(self.options.producer_id, batch_id if epoch is None else epoch)
 
@@ -88,80 +142,59 @@ def _property(name: str) -> str | None:
     return None if context is None else context.getLocalProperty(name)
 
 
-class _Tally:
-    """Counts what is sent."""
+class _BlockingSender:
+    """Calls a sender from outside its event loop, and counts what it sends.
 
-    def __init__(self, partition: int) -> None:
-        self._partition = partition
-        self._rows = 0
-        self._bytes = 0
-        self._requests = 0
-        self._names: list[str] = []
-
-    def of(self, requests: list[Request]) -> list[Request]:
-        for request in requests:
-            self._rows += request.rows
-            self._bytes += len(request.body)
-            self._requests += 1
-            if request.last:
-                self._names.append(request.name)
-        return requests
-
-    def report(self, duplicates: int) -> TaskReport:
-        return TaskReport(
-            rows=self._rows,
-            bytes=self._bytes,
-            requests=self._requests,
-            duplicates=duplicates,
-            streams=len(self._names),
-            partition=self._partition,
-            packed_names=packed(sorted(self._names)),
-        )
-
-
-class _Sending:
-    """The sender, from outside its loop; made when there is something to send."""
+    The loop is started with the first request: tasks without rows have none.
+    """
 
     def __init__(self, options: WriteOptions, producer: BatchProducer) -> None:
         self._options = options
         self._producer = producer
         self._thread: LoopThread | None = None
         self._sender: Sender | None = None
+        self._rows = self._bytes = self._requests = 0
+        self._names: list[str] = []
 
-    @property
-    def duplicates(self) -> int:
-        return 0 if self._sender is None else self._sender.duplicates
+    def __enter__(self) -> Self:
+        return self
 
-    def take(self, requests: list[Request]) -> None:
-        if requests:
-            thread = self._thread = self._thread or LoopThread()
-            thread.call(self._take(requests))
-
-    def finish(self) -> None:
-        if self._thread is not None and self._sender is not None:
-            self._thread.call(self._sender.finish())
-
-    def close(self) -> None:
+    def __exit__(self, *_: object) -> None:
         if self._thread is not None:
             try:
-                self._thread.call(self._close())
+                self._thread.call(self._stop())
             finally:
                 self._thread.stop()
 
-    async def _take(self, requests: list[Request]) -> None:
+    def take(self, requests: list[WriteRequest]) -> None:
+        for request in requests:
+            self._rows += request.rows
+            self._bytes += len(request.body)
+            self._requests += 1
+            if request.last:
+                self._names.append(request.name)
+        if requests:
+            self._thread = self._thread or LoopThread()
+            self._thread.call(self._take(requests))
+
+    def finish(self, partition: int) -> TaskReport:
+        if self._thread is not None and self._sender is not None:
+            self._thread.call(self._sender.finish())
+        return TaskReport(
+            rows=self._rows,
+            bytes=self._bytes,
+            requests=self._requests,
+            duplicates=0 if self._sender is None else self._sender.duplicates,
+            streams=len(self._names),
+            partition=partition,
+            packed_names=packed(sorted(self._names)),
+        )
+
+    async def _take(self, requests: list[WriteRequest]) -> None:
         if self._sender is None:
             self._sender = Sender(self._options, self._producer)
         await self._sender.take(requests)
 
-    async def _close(self) -> None:
+    async def _stop(self) -> None:
         if self._sender is not None:
             await self._sender.stop()
-
-
-@contextmanager
-def _sending(options: WriteOptions, producer: BatchProducer) -> Iterator[_Sending]:
-    sending = _Sending(options, producer)
-    try:
-        yield sending
-    finally:
-        sending.close()
