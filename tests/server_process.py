@@ -1,5 +1,6 @@
 """A real Holdfast server in a process of its own, for tests that talk to it over a socket."""
 
+import os
 import re
 import signal
 import subprocess
@@ -10,7 +11,11 @@ from threading import Timer
 from types import TracebackType
 from typing import Self
 
+from tests.fork_server import ForkedProcess, spawn
+
 COMMAND = (str(Path(sys.executable).with_name("holdfast")), "serve")
+# With these variables a server starts as a program of its own: they are read by imports.
+NOT_FORKED = ("HOLDFAST_", "LD_PRELOAD", "MALLOC_", "PYTHONMALLOC")
 START_DEADLINE_S = 30.0
 STOP_DEADLINE_S = 15.0
 _ADDRESS = re.compile(r"(https?)://127\.0\.0\.1:(\d+)")
@@ -27,10 +32,10 @@ class ServerProcess:
             for word in (f"--{name.replace('_', '-')}", str(value))
         ]
         self.data_dir = data_dir
-        self._arguments = [*COMMAND, "--listen", "127.0.0.1:0", "--data-dir", str(data_dir), *flags]
+        self._arguments = ["serve", "--listen", "127.0.0.1:0", "--data-dir", str(data_dir), *flags]
         # A file, not a pipe: nobody has to read it for the server to go on.
         self._stderr = tempfile.TemporaryFile(mode="w+")  # noqa: SIM115 - closed with the process
-        self._process: subprocess.Popen[str] | None = None
+        self._process: subprocess.Popen[str] | ForkedProcess | None = None
         self.scheme = "http"
         self.port = 0
 
@@ -52,21 +57,29 @@ class ServerProcess:
 
     def start(self) -> Self:
         """Start the process and wait until it has said where it listens."""
-        self._process = subprocess.Popen(
-            self._arguments, stdout=subprocess.PIPE, stderr=self._stderr, text=True
-        )
+        if any(name.startswith(NOT_FORKED) for name in os.environ):
+            self._process = subprocess.Popen(
+                [COMMAND[0], *self._arguments],
+                stdout=subprocess.PIPE,
+                stderr=self._stderr,
+                text=True,
+            )
+        else:
+            self._process = spawn(self._arguments, self._stderr)
         address = self._wait_for_address(self._process)
         if address is None:
             status, stderr = self.kill(), self.stderr()
             self._stderr.close()
             raise AssertionError(
-                f"{' '.join(self._arguments)} did not say where it listens (exit status {status}); "
-                f"its stderr:\n{stderr}"
+                f"holdfast {' '.join(self._arguments)} did not say where it listens "
+                f"(exit status {status}); its stderr:\n{stderr}"
             )
         self.scheme, self.port = address[1], int(address[2])
         return self
 
-    def _wait_for_address(self, process: subprocess.Popen[str]) -> re.Match[str] | None:
+    def _wait_for_address(
+        self, process: subprocess.Popen[str] | ForkedProcess
+    ) -> re.Match[str] | None:
         assert process.stdout is not None
         deadline = Timer(START_DEADLINE_S, process.kill)
         deadline.start()
