@@ -98,8 +98,7 @@ example-chat: $(SERVER)
 	@exec $(BIN)/python examples/resumable_chat/run.py
 
 docs: $(DEV)
-	@$(BIN)/python -m holdfast.cli.settings_page
-	@$(BIN)/python -m holdfast.cli.pipeline.options_page
+	@$(BIN)/python -m holdfast.cli.option_pages
 	@$(BIN)/python -m tools.coverage_page
 
 package: $(DEV)

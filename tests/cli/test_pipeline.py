@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from holdfast.cli.pipeline.display import as_document, as_text
+from holdfast.cli.pipeline.execute import as_document, as_text
 from holdfast.errors import SettingsError
 from holdfast.spark.jobs import JOBS
 from holdfast.spark.jobs.report import Reported
@@ -90,7 +90,7 @@ def test_help_does_not_load_spark(alone, name):
             "Give either --master or --remote, not both.",
         ),
         (["report", "--table", "x", "--remote", "b"], "--remote is an address such as sc://"),
-        (["run", "none.toml"], "none.toml cannot be read: No such file or directory."),
+        (["run", "none.toml"], "cannot read none.toml: No such file or directory"),
         (["archve"], "archve"),
     ],
 )
@@ -187,7 +187,7 @@ def test_the_jobs_of_a_file_run_once_and_a_failure_stops_only_what_needs_it(alon
     assert (bad["name"], bad["job"], bad["ok"]) == ("bad", "report", False)
     said = f"There is no table at {alone.home}/nowhere."
     assert bad["error"] == {"code": "invalid_settings", "message": said}
-    assert after["error"]["message"] == "left out, since bad failed."
+    assert after["error"]["message"] == "skipped, since bad failed."
     assert (good["name"], good["ok"], good["messages"], good["bytes"]) == ("good", True, 1, 5)
     # What Spark says about the file is one sentence, and all there is of it if asked for.
     found = unreadable["error"]["message"]
@@ -198,7 +198,7 @@ def test_the_jobs_of_a_file_run_once_and_a_failure_stops_only_what_needs_it(alon
     told = [line for line in done.stderr.splitlines() if line.startswith('{"error"')]
     assert [json.loads(line)["error"]["message"] for line in told] == [
         f"bad: {said}",
-        "after-bad: left out, since bad failed.",
+        "after-bad: skipped, since bad failed.",
         f"unreadable: {found}",
     ]
     assert "<h1>Streams</h1>" in (alone.home / "out/page.html").read_text()

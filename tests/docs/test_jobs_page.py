@@ -5,7 +5,7 @@ import re
 import pytest
 
 from holdfast.cli.main import app
-from holdfast.cli.pipeline.options_page import jobs_page
+from holdfast.cli.option_pages import jobs_page
 from holdfast.spark.connection import SparkConnection
 from holdfast.spark.jobs import JOBS
 from holdfast.spark.jobs.run_file import load_run_file

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from holdfast.cli.settings_page import settings_page
+from holdfast.cli.option_pages import settings_page
 from holdfast.settings import all_settings
 
 PAGE = Path(__file__).parents[2] / "docs" / "settings.md"
@@ -18,4 +18,4 @@ def test_every_setting_is_on_it():
 
 
 def test_every_setting_is_explained():
-    assert [item.name for item in all_settings() if not item.doc.endswith(".")] == []
+    assert [item.name for item in all_settings() if not item.help.endswith(".")] == []

@@ -11,10 +11,10 @@ from deltalake import DeltaTable
 from pyiceberg.table import StaticTable
 
 from holdfast import failpoints
+from holdfast.settings.options import build
 from holdfast.spark.archiving.run import archive
 from holdfast.spark.connection import SparkConnection
 from holdfast.spark.jobs.archive import Archive, Archived
-from holdfast.spark.jobs.options import make
 from holdfast.spark.jobs.progress import UNSEEN
 from tests.server_process import ServerProcess
 from tests.spark.filled import JSON, TEXT, Filled, Row, ordered
@@ -49,7 +49,7 @@ def job(filled: Filled, to: object, **options: Any) -> Archive:
         "to": str(to),
         "server": SparkConnection(filled.url, retries=1),
     }
-    return make(Archive, given | options)
+    return build(Archive, given | options)
 
 
 def run(filled: Filled, to: object, executors: Here | None = None, **options: Any) -> Archived:

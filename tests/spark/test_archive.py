@@ -17,10 +17,10 @@ from holdfast.errors import (
     SettingsError,
     StoreError,
 )
+from holdfast.settings.options import build
 from holdfast.spark.connection import SparkConnection
 from holdfast.spark.jobs import run_job
 from holdfast.spark.jobs.archive import Archive
-from holdfast.spark.jobs.options import make
 from tests.server_process import ServerProcess
 from tests.spark.archiving import (
     FORMATS,
@@ -254,7 +254,7 @@ def test_the_table_of_another_server_or_bucket_is_refused(filled, tmp_path):
 )
 def test_wrong_options_are_said_in_one_sentence(options, words):
     with pytest.raises(SettingsError) as caught:
-        make(Archive, {"bucket": "b", "to": "/x"} | options)
+        build(Archive, {"bucket": "b", "to": "/x"} | options)
     assert caught.value.message.startswith(words)
 
 

@@ -9,10 +9,10 @@ import pytest
 
 from holdfast.errors import HoldfastError, NotFoundError, SettingsError, StoreError
 from holdfast.format.packs import FOOTER_BYTES, HEADER_BYTES, decode_footer
+from holdfast.settings.options import build
 from holdfast.spark.connection import SparkConnection
 from holdfast.spark.jobs import run_job
 from holdfast.spark.jobs.audit import Audit
-from holdfast.spark.jobs.options import make
 from holdfast.spark.packing.rewriting import rewrite
 from tests.server_process import ServerProcess
 from tests.spark.stored import Stored
@@ -64,7 +64,7 @@ class Damaged:
 
 def audit(spark, stored, **options):
     options.setdefault("server", stored.connection)
-    return run_job(spark, make(Audit, options))
+    return run_job(spark, build(Audit, options))
 
 
 @pytest.mark.parametrize("via", ["store", "server"])
@@ -241,6 +241,6 @@ def test_server_without_packs(spark, tmp_path):
 
 def test_wrong_options():
     with pytest.raises(SettingsError, match="'via' is one of"):
-        make(Audit, {"via": "pigeon"})
+        build(Audit, {"via": "pigeon"})
     with pytest.raises(SettingsError, match="NO_SUCH_VARIABLE, which is not set"):
         Audit(store_access_key_id_env="NO_SUCH_VARIABLE").place("s3://a")

@@ -10,11 +10,11 @@ import pytest
 from holdfast import failpoints
 from holdfast.errors import HoldfastError, NotFoundError, SettingsError, StoreError
 from holdfast.objects.place import StorePlace
+from holdfast.settings.options import build
 from holdfast.spark.connection import SparkClient, SparkConnection
 from holdfast.spark.jobs import run_job
 from holdfast.spark.jobs.audit import Audit
 from holdfast.spark.jobs.compact import Compact
-from holdfast.spark.jobs.options import make
 from holdfast.spark.packing.plan import Limits, plan_groups
 from holdfast.spark.packing.rewriting import Rewrite, rewrite
 from tests.http.bucketed import new_stream_in
@@ -70,7 +70,7 @@ def killed_at(monkeypatch):
 
 def compact(spark, stored, **options):
     options.setdefault("server", stored.connection)
-    return run_job(spark, make(Compact, options))
+    return run_job(spark, build(Compact, options))
 
 
 def tasks_of(stored, first=None):
@@ -363,4 +363,4 @@ def test_server_out_of_reach(spark):
 )
 def test_wrong_options(options, words):
     with pytest.raises(SettingsError, match=words):
-        make(Compact, options)
+        build(Compact, options)

@@ -10,10 +10,10 @@ from deltalake import write_deltalake
 
 from holdfast.client import SyncClient
 from holdfast.errors import HoldfastError, SettingsError
+from holdfast.settings.options import build
 from holdfast.spark.connection import SparkConnection
 from holdfast.spark.jobs import run_job
 from holdfast.spark.jobs.load import Load
-from holdfast.spark.jobs.options import make
 from tests.server_process import ServerProcess
 from tests.spark.reading_back import messages, new_bucket
 from tests.tcp_proxy import TcpProxy
@@ -62,7 +62,7 @@ def load(spark, server, bucket, table):
             "order_by": ["seq"],
             "server": SparkConnection(server.url, retries=2),
         }
-        return run_job(spark, make(Load, given | options))
+        return run_job(spark, build(Load, given | options))
 
     return run
 
@@ -192,7 +192,7 @@ def test_a_load_that_is_cut_off_and_run_again(server, bucket, load):
 def test_wrong_options_are_refused_in_a_sentence(options, said):
     given = {"bucket": "b", "source": "s", "stream_id": "a", "order_by": ["b"]}
     with pytest.raises(SettingsError, match=said):
-        make(Load, given | options)
+        build(Load, given | options)
 
 
 @pytest.mark.parametrize(

@@ -8,9 +8,9 @@ from py4j.protocol import Py4JJavaError
 from holdfast import failpoints
 from holdfast.client import SyncClient
 from holdfast.errors import BucketNotFoundError, OutboundError, SettingsError
+from holdfast.settings.options import build
 from holdfast.spark.connection import SparkConnection
 from holdfast.spark.jobs import run_job
-from holdfast.spark.jobs.options import make
 from holdfast.spark.jobs.replay import Replay
 from tests.server_process import ServerProcess
 from tests.spark.in_process import killed_at
@@ -56,7 +56,7 @@ def replay(spark, servers, bucket):
             "server": SparkConnection(servers[0].url, retries=2),
             "target": SparkConnection(servers[1].url, retries=2),
         }
-        return run_job(spark, make(Replay, {"bucket": bucket} | places | options))
+        return run_job(spark, build(Replay, {"bucket": bucket} | places | options))
 
     return run
 
@@ -283,7 +283,7 @@ def test_large_streams_and_messages(source, target, bucket, replay):
 )
 def test_wrong_options_are_refused_in_a_sentence(options, said):
     with pytest.raises(SettingsError, match=said):
-        make(Replay, {"bucket": "b", "target_bucket": "c"} | options)
+        build(Replay, {"bucket": "b", "target_bucket": "c"} | options)
 
 
 def test_what_is_not_there_is_said(replay, servers):

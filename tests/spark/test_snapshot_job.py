@@ -10,9 +10,9 @@ from py4j.protocol import Py4JJavaError
 from holdfast import failpoints
 from holdfast.client import SyncClient
 from holdfast.errors import BucketNotFoundError, OutboundError, SettingsError, SnapshotNotFoundError
+from holdfast.settings.options import build
 from holdfast.spark.connection import SparkConnection
 from holdfast.spark.jobs import run_job
-from holdfast.spark.jobs.options import make
 from holdfast.spark.jobs.snapshot import Snapshot
 from tests.server_process import ServerProcess
 from tests.spark.in_process import killed_at
@@ -51,7 +51,7 @@ def fold(spark, server, bucket):
             "server": SparkConnection(server.url, retries=2),
         } | (options)
         # A function itself can be given in Python only.
-        return run_job(spark, Snapshot(**options) if callable(how) else make(Snapshot, options))
+        return run_job(spark, Snapshot(**options) if callable(how) else build(Snapshot, options))
 
     return run
 
@@ -321,7 +321,7 @@ def test_executors_that_are_killed_half_way(client, bucket, fold, twice, armed):
 )
 def test_wrong_options_are_refused_in_a_sentence(options, said):
     with pytest.raises(SettingsError, match=said):
-        make(Snapshot, {"bucket": "b", "fold": "merge-patch"} | options)
+        build(Snapshot, {"bucket": "b", "fold": "merge-patch"} | options)
 
 
 def test_what_is_not_there_is_said(spark, fold, bucket):

@@ -14,8 +14,8 @@ from holdfast.protocol.frames import (
     encode_frame,
     encode_start,
 )
+from holdfast.settings.options import build
 from holdfast.spark.connection import SparkConnection
-from holdfast.spark.jobs.options import make
 from holdfast.spark.jobs.progress import UNSEEN
 from holdfast.spark.jobs.transcripts import Transcripts, TranscriptsSummary
 from holdfast.spark.transcribing.run import transcribe
@@ -97,7 +97,7 @@ def job(proxied: Filled, to: object, **options: Any) -> Transcripts:
         "to": str(to),
         "server": SparkConnection(proxied.url, retries=1),
     }
-    return make(Transcripts, given | options)
+    return build(Transcripts, given | options)
 
 
 def run(

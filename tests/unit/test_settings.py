@@ -14,10 +14,8 @@ from holdfast.settings import (
     parse_listen,
     resolve_settings,
 )
-from holdfast.settings import (
-    setting as setting_module,
-)
-from holdfast.settings.groups import setting
+from holdfast.settings import groups as groups_module
+from holdfast.settings.options import option
 
 
 @pytest.fixture
@@ -130,9 +128,9 @@ def test_the_file_needs_its_version(write, version, says):
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        ("[sever]\n", "unknown table [sever]; did you mean server?"),
+        ("[sever]\n", "unknown table sever; did you mean server?"),
         ("[read]\nlong_pol_timeout = 1\n", "did you mean long_poll_timeout?"),
-        ("[server]\nlong_poll_timeout = 1\n", "it belongs in [read]"),
+        ("[server]\nlong_poll_timeout = 1\n", "long_poll_timeout belongs in [read]"),
         ('listen = "x:1"\n', "listen is not in a table; it belongs in [server]"),
         ('[http]\npipeline_max = "64"\n', "http.pipeline_max: expected an integer ≥ 1, got '64'"),
         ("[http]\npipeline_max = true\n", "expected an integer"),
@@ -225,9 +223,9 @@ class ExtraSettings:
 
     prefix: ClassVar[str] = "extra_"
 
-    token: str = setting("", "A secret.", secret=True)
-    hosts: tuple[str, ...] = setting((), "A list.")
-    enabled: bool = setting(False, "A switch.")
+    token: str = option("A secret.", "", secret=True)
+    hosts: tuple[str, ...] = option("A list.", ())
+    enabled: bool = option("A switch.", False)
 
 
 @pytest.fixture
@@ -238,7 +236,7 @@ def extended(monkeypatch):
     class Extended(Settings):
         extra: ExtraSettings = ExtraSettings()
 
-    for module in (setting_module, load_settings.__globals__):
+    for module in (groups_module, load_settings.__globals__):
         target = module if isinstance(module, dict) else vars(module)
         monkeypatch.setitem(target, "Settings", Extended)
     all_settings.cache_clear()

@@ -1,45 +1,79 @@
-"""One flag per setting, made from the settings classes rather than restated."""
+"""Flags made from declared options, rather than written again."""
 
 import os
 from dataclasses import asdict, make_dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 from cyclopts import Group, Parameter
 
-from holdfast.settings import Effective, Setting, Settings, all_settings
+from holdfast.settings import Effective, Option, Settings, all_settings
 from holdfast.settings import load_settings as _load_settings
 from holdfast.settings import resolve_settings as _resolve_settings
+from holdfast.settings.options import options_of
 
-__all__ = ["NO_FLAGS", "ConfigFile", "SettingFlags", "load_settings", "resolve_settings"]
+__all__ = [
+    "NO_FLAGS",
+    "ConfigFile",
+    "SettingFlags",
+    "flag_of",
+    "load_settings",
+    "resolve_settings",
+    "with_flags",
+]
 
 ConfigFile = Annotated[
     Path | None,
-    Parameter(help="Settings file, TOML with `version = 1`. Also by HOLDFAST_CONFIG."),
+    Parameter(help="Settings file, TOML with `version = 1`. Also HOLDFAST_CONFIG."),
 ]
+T = TypeVar("T")
 
 
-def _parameter(setting: Setting, group: Group) -> Parameter:
-    notes = [", ".join(setting.choices)]
-    if setting.default != "" and not setting.secret:
-        notes.append(f"default {setting.default}")
-    return Parameter(
-        name=setting.flag,
-        help=f"{setting.doc} ({'; '.join(filter(None, notes))})".removesuffix(" ()"),
-        metavar="SECONDS" if setting.in_seconds else "VALUE",
-        group=group,
-        negative="",
-        # A negative number is a value; the settings then say what is wrong with it.
-        allow_leading_hyphen=True,
+def flag_of(option: Option, *, type: Any = None, **parameter: Any) -> Any:  # noqa: A002 (as Option.type)
+    """Return the annotated type of a command's parameter for an option.
+
+    `type` is what cyclopts converts the flag to, if not the option's own type; `parameter` goes to
+    cyclopts as it is.
+    """
+    # For other types cyclopts lists the choices.
+    notes = [", ".join(option.choices)] if type == str | None else []
+    if option.shown_default not in {"", "false"}:
+        notes.append(f"default {option.shown_default}")
+    # An option that is on by default needs a flag to turn it off.
+    off = f"--no-{option.flag.removeprefix('--')}" if option.default is True else ""
+    said = Parameter(
+        name=option.flag,
+        help=f"{option.help} ({'; '.join(filter(None, notes))})".removesuffix(" ()"),
+        negative=off if type is None else "",
+        **parameter,
     )
+    return Annotated[option.type if type is None else type, said]
+
+
+def with_flags(declared: type[T]) -> type[T]:
+    """Annotate the fields of a dataclass of options so that a command can take it as flags."""
+    for option in options_of(declared):
+        declared.__annotations__[option.attribute] = flag_of(option)
+    return declared
 
 
 def _flag_fields() -> list[tuple[str, Any, Any]]:
-    """Take every flag as text: converting and checking it is the settings' business."""
+    """Take every flag as text: the settings convert and check it."""
     tables = dict.fromkeys(setting.table for setting in all_settings())
     groups = {table: Group(f"{table} settings", sort_key=rank) for rank, table in enumerate(tables)}
     return [
-        (setting.name, Annotated[str | None, _parameter(setting, groups[setting.table])], None)
+        (
+            setting.name,
+            flag_of(
+                setting,
+                type=str | None,
+                metavar="SECONDS" if setting.in_seconds else "VALUE",
+                group=groups[setting.table],
+                # A negative number is a value; the settings then say what is wrong with it.
+                allow_leading_hyphen=True,
+            ),
+            None,
+        )
         for setting in all_settings()
     ]
 

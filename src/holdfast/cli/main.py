@@ -60,7 +60,7 @@ _COMMANDS = (
     ("proxy.command:commands", "proxy", "Call upstreams, and keep their responses.", _STREAMS),
     ("client.top:top", "top", "Watch a server.", _MORE),
     ("bench.command:commands", "bench", "Measure a server.", _MORE),
-    ("pipeline.command:commands", "pipeline", "Run jobs on Spark.", _MORE),
+    ("pipeline:commands", "pipeline", "Run jobs on Spark.", _MORE),
     ("client.context:context", "context", "Name servers, and choose one.", _MORE),
     ("completion:completion", "completion", "Print a shell's completion script.", _MORE),
 )

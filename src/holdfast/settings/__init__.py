@@ -1,21 +1,23 @@
-"""The settings of a server: what they are, and how their values are found."""
+"""Settings of a server: declarations, and where their values come from."""
 
-from holdfast.settings.access_groups import AccessSettings, LimitSettings
 from holdfast.settings.groups import (
+    AccessSettings,
     HttpSettings,
+    LimitSettings,
     LogSettings,
+    ProxySettings,
     ReadSettings,
     ServerSettings,
     Settings,
     StorageSettings,
     TlsSettings,
     WalSettings,
+    WebhookSettings,
+    all_settings,
     parse_listen,
 )
 from holdfast.settings.load import Effective, load_settings, resolve_settings
-from holdfast.settings.proxy_groups import ProxySettings
-from holdfast.settings.setting import Setting, all_settings
-from holdfast.settings.webhook_groups import WebhookSettings
+from holdfast.settings.options import Option
 
 __all__ = [
     "AccessSettings",
@@ -23,10 +25,10 @@ __all__ = [
     "HttpSettings",
     "LimitSettings",
     "LogSettings",
+    "Option",
     "ProxySettings",
     "ReadSettings",
     "ServerSettings",
-    "Setting",
     "Settings",
     "StorageSettings",
     "TlsSettings",

@@ -1,26 +1,25 @@
-"""The settings themselves: names, types, defaults and what they mean.
+"""All settings of a server: names, types, defaults and meanings.
 
-These classes, and those in the other `…_groups.py`, are the only list of settings. The TOML
-tables, the `HOLDFAST_*` variables, the flags of `holdfast serve`, the output of `holdfast config`
-and `docs/settings.md` are all derived from them, so a new field or group needs a line here and
-nothing elsewhere.
-
-Durations are in seconds; their Python names end in `_s`, which no external name carries.
+These classes are the only list of settings. The TOML tables, the `HOLDFAST_*` variables, the flags
+of `holdfast serve`, the output of `holdfast config` and `docs/settings.md` are derived from them: a
+new setting is a field here and needs no change elsewhere.
 """
 
 import re
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, ClassVar, Literal, get_type_hints
 from urllib.parse import urlsplit
 
 from msgspec import Meta
 
 from holdfast.protocol.names import clean_endpoint, clean_store
-from holdfast.settings.access_groups import AccessSettings, LimitSettings
-from holdfast.settings.declare import Count, Seconds, setting
-from holdfast.settings.proxy_groups import ProxySettings
-from holdfast.settings.webhook_groups import WebhookSettings
+from holdfast.settings.options import Count, CountOrNone, Option, Seconds, option, options_of
+
+# HMAC with SHA-256 is as strong as its key up to this length (RFC 7518, 3.2).
+SECRET_BYTES_MIN = 32
+_LOOPBACK_HOSTS = {"127.0.0.1", "::1", "localhost"}
 
 
 def parse_listen(text: str) -> tuple[str, int]:
@@ -50,51 +49,77 @@ def _clean_public_url(text: str) -> str:
     return text.rstrip("/")
 
 
+def _clean_secret(text: str) -> str:
+    if text and len(text.encode()) < SECRET_BYTES_MIN:
+        raise ValueError(f"expected at least {SECRET_BYTES_MIN} bytes; try `openssl rand -hex 32`")
+    return text
+
+
+def _clean_jwks_url(text: str) -> str:
+    """Accept `https`, or `http` to this machine: an attacker who alters the keys forges tokens."""
+    if not text:
+        return text
+    try:
+        url = urlsplit(text)
+        host, _ = url.hostname, url.port
+    except ValueError:  # an invalid port
+        host = None
+    if not host or not re.fullmatch(r"https?://[^\s@#]+", text, re.ASCII):
+        raise ValueError("expected https://HOST/PATH, without user and fragment")
+    if url.scheme != "https" and host not in _LOOPBACK_HOSTS:
+        raise ValueError("expected https; http is for 127.0.0.1, [::1] and localhost only")
+    return text
+
+
 @dataclass(frozen=True, slots=True)
 class ServerSettings:
-    """Where the server listens, where its data lives, and what it promises."""
+    """Address, data directory and durability of the server."""
 
     prefix: ClassVar[str] = ""
 
-    listen: str = setting(
+    listen: str = option(
+        "Address to listen on, `HOST:PORT` or `[IPV6]:PORT`. With port 0 the system chooses one.",
         "127.0.0.1:4437",
-        "Address to listen on, `HOST:PORT` or `[IPV6]:PORT`. Port 0 lets the system choose.",
         clean=_clean_listen,
     )
-    data_dir: Path = setting(Path("data"), "Directory of the log. One server at a time.")
-    durability: Literal["fsync", "memory"] = setting(
-        "fsync",
-        "`fsync`: an append is on disk before it is acknowledged. "
-        "`memory`: nothing is written, and nothing survives a restart.",
+    data_dir: Path = option(
+        "Directory of the log. Only one server at a time can use it.", Path("data")
     )
-    public_url: str = setting(
-        "",
-        "URL that clients use, where it differs from the address listened on (behind a proxy): "
+    durability: Literal["fsync", "memory"] = option(
+        "`fsync`: an append is on disk before it is acknowledged. "
+        "`memory`: nothing is written to disk, and nothing survives a restart.",
+        "fsync",
+    )
+    public_url: str = option(
+        "URL that clients use, if it differs from the listening address (behind a reverse proxy): "
         "`https://host[/prefix]`. `Location` headers start with it.",
+        "",
         clean=_clean_public_url,
     )
-    stream_ttl: Literal["sliding", "fixed"] = setting(
+    stream_ttl: Literal["sliding", "fixed"] = option(
+        "`sliding`: reads and writes renew a stream's TTL. `fixed`: the TTL counts from creation.",
         "sliding",
-        "`sliding`: reads and writes renew a stream's TTL. `fixed`: it counts from creation.",
     )
-    connections_max: Count = setting(10_000, "Open connections; more are answered with 503.")
+    connections_max: Count = option(
+        "Maximum number of open connections; further ones are answered with 503.", 10_000
+    )
     # The whole exit has to fit in 10 s, and closing the log may take 1.5 s of them.
-    shutdown_timeout_s: Annotated[float, Meta(gt=0, le=8.5)] = setting(
-        8.0, "How long a stopping server waits for requests in flight."
+    shutdown_timeout_s: Annotated[float, Meta(gt=0, le=8.5)] = option(
+        "How long a stopping server waits for requests in flight.", 8.0
     )
-    cors_origin: str = setting(
-        "*", "Value of `Access-Control-Allow-Origin`: `*` or one origin.", clean=_clean_origin
+    cors_origin: str = option(
+        "Value of `Access-Control-Allow-Origin`: `*` or one origin.", "*", clean=_clean_origin
     )
 
 
 @dataclass(frozen=True, slots=True)
 class TlsSettings:
-    """TLS on the listener. Both files, or neither."""
+    """TLS on the listener. Set both files or neither."""
 
     prefix: ClassVar[str] = "tls_"
 
-    cert: str = setting("", "PEM file with the certificate and its chain.")
-    key: str = setting("", "PEM file with the private key.")
+    cert: str = option("PEM file with the certificate and its chain.", "")
+    key: str = option("PEM file with the private key.", "")
 
     def check(self) -> None:
         """Refuse half a configuration, which would otherwise serve plain HTTP."""
@@ -109,15 +134,23 @@ class HttpSettings:
 
     prefix: ClassVar[str] = ""
 
-    header_bytes_max: Count = setting(32_768, "Bytes of request line and headers; more is 431.")
-    body_bytes_max: Count = setting(8_388_608, "Bytes of a request body; more is 413.")
-    snapshot_bytes_max: Count = setting(134_217_728, "Bytes of a snapshot's body; more is 413.")
-    snapshot_timeout_s: Seconds = setting(300.0, "Time for a whole snapshot to be published.")
-    header_timeout_s: Seconds = setting(10.0, "Time for a request's headers to arrive.")
-    body_timeout_s: Seconds = setting(30.0, "Longest silence within a request body.")
-    idle_timeout_s: Seconds = setting(75.0, "How long an idle keep-alive connection stays open.")
-    pipeline_max: Count = setting(
-        64, "Pipelined requests of one connection in progress; then it is not read from."
+    header_bytes_max: Count = option(
+        "Maximum size of request line and headers; larger ones are answered with 431.", 32_768
+    )
+    body_bytes_max: Count = option(
+        "Maximum size of a request body; larger ones are answered with 413.", 8_388_608
+    )
+    snapshot_bytes_max: Count = option(
+        "Maximum size of a snapshot; larger ones are answered with 413.", 134_217_728
+    )
+    snapshot_timeout_s: Seconds = option("Time limit for publishing a whole snapshot.", 300.0)
+    header_timeout_s: Seconds = option("Time limit for a request's headers to arrive.", 10.0)
+    body_timeout_s: Seconds = option("Longest pause within a request body.", 30.0)
+    idle_timeout_s: Seconds = option("How long an idle keep-alive connection stays open.", 75.0)
+    pipeline_max: Count = option(
+        "Pipelined requests of one connection in progress. At the limit, the server stops reading "
+        "from the connection.",
+        64,
     )
 
 
@@ -127,24 +160,24 @@ class ReadSettings:
 
     prefix: ClassVar[str] = ""
 
-    long_poll_timeout_s: Seconds = setting(20.0, "How long a long-poll waits for data.")
-    read_bytes_max: Count = setting(
+    long_poll_timeout_s: Seconds = option("How long a long-poll waits for data.", 20.0)
+    read_bytes_max: Count = option(
+        "Maximum size of one catch-up response or SSE event. A single message may exceed it.",
         1_048_576,
-        "Bytes of one catch-up response or SSE event. A single message may exceed it.",
     )
-    cache_scope: Literal["public", "private"] = setting(
-        "public",
+    cache_scope: Literal["public", "private"] = option(
         "Whether shared caches (CDNs) may keep catch-up responses: the first word of their "
-        "`Cache-Control`. Use `private` where streams are not for everyone.",
+        "`Cache-Control`. Use `private` if streams are not for everyone.",
+        "public",
     )
-    sse_heartbeat_s: Seconds = setting(
-        15.0, "Silence on an SSE connection after which a comment line is sent."
+    sse_heartbeat_s: Seconds = option(
+        "Silence on an SSE connection after which a comment line is sent.", 15.0
     )
-    sse_lifetime_s: Seconds = setting(
-        60.0, "Age at which an SSE connection is closed, at an event boundary."
+    sse_lifetime_s: Seconds = option(
+        "Age at which an SSE connection is closed, at an event boundary.", 60.0
     )
-    live_readers_max: Count = setting(
-        100_000, "Long-poll and SSE readers at one time; more are answered with 503."
+    live_readers_max: Count = option(
+        "Maximum number of long-poll and SSE readers; further ones are answered with 503.", 100_000
     )
 
 
@@ -154,85 +187,86 @@ class WalSettings:
 
     prefix: ClassVar[str] = "wal_"
 
-    segment_bytes: Annotated[int, Meta(ge=4096)] = setting(
-        33_554_432, "Size at which a log segment is sealed and the next one started."
+    segment_bytes: Annotated[int, Meta(ge=4096)] = option(
+        "Size at which a log segment is sealed and the next one started.", 33_554_432
     )
-    batch_bytes_max: Count = setting(4_194_304, "Size at which a batch takes no more appends.")
-    pending_bytes_max: Count = setting(
-        134_217_728, "Bytes of appends that may wait for the disk; more are answered with 503."
+    batch_bytes_max: Count = option("Size at which a batch takes no more appends.", 4_194_304)
+    pending_bytes_max: Count = option(
+        "Bytes of appends that may wait for the disk; further appends are answered with 503.",
+        134_217_728,
     )
-    commit_timeout_s: Seconds = setting(
-        10.0, "How long a commit may take before its appends are answered with 503."
+    commit_timeout_s: Seconds = option(
+        "How long a commit may take before its appends are answered with 503.", 10.0
     )
-    zero_ahead_bytes: Annotated[int, Meta(ge=0)] = setting(
-        1_048_576, "Bytes a segment is filled with zeros ahead of the batches, for faster syncs."
+    zero_ahead_bytes: Annotated[int, Meta(ge=0)] = option(
+        "How far a segment is filled with zeros ahead of the batches, which makes syncs faster.",
+        1_048_576,
     )
-    ballast_bytes: Annotated[int, Meta(ge=0)] = setting(
-        16_777_216, "Disk space held back, and given up when the disk is full. 0 for none."
+    ballast_bytes: Annotated[int, Meta(ge=0)] = option(
+        "Disk space that is reserved, and released when the disk is full. 0: none.", 16_777_216
     )
 
 
 @dataclass(frozen=True, slots=True)
 class StorageSettings:
-    """Packs in an object store: where they are, and when bytes move there from the log.
+    """The object store that packs are in, and when bytes move there from the log.
 
-    An S3 setting that is empty comes from the standard `AWS_*` variables (profiles in `~/.aws` are
-    not read). Google Cloud Storage takes `GOOGLE_APPLICATION_CREDENTIALS`, Azure
+    An empty S3 setting is taken from the standard `AWS_*` variables (profiles in `~/.aws` are not
+    read). Google Cloud Storage takes `GOOGLE_APPLICATION_CREDENTIALS`, Azure
     `AZURE_STORAGE_ACCOUNT_NAME` with `AZURE_STORAGE_ACCOUNT_KEY` or `AZURE_STORAGE_SAS_KEY`.
-    Roles of instances work for all three.
+    Instance roles work for all three.
     """
 
     prefix: ClassVar[str] = ""
 
-    store: str = setting(
-        "",
+    store: str = option(
         "Object store for packs: `s3://bucket/prefix`, `gs://bucket/prefix`, "
-        "`az://container/prefix`, or a directory. Empty is `objects` in the data directory.",
+        "`az://container/prefix`, or a directory. Empty: `objects` in the data directory.",
+        "",
         clean=clean_store,
     )
-    s3_endpoint: str = setting(
-        "",
+    s3_endpoint: str = option(
         "Address of an S3 server other than AWS, `https://HOST[:PORT]`. "
         "Empty: `AWS_ENDPOINT_URL_S3`, `AWS_ENDPOINT_URL`, or else AWS.",
+        "",
         clean=clean_endpoint,
     )
-    s3_region: str = setting(
-        "", "Region of the bucket. Empty: `AWS_REGION`, `AWS_DEFAULT_REGION`, or else us-east-1."
+    s3_region: str = option(
+        "Region of the bucket. Empty: `AWS_REGION`, `AWS_DEFAULT_REGION`, or else us-east-1.", ""
     )
-    s3_addressing: Literal["auto", "path", "virtual"] = setting(
-        "auto",
+    s3_addressing: Literal["auto", "path", "virtual"] = option(
         "Where the bucket's name goes: `path` (`https://HOST/bucket`) or `virtual` "
         "(`https://bucket.HOST`). `auto` is virtual on AWS and path elsewhere.",
+        "auto",
     )
-    s3_access_key_id: str = setting(
-        "", "Access key. Empty: `AWS_ACCESS_KEY_ID`, a web identity, or the role of the instance."
+    s3_access_key_id: str = option(
+        "Access key. Empty: `AWS_ACCESS_KEY_ID`, a web identity, or the instance's role.", ""
     )
-    s3_secret_access_key: str = setting("", "Secret of the access key.", secret=True)
-    s3_session_token: str = setting(
-        "", "Session token, where the access key is a temporary one.", secret=True
+    s3_secret_access_key: str = option("Secret of the access key.", "", secret=True)
+    s3_session_token: str = option(
+        "Session token, if the access key is a temporary one.", "", secret=True
     )
-    hot_bytes_soft: Count = setting(
-        100_663_296, "Cost of what is not yet in a pack at which a flush starts."
+    hot_bytes_soft: Count = option(
+        "Size of the data not yet in packs at which a flush starts. Each record counts 128 bytes "
+        "and each stream 700 bytes on top of its content.",
+        100_663_296,
     )
-    hot_bytes_hard: Count = setting(
-        268_435_456,
-        "Cost of what is not yet in a pack at which appends are answered with 503.",
+    hot_bytes_hard: Count = option(
+        "Size of the data not yet in packs at which appends are answered with 503.", 268_435_456
     )
-    flush_age_s: Seconds = setting(
-        600.0, "Age of what is not yet in a pack at which it is flushed."
+    flush_age_s: Seconds = option("Age at which data not yet in packs is flushed.", 600.0)
+    block_cache_bytes: Annotated[int, Meta(ge=0)] = option(
+        "Memory for blocks read from packs. 0: no cache.", 33_554_432
     )
-    block_cache_bytes: Annotated[int, Meta(ge=0)] = setting(
-        33_554_432, "Memory for bytes read from packs. 0 for no cache."
+    snapshot_cache_bytes: Annotated[int, Meta(ge=0)] = option(
+        "Memory for the most recently used snapshots of up to 512 KiB.", 134_217_728
     )
-    snapshot_cache_bytes: Annotated[int, Meta(ge=0)] = setting(
-        134_217_728, "Memory for snapshots of up to 512 KiB that were used last."
+    streams_cached_max: Count = option("Maximum number of idle streams kept in memory.", 20_000)
+    garbage_grace_s: Annotated[float, Meta(ge=0, le=31_536_000)] = option(
+        "Age at which an unreferenced object is removed.", 86_400.0
     )
-    streams_cached_max: Count = setting(20_000, "Idle streams kept in memory.")
-    garbage_grace_s: Annotated[float, Meta(ge=0, le=31_536_000)] = setting(
-        86_400.0, "Age at which an object that nothing refers to is removed."
-    )
-    merge_packs: Annotated[int, Meta(ge=2)] = setting(
-        8, "Packs of similar size that are merged into one."
+    merge_packs: Annotated[int, Meta(ge=2)] = option(
+        "Number of packs of similar size that are merged into one.", 8
     )
 
     def check(self) -> None:
@@ -247,15 +281,204 @@ class StorageSettings:
 
 
 @dataclass(frozen=True, slots=True)
+class AccessSettings:
+    """Access control. It is on as soon as at least one source of tokens or keys is set.
+
+    The sources are `tokens_file`, `tokens`, `jwt_secret`, `jwks_file` and `jwks_url`; they can be
+    combined. See [security.md](security.md).
+    """
+
+    prefix: ClassVar[str] = "access_"
+
+    tokens_file: str = option(
+        "TOML file with bearer tokens, as printed by `holdfast token create`. "
+        "Changes take effect without a restart.",
+        "",
+    )
+    tokens: tuple[str, ...] = option(
+        "Bearer tokens without a file: `NAME SHA256 SCOPE …` each. "
+        "In a flag or variable, separate them by commas.",
+        (),
+        secret=True,
+    )
+    jwt_secret: str = option(
+        "Secret of JWTs signed with HS256, at least 32 bytes.",
+        "",
+        clean=_clean_secret,
+        secret=True,
+    )
+    jwks_file: str = option(
+        "JSON file with the public keys (JWKS) of JWTs signed with RS256 or EdDSA. "
+        "Changes take effect without a restart.",
+        "",
+    )
+    jwks_url: str = option(
+        "`https` URL of a JWKS. It is fetched at start and then every `jwks_refresh`.",
+        "",
+        clean=_clean_jwks_url,
+    )
+    jwks_refresh_s: Annotated[float, Meta(ge=10, le=86_400)] = option(
+        "Time between two fetches of `jwks_url`.", 300.0
+    )
+    audience: str = option(
+        "Value that `aud` of a JWT must contain. Empty: JWTs with an `aud` are refused.", ""
+    )
+    issuer: str = option("Value that `iss` of a JWT must have. Empty: any.", "")
+    leeway_s: Annotated[float, Meta(ge=0, le=600)] = option(
+        "Clock difference between issuer and server to allow for `exp` and `nbf`.", 30.0
+    )
+    exp_required: bool = option("Whether a JWT without `exp` is refused.", True)
+
+    @property
+    def is_on(self) -> bool:
+        """Whether requests need a token."""
+        return bool(self.tokens_file or self.tokens or self.takes_jwts)
+
+    @property
+    def takes_jwts(self) -> bool:
+        """Whether there is a source of keys for JWTs."""
+        return bool(self.jwt_secret or self.jwks_file or self.jwks_url)
+
+    def check(self) -> None:
+        """Refuse claims that would never be checked because no JWT is accepted."""
+        if (self.audience or self.issuer) and not self.takes_jwts:
+            raise ValueError(
+                "audience and issuer are about JWTs, for which there is no key; "
+                "set jwt_secret, jwks_file or jwks_url"
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class LimitSettings:
+    """Rate limits per client, and rate limits and quotas per bucket. 0 means no limit.
+
+    A client is identified by its token's name or, without access control, by its address (for IPv6,
+    its /64 network).
+    """
+
+    prefix: ClassVar[str] = ""
+
+    client_rate: CountOrNone = option(
+        "Requests per second from one client; further ones are answered with 429.", 0
+    )
+    client_burst: CountOrNone = option(
+        "Requests that one client may send at once after a pause. 0: as many as per second.", 0
+    )
+    bucket_rate: CountOrNone = option(
+        "Requests per second for one bucket; further ones are answered with 429.", 0
+    )
+    bucket_burst: CountOrNone = option(
+        "Requests for one bucket at once after a pause. 0: as many as per second.", 0
+    )
+    bucket_bytes_max: CountOrNone = option(
+        "Bytes in one bucket; appends beyond are answered with 403 `quota_exceeded`.", 0
+    )
+    bucket_streams_max: CountOrNone = option(
+        "Streams in one bucket; creating more is answered with 403 `quota_exceeded`.", 0
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class WebhookSettings:
+    """Subscriptions: which webhooks may be called, and the limits of webhooks and pull-wake."""
+
+    prefix: ClassVar[str] = "webhooks_"
+
+    allow: tuple[str, ...] = option(
+        "Webhook targets other than public `https` hosts: patterns `SCHEME://HOST[:PORT]` such as "
+        "`http://127.0.0.1:*` or `https://*.internal.example`. "
+        "In a flag or variable, separate them by commas.",
+        (),
+    )
+    timeout_s: Seconds = option(
+        "How long a webhook may take to respond; at most the subscription's lease.", 10.0
+    )
+    concurrent_max: Annotated[int, Meta(ge=1, le=256)] = option(
+        "Maximum number of webhooks delivered at the same time; others wait.", 32
+    )
+    lease_s: Annotated[float, Meta(ge=1, le=600)] = option(
+        "Default lease of a subscription: how long a worker may be silent.", 30.0
+    )
+    subscriptions_max: Count = option(
+        "Maximum number of subscriptions; further ones are answered with 403 `quota_exceeded`.",
+        1_000,
+    )
+    links_max: Count = option(
+        "Streams that one request may link or acknowledge, given by name or matched by the pattern "
+        "of a new subscription.",
+        10_000,
+    )
+    wake_streams_max: Count = option(
+        "Maximum number of streams listed in one wake, claim or page; streams with pending events "
+        "come first.",
+        1_000,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class ProxySettings:
+    """The proxy under `/v1/proxy`. It is off without a secret and refuses all upstreams by default.
+
+    See [proxy.md](proxy.md).
+    """
+
+    prefix: ClassVar[str] = "proxy_"
+
+    secret: tuple[str, ...] = option(
+        "Secret of the proxy, at least 32 bytes; without one `/v1/proxy` is 404. For rotation, set "
+        "several: all are accepted, the first one signs. In a flag or variable, separate them by "
+        "commas.",
+        (),
+        secret=True,
+    )
+    allowlist: tuple[str, ...] = option(
+        "Upstreams that may be called: patterns `[SCHEME://]HOST[:PORT][/PATH]` such as "
+        "`https://api.openai.com`, `https://*.example.com/v1/*` or `http://127.0.0.1:*`. The "
+        "default scheme is `https`. Empty: none. In a flag or variable, separate them by commas.",
+        (),
+    )
+    url_ttl_s: Seconds = option(
+        "How long a signed URL is valid, unless the request says otherwise.", 86_400.0
+    )
+    url_ttl_max_s: Seconds = option(
+        "Longest validity that a request may ask for; longer ones are cut to this.", 604_800.0
+    )
+    stream_ttl_s: CountOrNone = option(
+        "Idle time after which a proxy stream is removed. 0: never.", 0
+    )
+    header_timeout_s: Seconds = option(
+        "Time limit for an upstream's response to begin; then the answer is 504.", 60.0
+    )
+    inactivity_timeout_s: Seconds = option(
+        "Longest pause within an upstream's response; then it ends with an Error frame.", 600.0
+    )
+    request_bytes_max: Count = option(
+        "Maximum size of a request body to an upstream; larger ones are answered with 413.",
+        33_554_432,
+    )
+    response_bytes_max: Count = option(
+        "Maximum size of an upstream's response; a larger one ends with an Error frame.",
+        268_435_456,
+    )
+    upstreams_max: Annotated[int, Meta(ge=1, le=100_000)] = option(
+        "Maximum number of upstream responses in progress; further requests are answered with 503.",
+        10_000,
+    )
+    client_upstreams_max: Count = option(
+        "The same for one client, identified by its token's name or its address.", 1_000
+    )
+
+
+@dataclass(frozen=True, slots=True)
 class LogSettings:
-    """What the server says about itself on stderr."""
+    """The server's own log messages on stderr."""
 
     prefix: ClassVar[str] = "log_"
 
-    level: Literal["debug", "info", "warning", "error"] = setting(
-        "info", "Least severe level that is written."
+    level: Literal["debug", "info", "warning", "error"] = option(
+        "Lowest level that is logged.", "info"
     )
-    format: Literal["text", "json"] = setting("text", "Plain lines, or one JSON object a line.")
+    format: Literal["text", "json"] = option("Plain lines, or one JSON object per line.", "text")
 
 
 @dataclass(frozen=True, slots=True)
@@ -273,3 +496,10 @@ class Settings:
     webhooks: WebhookSettings = field(default_factory=WebhookSettings)
     proxy: ProxySettings = field(default_factory=ProxySettings)
     log: LogSettings = field(default_factory=LogSettings)
+
+
+@cache
+def all_settings() -> tuple[Option, ...]:
+    """Return every setting, in the order of the groups."""
+    groups = get_type_hints(Settings).items()
+    return tuple(each for table, group in groups for each in options_of(group, table, group.prefix))

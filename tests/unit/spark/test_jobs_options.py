@@ -8,9 +8,10 @@ from typing import Any, Literal
 import pytest
 
 from holdfast.errors import SettingsError
+from holdfast.settings.options import build, option, options_of
 from holdfast.spark.connection import SparkConnection
 from holdfast.spark.jobs import JOBS, job_class
-from holdfast.spark.jobs.options import make, option, options_of, server_option
+from holdfast.spark.jobs.options import is_server, server_option
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,15 +42,15 @@ def test_defaults_that_can_change_are_not_shared():
 
 
 def test_options_say_what_was_declared():
-    options = {each.name: each for each in options_of(Sample)}
+    options = {each.key: each for each in options_of(Sample)}
     assert options["bucket"].required
     assert not options["to"].required
     assert options["to"].path
-    assert options["tables"].flag == "table"
-    assert options["limit"].flag == "limit"
+    assert options["tables"].flag == "--table"
+    assert options["limit"].flag == "--limit"
     assert options["limit"].kind is int
     assert options["types"].kind is dict
-    assert options["server"].is_server
+    assert is_server(options["server"])
 
 
 def test_values_by_name_make_the_same_job():
@@ -62,28 +63,28 @@ def test_values_by_name_make_the_same_job():
         "tables": ["a", "b"],
         "types": {"id": "bigint"},
     }
-    assert make(Sample, values) == Sample(**values)
+    assert build(Sample, values) == Sample(**values)
 
 
 @pytest.mark.parametrize(
     ("values", "said"),
     [
-        ({}, "'bucket' is needed: The bucket."),
-        ({"bucket": 1}, "'bucket' is text, not 1."),
-        ({"bucket": "a", "buckett": 1}, "There is no 'buckett' here; did you mean 'bucket'?"),
-        ({"bucket": "a", "zzz": 1}, "There is no 'zzz' here; there are bucket, kind,"),
-        ({"bucket": "a", "kind": "three"}, "'kind' is one of 'one', 'two', not 'three'."),
-        ({"bucket": "a", "limit": "3"}, "'limit' is a whole number, not '3'."),
+        ({}, "'bucket' is required: The bucket."),
+        ({"bucket": 1}, "'bucket': expected text, got 1"),
+        ({"bucket": "a", "buckett": 1}, "unknown option 'buckett'; did you mean bucket?"),
+        ({"bucket": "a", "zzz": 1}, "unknown option 'zzz'; expected one of bucket, kind,"),
+        ({"bucket": "a", "kind": "three"}, "'kind': expected \"one\" or \"two\", got 'three'"),
+        ({"bucket": "a", "limit": "3"}, "'limit': expected an integer, got '3'"),
         ({"bucket": "a", "limit": 0}, "'limit' is a number from 1 on."),
-        ({"bucket": "a", "share": "x"}, "'share' is a number, not 'x'."),
-        ({"bucket": "a", "overwrite": "yes"}, "'overwrite' is true or false, not 'yes'."),
-        ({"bucket": "a", "tables": "x"}, "'tables' is a list of texts, not 'x'."),
-        ({"bucket": "a", "types": {"a": 1}}, "'types' is a table of texts, not {'a': 1}."),
+        ({"bucket": "a", "share": "x"}, "'share': expected a number, got 'x'"),
+        ({"bucket": "a", "overwrite": "yes"}, "'overwrite': expected true or false, got 'yes'"),
+        ({"bucket": "a", "tables": "x"}, "'tables': expected a list, got 'x'"),
+        ({"bucket": "a", "types": {"a": 1}}, "'types': expected a table, got {'a': 1}"),
     ],
 )
 def test_what_is_wrong_is_said_in_one_sentence(values, said):
     with pytest.raises(SettingsError) as caught:
-        make(Sample, values)
+        build(Sample, values)
     assert caught.value.message.startswith(said)
 
 
@@ -95,9 +96,9 @@ def test_a_job_that_does_not_exist():
 @pytest.mark.parametrize("name", sorted(JOBS))
 def test_every_job_declares_its_options_with_help(name):
     for each in options_of(job_class(name)):
-        assert each.help.endswith((".", ")")), each.name
+        assert each.help.endswith((".", ")")), each.key
         known = {str, int, float, bool, list, dict, Literal, Any, SparkConnection}
-        assert each.kind in known, each.name
+        assert each.kind in known, each.key
     assert (job_class(name).__doc__ or "").strip()
 
 
@@ -118,5 +119,5 @@ COMMON |= {"url", "context", "token", "ca-file", "retries"}
 
 @pytest.mark.parametrize("name", sorted(JOBS))
 def test_no_option_is_hidden_by_a_flag_that_every_job_has(name):
-    flags = {(each.flag or each.name).replace("_", "-") for each in options_of(job_class(name))}
+    flags = {each.flag.removeprefix("--") for each in options_of(job_class(name))}
     assert flags & COMMON == set()

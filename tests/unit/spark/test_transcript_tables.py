@@ -9,9 +9,9 @@ import pytest
 from holdfast.errors import SettingsError, StoreError
 from holdfast.protocol.frames import Outcome
 from holdfast.protocol.llm_events import ModelResponse
+from holdfast.settings.options import build
 from holdfast.spark.archiving.files import Files, Output
 from holdfast.spark.archiving.tables.table import SmallFile
-from holdfast.spark.jobs.options import make
 from holdfast.spark.jobs.transcripts import DayOfModel, Transcripts
 from holdfast.spark.transcribing.collecting import Response
 from holdfast.spark.transcribing.daily import Daily, DayTask, count_day, read_daily, write_daily
@@ -116,13 +116,13 @@ def test_what_is_not_over_is_kept_for_each_cursor(tmp_path):
 )
 def test_wrong_options_are_said_in_one_sentence(options, words):
     with pytest.raises(SettingsError) as caught:
-        make(Transcripts, {"to": "/x"} | options)
+        build(Transcripts, {"to": "/x"} | options)
     assert caught.value.message.startswith(words)
 
 
 def test_bodies_may_be_left_out():
-    assert make(Transcripts, {"to": "/x", "body_bytes_max": "0"}).kept_bytes_max == 0
-    assert make(Transcripts, {"to": "/x"}).kept_bytes_max == 1 << 20
+    assert build(Transcripts, {"to": "/x", "body_bytes_max": "0"}).kept_bytes_max == 0
+    assert build(Transcripts, {"to": "/x"}).kept_bytes_max == 1 << 20
 
 
 def test_the_options_are_read_without_spark_or_arrow():

@@ -11,95 +11,148 @@ from typing import TYPE_CHECKING, Annotated, Protocol
 from cyclopts import Parameter
 
 from holdfast.cli.client.output import Output
-from holdfast.cli.failures import EXIT_FAILED
-from holdfast.cli.pipeline.flags import (
-    DEFAULT_PLAIN,
-    DEFAULT_SPARK,
+from holdfast.cli.pipeline.execute import (
     MASTER,
-    Plain,
-    Spark,
+    SparkRunner,
+    as_document,
+    as_text,
+    exit_code_of,
+    is_well,
+    show_traceback,
+)
+from holdfast.cli.pipeline.job_commands import (
+    DEFAULT_OUTPUT,
+    DEFAULT_SPARK,
+    OutputFlags,
+    SparkFlags,
     the_server,
 )
+from holdfast.cli.wording import as_duration
 from holdfast.clock import Clock, SystemClock
+from holdfast.errors import HoldfastError
 from holdfast.spark.jobs.run_file import Entry, RunFile, load_run_file
 from holdfast.spark.jobs.schedule import Schedule
+from holdfast.spark.session import as_holdfast_error, open_session, rebuild_error
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from holdfast.cli.pipeline.flags import _Spark
+    from holdfast.cli.pipeline.job_commands import _Spark
 
 __all__ = ["Runner", "run", "run_all"]
 
 
 def run(
-    file: Annotated[Path, Parameter(help="The TOML file that names the jobs.")],
+    file: Annotated[Path, Parameter(help="The TOML file that lists the jobs.")],
     /,
     *,
     once: Annotated[
         bool, Parameter(negative="", help="Run each job once, whatever its schedule, and end.")
     ] = False,
-    spark: Spark = DEFAULT_SPARK,
-    output: Plain = DEFAULT_PLAIN,
+    spark: SparkFlags = DEFAULT_SPARK,
+    output: OutputFlags = DEFAULT_OUTPUT,
 ) -> int:
     """Run the jobs of a file, one after the other in one Spark session.
 
     Once, if no job of the file has a schedule (`every` or `at`); otherwise until Ctrl-C.
     """
-    from holdfast.cli.pipeline.conduct import Conductor, ending_well  # noqa: PLC0415
-    from holdfast.cli.pipeline.runner import FileRunner  # noqa: PLC0415 (not for the help)
-
     spark.check()
-    found = load_run_file(file, os.environ, the_server())
+    loaded = load_run_file(file, os.environ, the_server())
     out = Output(as_json=output.json, quiet=output.quiet)
     clock = SystemClock()
-    conductor = Conductor(lambda: _open(found, spark, file), quiet=output.quiet)
-    runner = FileRunner(conductor, out, clock, with_traceback=spark.with_traceback)
-    with ending_well(conductor, out, with_traceback=spark.with_traceback) as ending:
-        well = run_all(found, runner, clock, _wait, once=once or not found.has_schedule)
-        ending.code = 0 if well else EXIT_FAILED
-    return ending.code
+    session = SparkRunner(lambda: _open(loaded, spark, file), quiet=output.quiet)
+    runner = FileRunner(session, out, clock, with_traceback=spark.with_traceback)
+
+    def work() -> bool:
+        return run_all(loaded, runner, clock, _wait, once=once or not loaded.has_schedule)
+
+    return exit_code_of(work, session, out, with_traceback=spark.with_traceback)
 
 
 class Runner(Protocol):
-    """Does the jobs that are due."""
+    """Runs the jobs that are due."""
 
     def do(self, entry: Entry) -> bool:
-        """Do one; whether all went well."""
+        """Run a job; return whether it succeeded."""
 
     def skip(self, entry: Entry, failed: list[str]) -> None:
-        """Leave one out, since others failed that it needs."""
+        """Report that a job is skipped because jobs that it needs failed."""
 
     def rest(self, seconds: float) -> None:
-        """Nothing is due for so long."""
+        """Report the time until the next job."""
+
+
+class FileRunner:
+    """Runs jobs in a session that they share. A failing job does not stop the others."""
+
+    def __init__(
+        self, session: SparkRunner, output: Output, clock: Clock, *, with_traceback: bool
+    ) -> None:
+        self._session = session
+        self._output = output
+        self._clock = clock
+        self._with_traceback = with_traceback
+
+    def do(self, entry: Entry) -> bool:
+        started_s = self._clock.monotonic_s()
+        try:
+            summary = self._session.run(entry.job)
+        except Exception as error:  # noqa: BLE001 (whatever Spark raises)
+            if self._with_traceback:
+                show_traceback(error)
+            self._failed(entry, as_holdfast_error(error), self._clock.monotonic_s() - started_s)
+            self._session.recover()
+            return False
+        seconds = self._clock.monotonic_s() - started_s
+        well = is_well(summary)
+        document = {"name": entry.name, "ok": well, **as_document(_job(entry), summary, seconds)}
+        self._output.show(document, as_text(entry.name, summary, seconds))
+        return well
+
+    def skip(self, entry: Entry, failed: list[str]) -> None:
+        self._failed(entry, HoldfastError(f"skipped, since {', '.join(failed)} failed."), 0.0)
+
+    def rest(self, seconds: float) -> None:
+        self._output.notice(f"next job in {as_duration(seconds)}")
+
+    def _failed(self, entry: Entry, error: HoldfastError, seconds: float) -> None:
+        if self._output.as_json:
+            said = {"code": error.code, "message": error.message}
+            document = {"name": entry.name, "ok": False, "job": _job(entry), "error": said}
+            self._output.document({**document, "seconds": round(seconds, 3)})
+        self._output.failure(rebuild_error(type(error), f"{entry.name}: {error.message}"))
 
 
 def run_all(
     file: RunFile, runner: Runner, clock: Clock, wait: Callable[[float], None], *, once: bool
 ) -> bool:
-    """Run what is due, until nothing is to come; whether each job went well the last time."""
-    went: dict[str, bool] = {}
+    """Run whatever is due until nothing is left; return whether each job's last run succeeded."""
+    succeeded: dict[str, bool] = {}
     if once:
         for entry in file.entries:
-            _run_one(entry, runner, went)
-        return all(went.values())
+            _run_one(entry, runner, succeeded)
+        return all(succeeded.values())
     schedule = Schedule(file.entries, clock)
     while (seconds := schedule.wait_s()) is not None:
         if seconds:
             runner.rest(seconds)
             wait(seconds)
         due = schedule.take()
-        # A clock may be set back while we wait.
+        # The clock may have been set back while we waited.
         if due is not None:
-            _run_one(due, runner, went)
-    return all(went.values())
+            _run_one(due, runner, succeeded)
+    return all(succeeded.values())
 
 
-def _run_one(entry: Entry, runner: Runner, went: dict[str, bool]) -> None:
-    failed = [each for each in entry.needs if not went.get(each, True)]
+def _run_one(entry: Entry, runner: Runner, succeeded: dict[str, bool]) -> None:
+    failed = [each for each in entry.needs if not succeeded.get(each, True)]
     if failed:
         runner.skip(entry, failed)
-    went[entry.name] = not failed and runner.do(entry)
+    succeeded[entry.name] = not failed and runner.do(entry)
+
+
+def _job(entry: Entry) -> str:
+    return type(entry.job).__name__.lower()
 
 
 def _wait(seconds: float) -> None:
@@ -107,9 +160,7 @@ def _wait(seconds: float) -> None:
 
 
 def _open(file: RunFile, flags: _Spark, path: Path) -> SparkSession:
-    from holdfast.spark.session import open_session  # noqa: PLC0415 (not for the help)
-
-    # A flag goes before the file.
+    # Flags override the file.
     remote = flags.remote or (file.remote if not flags.master else None) or None
     conf = {**(file.conf or {}), **flags.settings()}
     return open_session(

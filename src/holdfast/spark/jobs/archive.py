@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 from holdfast.errors import SettingsError
+from holdfast.settings.options import option
 from holdfast.spark.connection import SparkConnection, parse_size
-from holdfast.spark.jobs.options import option, server_option
+from holdfast.spark.jobs.options import server_option
 from holdfast.spark.jobs.progress import Progress
 
 if TYPE_CHECKING:
@@ -27,14 +28,11 @@ class Archive:
 
     bucket: str = option("The bucket to copy.")
     to: str = option("Where the table is: a path or s3://BUCKET/PREFIX.", path=True)
-    format: Literal["parquet", "delta", "iceberg"] = option(
-        "Format of the table. (default parquet)", "parquet"
-    )
+    format: Literal["parquet", "delta", "iceberg"] = option("Format of the table.", "parquet")
     streams: list[str] = option("Only these streams.", [], flag="stream")
     stream_pattern: str = option("Only streams whose ids match this expression as a whole.", "")
     json_as: Literal["binary", "text", "columns"] = option(
-        "Messages of JSON streams: in 'payload', as text in 'value', or their fields as columns. "
-        "(default binary)",
+        "Messages of JSON streams: in 'payload', as text in 'value', or their fields as columns.",
         "binary",
     )
     schema: dict[str, str] = option(
@@ -44,23 +42,20 @@ class Archive:
     )
     evolve: bool = option("Give fields that are new columns of their own.", False)
     partition_by: Literal["date", "none"] = option(
-        "One partition for each UTC day, or none. (default date)", "date"
+        "One partition for each UTC day, or none.", "date"
     )
-    file_size: str = option("How large files get. (default 128m)", "128m")
+    file_size: str = option("How large files get.", "128m")
     min_bytes: str = option("Wait until so much is new, such as 64m.", "")
-    max_bytes: str = option("Commit after about so much. (default 16g)", "16g")
+    max_bytes: str = option("Commit after about so much.", "16g")
     compact_files: int = option(
-        "Merge the small files of a day once there are so many. (default 0: never)", 0
+        "Merge the small files of a day once there are so many. 0: never.", 0
     )
-    compression: Literal["zstd", "snappy", "none"] = option(
-        "Compression of the files. (default zstd)", "zstd"
-    )
+    compression: Literal["zstd", "snappy", "none"] = option("Compression of the files.", "zstd")
     fail_on_data_loss: bool = option(
-        "Fail if messages were deleted before they were archived. (default true)", True
+        "Fail if messages were deleted before they were archived.", True
     )
     via: Literal["auto", "store", "server"] = option(
-        "Read packs from the object store, through the server, or as it can be done. "
-        "(default auto)",
+        "Read packs from the object store, through the server, or as it can be done.",
         "auto",
     )
     store: str = option("The server's object store, if it is elsewhere for executors.", "")

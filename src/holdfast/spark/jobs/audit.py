@@ -20,10 +20,10 @@ from typing import TYPE_CHECKING, Final, Literal
 import msgspec
 
 from holdfast.errors import SettingsError
+from holdfast.settings.options import option
 from holdfast.spark.connection import SparkConnection
-from holdfast.spark.jobs.options import option, server_option
+from holdfast.spark.jobs.options import StoreOptions, server_option
 from holdfast.spark.jobs.progress import Progress
-from holdfast.spark.jobs.store_options import StoreOptions
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -43,7 +43,7 @@ class Audit(StoreOptions):
 
     report: str = option("File to write all findings to, a line of JSON each.", "", path=True)
     via: Literal["auto", "store", "server"] = option(
-        "Read packs from the store, through the server, or as it can be. (default auto)", "auto"
+        "Read packs from the store, through the server, or as it can be.", "auto"
     )
     server: SparkConnection = server_option()
 

@@ -20,10 +20,10 @@ from typing import TYPE_CHECKING, Final
 
 from holdfast.errors import SettingsError
 from holdfast.failpoints import failpoint
+from holdfast.settings.options import option
 from holdfast.spark.connection import SparkConnection, parse_size
-from holdfast.spark.jobs.options import option, server_option
+from holdfast.spark.jobs.options import StoreOptions, server_option
 from holdfast.spark.jobs.progress import Progress
-from holdfast.spark.jobs.store_options import StoreOptions
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -46,18 +46,16 @@ _TARGET_BYTES_MIN: Final = 1024
 class Compact(StoreOptions):
     """Rewrite packs: merge neighbours, bring each stream's bytes together, drop what is dead."""
 
-    target_size: str = option(
-        "Merge neighbouring packs up to this size, such as 512m. (default 1g)", "1g"
-    )
+    target_size: str = option("Merge neighbouring packs up to this size, such as 512m.", "1g")
     dead_share: float = option(
-        "Rewrite a pack of which at least this share is dead, above 0 up to 1. (default 0.2)", 0.2
+        "Rewrite a pack of which at least this share is dead, above 0 up to 1.", 0.2
     )
-    min_packs: int = option("Merge no fewer packs than this, 2 to 100. (default 2)", 2)
+    min_packs: int = option("Merge no fewer packs than this, 2 to 100.", 2)
     max_messages: int = option(
-        "Messages that a task takes, which hold 40 bytes of memory each. (default 4000000)",
+        "Messages that a task takes, which hold 40 bytes of memory each.",
         4_000_000,
     )
-    flush: bool = option("Flush first, so that all there is counts. (default true)", True)
+    flush: bool = option("Flush first, so that all there is counts.", True)
     dry_run: bool = option("Only say what would be done.", False)
     server: SparkConnection = server_option()
 

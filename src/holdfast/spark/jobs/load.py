@@ -10,8 +10,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from holdfast.errors import SettingsError
+from holdfast.settings.options import option
 from holdfast.spark.connection import SparkConnection
-from holdfast.spark.jobs.options import option, server_option
+from holdfast.spark.jobs.options import server_option
 from holdfast.spark.jobs.progress import UNSEEN, Progress, watching
 
 if TYPE_CHECKING:
@@ -37,21 +38,22 @@ class Load:
     source: str = option("Where the table's files are.", "", path=True)
     table: str = option("Name of a table that Spark knows, instead.", "")
     format: str = option(
-        "Of the files: parquet, delta, iceberg, csv, json, orc, … (default parquet)", "parquet"
+        "Format of the files: parquet, delta, iceberg, csv, json, orc or another that Spark has.",
+        "parquet",
     )
     source_options: dict[str, str] = option("Options of Spark's reader.", {}, flag="source-option")
     where: str = option("Only rows for which this holds, as SQL has it.", "")
-    columns: list[str] = option("Columns that go into the JSON object. (default all)", [])
+    columns: list[str] = option("Columns that go into the JSON object. Empty: all.", [])
     value: str = option("Column with the message's text, instead of a JSON object.", "")
     payload: str = option("Column with the message's bytes, instead.", "")
     content_type: str = option(
         "Of the streams. (default application/json, with 'payload' application/octet-stream)", ""
     )
-    create_streams: bool = option("Create streams that are missing. (default true)", True)
+    create_streams: bool = option("Create streams that are missing.", True)
     close_streams: bool = option("Close the streams behind their last rows.", False)
     ttl: int | None = option("Seconds that streams live which are created here.", None)
     producer_id: str = option("Name of this load. (default made from the options and files)", "")
-    concurrency: int = option("Requests at once of each task. (default 32)", _CONCURRENCY)
+    concurrency: int = option("Requests at once of each task.", _CONCURRENCY)
     server: SparkConnection = server_option()
 
     def __post_init__(self) -> None:

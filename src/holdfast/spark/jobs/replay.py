@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Final
 
 from holdfast.errors import SettingsError
 from holdfast.failpoints import failpoint
+from holdfast.settings.options import option
 from holdfast.spark.connection import SparkConnection
-from holdfast.spark.jobs.options import option, server_option
+from holdfast.spark.jobs.options import StoreOptions, server_option
 from holdfast.spark.jobs.progress import UNSEEN, Progress
-from holdfast.spark.jobs.store_options import StoreOptions
 from holdfast.spark.reading.selection import make_selection
 
 if TYPE_CHECKING:
@@ -47,13 +47,13 @@ class Replay(StoreOptions):
     target_bucket: str = option("The bucket to copy to. (default the same)", "")
     streams: list[str] = option("Only these streams.", [], flag="stream")
     stream_pattern: str = option("Only streams whose ids match as a whole.", "")
-    snapshots: bool = option("Copy snapshots, too. (default true)", True)
+    snapshots: bool = option("Copy snapshots, too.", True)
     fail_on_data_loss: bool = option(
-        "Leave streams alone of which messages are gone before they were copied. (default true)",
+        "Leave streams alone of which messages are gone before they were copied.",
         True,
     )
     identity: str = option("What the source is called on the target. (default its store's id)", "")
-    concurrency: int = option("Streams at once in each task. (default 32)", _CONCURRENCY)
+    concurrency: int = option("Streams at once in each task.", _CONCURRENCY)
     server: SparkConnection = server_option()
     target: SparkConnection = server_option("The server to copy to.")
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from holdfast.clock import Clock, SystemClock
 from holdfast.errors import HoldfastError, SettingsError
-from holdfast.spark.jobs.options import option
+from holdfast.settings.options import option
 from holdfast.spark.jobs.progress import Progress, watching
 
 if TYPE_CHECKING:
@@ -31,9 +31,9 @@ class Report:
         path=True,
         flag="table",
     )
-    to: str = option("File to write the page to. (default report.html)", "report.html", path=True)
-    title: str = option("Title of the page. (default Streams)", "Streams")
-    top: int = option("Streams in each ranking, 1 to 1000. (default 10)", 10)
+    to: str = option("File to write the page to.", "report.html", path=True)
+    title: str = option("Title of the page.", "Streams")
+    top: int = option("Streams in each ranking, 1 to 1000.", 10)
     sections: list[str] = option(
         "Function that adds a section, MODULE:NAME. Can be given several times.", [], flag="section"
     )

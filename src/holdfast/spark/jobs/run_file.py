@@ -1,4 +1,4 @@
-"""A file that names several jobs, for `holdfast pipeline run`.
+"""The TOML file of `holdfast pipeline run`, which lists several jobs.
 
     [spark]
     master = "local[*]"
@@ -14,36 +14,35 @@
     bucket = "events"
     to = "lake/events"
 
-`${NAME}` in a text is what the environment says, `$${` stands for `${`. Places are relative to the
-file. A job's other keys are its options; a server among them (`target`) is a table as `[server]`.
+`${NAME}` in text is replaced from the environment; `$${NAME}` stands for `${NAME}`. Relative paths
+are relative to the file. All other keys of a job are its options; a server among them (`target`) is
+a table like `[server]`.
 """
 
 from __future__ import annotations
 
-import re
-import tomllib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from holdfast.errors import SettingsError
+from holdfast.settings.load import expand_variables, read_toml, refuse_unknown
+from holdfast.settings.options import Option, build, option, options_of
 from holdfast.spark.connection import SparkConnection
 from holdfast.spark.jobs import job_class
-from holdfast.spark.jobs.options import Option, make, options_of
+from holdfast.spark.jobs.options import is_server
 from holdfast.spark.jobs.schedule import Timing, parse_duration, parse_time_of_day
 
 __all__ = ["Entry", "RunFile", "load_run_file"]
 
-_VARIABLE: Final = re.compile(r"\$(\$?)\{(\w+)\}")
+T = TypeVar("T")
 _TABLES: Final = ("spark", "server", "job")
-_SPARK_KEYS: Final = ("master", "remote", "conf")
-_FIRST: Final = "server"
 
 
 @dataclass(frozen=True)
 class Entry:
-    """A job of the file: what to do, what it is called, when, and after which others."""
+    """A job of the file: its name and options, when it runs, and which jobs must succeed first."""
 
     name: str
     job: Any
@@ -53,7 +52,7 @@ class Entry:
 
 @dataclass(frozen=True)
 class RunFile:
-    """What a file says; the entries are in the order in which they run."""
+    """A checked file; its entries are in the order in which they run."""
 
     entries: Sequence[Entry]
     master: str = ""
@@ -62,18 +61,34 @@ class RunFile:
 
     @property
     def has_schedule(self) -> bool:
-        """Whether a job is to run more than once."""
+        """Whether any job runs more than once."""
         return any(each.timing.repeats for each in self.entries)
 
 
+@dataclass(frozen=True)
+class _SparkTable:
+    master: str = ""
+    remote: str = ""
+    conf: dict[str, Any] = option("", {})
+
+
+@dataclass(frozen=True)
+class _JobTable:
+    """The keys that every `[[job]]` may have besides the options of its job."""
+
+    job: str = option("The name of a job.")
+    name: str = ""
+    needs: list[str] = option("", [])
+    every: str | None = None
+    at: str | None = None
+
+
+_JOB_KEYS: Final = frozenset(each.key for each in options_of(_JobTable))
+
+
 def load_run_file(path: Path, env: Mapping[str, str], default_server: SparkConnection) -> RunFile:
-    """Read and check a file; `default_server` is meant where it has no `[server]`."""
-    try:
-        tables = tomllib.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise SettingsError(f"{path} cannot be read: {error.strerror}.") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise SettingsError(f"{path} is not TOML: {error}.") from None
+    """Read and check a file; `default_server` is used if it has no `[server]`."""
+    tables = read_toml(path)
     try:
         return _Reader(path.parent.absolute(), env, default_server).read(tables)
     except SettingsError as error:
@@ -81,133 +96,108 @@ def load_run_file(path: Path, env: Mapping[str, str], default_server: SparkConne
 
 
 class _Reader:
-    """Reads the tables of one file."""
-
     def __init__(self, folder: Path, env: Mapping[str, str], server: SparkConnection) -> None:
         self._folder = folder
         self._env = env
         self._server = server
 
     def read(self, tables: dict[str, Any]) -> RunFile:
-        _check_keys(tables, _TABLES, "the file")
-        tables = self._with_variables(tables)
-        spark = _table(tables.get("spark", {}), "[spark]")
-        _check_keys(spark, _SPARK_KEYS, "[spark]")
-        if "master" in spark and "remote" in spark:
-            raise SettingsError("[spark] has either 'master' or 'remote', not both.")
+        refuse_unknown("", "table", tables, _TABLES)
+        tables = expand_variables(tables, self._env, braces_only=True)
+        spark = _table(_SparkTable, tables.get("spark", {}), "[spark]")
+        if spark.master and spark.remote:
+            raise SettingsError("[spark]: give either 'master' or 'remote', not both.")
         if "server" in tables:
             self._server = self._connection(tables["server"], "[server]")
         jobs = tables.get("job", [])
         if not isinstance(jobs, list) or not jobs:
-            raise SettingsError("it names no jobs; each is a table [[job]].")
-        conf = _table(spark.get("conf", {}), "[spark] conf")
+            raise SettingsError("the file has no jobs; each is a table [[job]].")
+        entries = [self._entry(each) for each in jobs]
+        _check_names(entries)
         return RunFile(
-            entries=_in_order(_named([self._entry(each) for each in jobs])),
-            master=_text(spark, "master", "[spark]"),
-            remote=_text(spark, "remote", "[spark]"),
-            # TOML has numbers and booleans; Spark takes texts.
-            conf={key: _setting(value) for key, value in conf.items()},
+            entries=_in_order(entries),
+            master=spark.master,
+            remote=spark.remote,
+            # TOML has numbers and booleans; Spark takes text.
+            conf={key: _spark_text(value) for key, value in spark.conf.items()},
         )
 
-    def _entry(self, table: object) -> Entry:
-        values = dict(_table(table, "[[job]]"))
-        job = _text(values, "job", "[[job]]")
-        if not job:
-            raise SettingsError("a [[job]] needs 'job': which one it is.")
-        name = _text(values, "name", "[[job]]") or job
+    def _entry(self, values: object) -> Entry:
+        values = _as_table(values, "[[job]]")
+        common = {key: value for key, value in values.items() if key in _JOB_KEYS}
+        table = _table(_JobTable, common, "[[job]]")
+        name = table.name or table.job
         try:
-            declared = job_class(job)
+            declared = job_class(table.job)
             timing = Timing(
-                every_s=parse_duration(values["every"]) if "every" in values else None,
-                at_s=parse_time_of_day(values["at"]) if "at" in values else None,
+                every_s=None if table.every is None else parse_duration(table.every),
+                at_s=None if table.at is None else parse_time_of_day(table.at),
             )
-            needs = _words(values.get("needs", []))
-            given = {key: values[key] for key in values if key not in _OWN_KEYS}
-            return Entry(name, make(declared, self._values(declared, given)), timing, needs)
+            options = {each.key: each for each in options_of(declared)}
+            given = {
+                key: self._value(options[key], value) if key in options else value
+                for key, value in values.items()
+                if key not in _JOB_KEYS
+            }
+            if "server" in options:
+                given.setdefault("server", self._server)
+            return Entry(name, build(declared, given), timing, tuple(table.needs))
         except SettingsError as error:
             raise SettingsError(f"job {name!r}: {error.message}") from None
 
-    def _values(self, declared: type[Any], given: Mapping[str, object]) -> dict[str, object]:
-        options = {each.name: each for each in options_of(declared)}
-        values: dict[str, object] = {}
-        for name, value in given.items():
-            option = options.get(name)
-            values[name] = value if option is None else self._value(option, value)
-        if _FIRST in options:
-            values.setdefault(_FIRST, self._server)
-        return values
+    def _value(self, each: Option, value: object) -> object:
+        if is_server(each):
+            return self._connection(value, repr(each.key))
+        return self._absolute(value) if each.path else value
 
-    def _value(self, option: Option, value: object) -> object:
-        if option.is_server:
-            return self._connection(value, repr(option.name))
-        if option.path:
-            return self._placed(value)
-        return value
-
-    def _placed(self, value: object) -> object:
+    def _absolute(self, value: object) -> object:
         if isinstance(value, list):
-            return [self._placed(each) for each in value]
+            return [self._absolute(each) for each in value]
         if not isinstance(value, str) or not value or "://" in value:
             return value
         return str(self._folder / Path(value).expanduser())
 
-    def _connection(self, table: object, where: str) -> SparkConnection:
-        values = dict(_table(table, where))
+    def _connection(self, values: object, where: str) -> SparkConnection:
+        given = dict(_as_table(values, where))
         for name in ("token", "password"):
-            variable = _text(values, f"{name}_env", where)
-            values.pop(f"{name}_env", None)
+            variable = str(given.pop(f"{name}_env", ""))
+            if variable and variable not in self._env:
+                raise SettingsError(f"{where}: environment variable {variable} is not set")
             if variable:
-                values[name] = self._variable(variable)
-        if values.get("ca_file"):
-            values["ca_file"] = self._placed(values["ca_file"])
-        known = {each.name: each for each in _options_of_connection()}
-        _check_keys(values, (*known, "token_env", "password_env"), where)
-        return SparkConnection(
-            **{name: known[name].convert(value) for name, value in values.items()}
-        )
-
-    def _with_variables(self, value: Any) -> Any:
-        if isinstance(value, dict):
-            return {key: self._with_variables(each) for key, each in value.items()}
-        if isinstance(value, list):
-            return [self._with_variables(each) for each in value]
-        return _VARIABLE.sub(self._replaced, value) if isinstance(value, str) else value
-
-    def _replaced(self, found: re.Match[str]) -> str:
-        return f"${{{found[2]}}}" if found[1] else self._variable(found[2])
-
-    def _variable(self, name: str) -> str:
-        if name not in self._env:
-            raise SettingsError(f"the variable {name} is not set.")
-        return self._env[name]
+                given[name] = self._env[variable]
+        if "ca_file" in given:
+            given["ca_file"] = self._absolute(given["ca_file"])
+        return _table(SparkConnection, given, where)
 
 
-_OWN_KEYS: Final = frozenset({"job", "name", "every", "at", "needs"})
+def _as_table(value: object, where: str) -> dict[str, Any]:
+    if not isinstance(value, dict):
+        raise SettingsError(f"{where}: expected a table, got {value!r}")
+    return value
 
 
-def _options_of_connection() -> list[Option]:
-    return [
-        Option(each.name, {"retries": int}.get(each.name, str), "", each.default, False, each.name)
-        for each in fields(SparkConnection)
-    ]
+def _table(declared: type[T], values: object, where: str) -> T:
+    try:
+        return build(declared, _as_table(values, where))
+    except SettingsError as error:
+        raise SettingsError(f"{where}: {error.message}") from None
 
 
-def _named(entries: list[Entry]) -> list[Entry]:
+def _check_names(entries: list[Entry]) -> None:
     names = [each.name for each in entries]
     for entry in entries:
         if names.count(entry.name) > 1:
             raise SettingsError(
-                f"there are {names.count(entry.name)} jobs {entry.name!r}; "
-                "give each a 'name' of its own."
+                f"{names.count(entry.name)} jobs are named {entry.name!r}; "
+                "give each its own 'name'."
             )
         for need in entry.needs:
             if need not in names:
-                raise SettingsError(f"job {entry.name!r}: it needs {need!r}, which is not there.")
-    return entries
+                raise SettingsError(f"job {entry.name!r} needs {need!r}, which does not exist.")
 
 
 def _in_order(entries: list[Entry]) -> list[Entry]:
-    """Each behind those that it needs, otherwise as the file has them."""
+    """Put each job behind those that it needs; otherwise keep the order of the file."""
     ordered: list[Entry] = []
     left = list(entries)
     while left:
@@ -220,30 +210,5 @@ def _in_order(entries: list[Entry]) -> list[Entry]:
     return ordered
 
 
-def _table(value: object, where: str) -> dict[str, Any]:
-    if not isinstance(value, dict):
-        raise SettingsError(f"{where} is a table, not {value!r}.")
-    return value
-
-
-def _text(table: Mapping[str, object], key: str, where: str) -> str:
-    value = table.get(key, "")
-    if not isinstance(value, str):
-        raise SettingsError(f"{where}: {key!r} is text, not {value!r}.")
-    return value
-
-
-def _words(value: object) -> tuple[str, ...]:
-    if not isinstance(value, list) or not all(isinstance(each, str) for each in value):
-        raise SettingsError(f"'needs' is a list of names, not {value!r}.")
-    return tuple(value)
-
-
-def _setting(value: object) -> str:
+def _spark_text(value: object) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
-
-
-def _check_keys(table: Mapping[str, object], known: Sequence[str], where: str) -> None:
-    for key in table:
-        if key not in known:
-            raise SettingsError(f"there is no {key!r} in {where}; there are {', '.join(known)}.")

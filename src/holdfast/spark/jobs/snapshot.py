@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 from holdfast.errors import HoldfastError, SettingsError
 from holdfast.failpoints import failpoint
+from holdfast.settings.options import option
 from holdfast.spark.connection import SparkConnection, parse_size
-from holdfast.spark.jobs.options import option, server_option
+from holdfast.spark.jobs.options import StoreOptions, server_option
 from holdfast.spark.jobs.progress import UNSEEN, Progress
-from holdfast.spark.jobs.store_options import StoreOptions
 from holdfast.spark.reading.selection import make_selection
 
 if TYPE_CHECKING:
@@ -57,13 +57,13 @@ class Snapshot(StoreOptions):
     tombstone: str = option("last-by-key: what, if it is there and true, deletes the key.", "")
     streams: list[str] = option("Only these streams.", [], flag="stream")
     stream_pattern: str = option("Only streams whose ids match as a whole.", "")
-    min_messages: int = option("Only streams with so many new messages. (default 1)", 1)
+    min_messages: int = option("Only streams with so many new messages.", 1)
     min_bytes: str = option("Only streams that grew by so much, such as 64k.", "")
     strict: bool = option("Fail if a stream does not fit the fold.", False)
     py_files: list[str] = option(
         "Python files and archives that executors need for the fold.", [], path=True, flag="py-file"
     )
-    concurrency: int = option("Requests at once of each task. (default 16)", _CONCURRENCY)
+    concurrency: int = option("Requests at once of each task.", _CONCURRENCY)
     server: SparkConnection = server_option()
 
     def __post_init__(self) -> None:

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Literal
 
 from holdfast.errors import SettingsError
+from holdfast.settings.options import option
 from holdfast.spark.connection import SparkConnection, parse_size
-from holdfast.spark.jobs.options import option, server_option
+from holdfast.spark.jobs.options import StoreOptions, server_option
 from holdfast.spark.jobs.progress import Progress
-from holdfast.spark.jobs.store_options import StoreOptions
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -35,28 +35,23 @@ class Transcripts(StoreOptions):
         path=True,
     )
     format: Literal["parquet", "delta", "iceberg"] = option(
-        "Format of the table of responses. (default parquet)", "parquet"
+        "Format of the table of responses.", "parquet"
     )
-    bucket: str = option("The bucket with the proxy's streams. (default _proxy)", "_proxy")
+    bucket: str = option("The bucket with the proxy's streams.", "_proxy")
     streams: list[str] = option("Only these streams.", [], flag="stream")
     stream_pattern: str = option("Only streams whose ids match this expression as a whole.", "")
     body_bytes_max: str = option(
-        "How much is kept of a body, 0 for nothing. (default 1m)", "1m", flag="body-bytes-max"
+        "How much is kept of a body, 0 for nothing.", "1m", flag="body-bytes-max"
     )
-    file_size: str = option("How large files get. (default 128m)", "128m")
-    max_bytes: str = option("Commit after about so much. (default 16g)", "16g")
+    file_size: str = option("How large files get.", "128m")
+    max_bytes: str = option("Commit after about so much.", "16g")
     compact_files: int = option(
-        "Merge the small files of a day once there are so many. (default 0: never)", 0
+        "Merge the small files of a day once there are so many. 0: never.", 0
     )
-    compression: Literal["zstd", "snappy", "none"] = option(
-        "Compression of the files. (default zstd)", "zstd"
-    )
-    fail_on_data_loss: bool = option(
-        "Fail if something was deleted before it was read. (default true)", True
-    )
+    compression: Literal["zstd", "snappy", "none"] = option("Compression of the files.", "zstd")
+    fail_on_data_loss: bool = option("Fail if something was deleted before it was read.", True)
     via: Literal["auto", "store", "server"] = option(
-        "Read packs from the object store, through the server, or as it can be done. "
-        "(default auto)",
+        "Read packs from the object store, through the server, or as it can be done.",
         "auto",
     )
     to_endpoint: str = option("Address of the S3 service that the tables are in.", "")
