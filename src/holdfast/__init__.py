@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from holdfast.version import __version__
+
 if TYPE_CHECKING:
-    from holdfast.proxy.asgi import asgi
+    from holdfast.node.asgi import asgi
 
 __all__ = ["__version__", "asgi"]
 
-__version__ = "0.1.0"
-
 
 def __getattr__(name: str) -> Any:
-    # The server is loaded only by those who run it: a client imports nothing of it.
+    # The server is loaded on first use: clients import nothing of it.
     if name == "asgi":
-        from holdfast.proxy.asgi import asgi  # noqa: PLC0415
+        from holdfast.node.asgi import asgi  # noqa: PLC0415
 
         return asgi
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

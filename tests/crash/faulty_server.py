@@ -6,9 +6,9 @@ from pathlib import Path
 
 from holdfast.clock import SystemClock
 from holdfast.engine.shard import Shard
-from holdfast.http.server import Server
 from holdfast.log.file import FileLog
 from holdfast.log.files import Files
+from holdfast.node.server import Server
 from holdfast.settings import ServerSettings, Settings, WalSettings
 
 COMMIT_TIMEOUT_S = 0.15

@@ -10,9 +10,8 @@ from prometheus_client.parser import text_string_to_metric_families
 from holdfast.clock import SystemClock
 from holdfast.errors import error_classes
 from holdfast.http.app import TREE
-from holdfast.http.node import Node
 from holdfast.http.openapi.failures import NEVER_ANSWERED
-from holdfast.proxy.opening import open_proxy
+from holdfast.node.node import Node
 from holdfast.settings import load_settings
 from tools.coverage_page import ROOT
 
@@ -59,9 +58,9 @@ def metrics_text(tmp_path: Path) -> str:
     async def render() -> str:
         flags = {"data_dir": str(tmp_path / "data"), "proxy_secret": "a secret of the proxy's"}
         settings = load_settings(file=None, env={}, flags=flags)
-        node = Node(settings, SystemClock(), open_mount=open_proxy)
+        node = Node(settings, SystemClock())
         try:
-            node.app.counters.answered("append", 204, 0.001)
+            node.app.counters.count("append", 204, 0.001)
             return node.app.metrics.render().decode()
         finally:
             await node.close()

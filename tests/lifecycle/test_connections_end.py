@@ -12,7 +12,7 @@ import uvloop
 
 from holdfast.clock import SystemClock
 from holdfast.http.connection import WRITE_BUFFER_BYTES, Connection
-from holdfast.http.server import Server
+from holdfast.node.server import Server
 from holdfast.settings import HttpSettings, ReadSettings, ServerSettings, Settings
 from tests.crash.wire import Wire
 
@@ -116,7 +116,7 @@ async def fill(server: Server, client: socket.socket) -> Connection:
     (connection,) = connections_of(server)
     request = f"GET {STREAM} HTTP/1.1\r\nHost: a\r\n\r\n".encode()
     waiting = connection.transport.get_write_buffer_size
-    answered = server._node.app.counters.answered
+    answered = server._node.app.counters.count
     counted = 0
 
     def count(*args: object) -> None:

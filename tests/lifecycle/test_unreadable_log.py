@@ -11,8 +11,8 @@ import pytest
 import holdfast
 from holdfast.clock import SystemClock
 from holdfast.errors import HoldfastError
-from holdfast.http.server import Server
 from holdfast.log.files import DiskFiles
+from holdfast.node.server import Server
 from holdfast.settings import ServerSettings, Settings
 from tests.server_process import ServerProcess
 

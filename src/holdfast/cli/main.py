@@ -11,7 +11,6 @@ from pathlib import Path
 
 from cyclopts import App, CycloptsError, Group, Parameter, UnusedCliTokensError
 
-from holdfast import __version__
 from holdfast.cli.failures import (
     EXIT_BROKEN_PIPE,
     EXIT_FAILED,
@@ -22,6 +21,7 @@ from holdfast.cli.failures import (
     say,
 )
 from holdfast.errors import HoldfastError, InvalidRequestError, SettingsError
+from holdfast.version import __version__
 
 __all__ = ["app", "main", "run"]
 

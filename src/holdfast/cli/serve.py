@@ -18,8 +18,7 @@ from holdfast.cli.flags import NO_FLAGS, ConfigFile, SettingFlags, load_settings
 from holdfast.cli.logs import set_up_logging
 from holdfast.clock import SystemClock
 from holdfast.errors import HoldfastError
-from holdfast.http.server import Server
-from holdfast.proxy.opening import open_proxy
+from holdfast.node.server import Server
 from holdfast.settings import Settings
 
 __all__ = ["serve"]
@@ -57,7 +56,7 @@ def _allow_many_files() -> None:
 
 async def _serve(settings: Settings, *, as_json: bool) -> int:
     stopping = _stop_on_signals()
-    server = Server(settings, SystemClock(), open_mount=open_proxy)
+    server = Server(settings, SystemClock())
     try:
         await server.start()
     except OSError as error:

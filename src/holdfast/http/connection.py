@@ -23,7 +23,7 @@ from holdfast.errors import HoldfastError, RequestTimeoutError
 from holdfast.http.exchange import Request, peer_address
 from holdfast.http.request_reader import CONTINUE, RequestReader
 from holdfast.http.responses import respond_error
-from holdfast.http.routes import CONTROL_PREFIX, PROXY_PATH
+from holdfast.http.routes import CONTROL_PREFIX
 
 if TYPE_CHECKING:
     import asyncio
@@ -33,8 +33,8 @@ if TYPE_CHECKING:
 
 WRITE_BUFFER_BYTES: Final = 65_536
 LINGER_S: Final = 2
-# What is below these is no stream.
-_NO_APPENDS: Final = (CONTROL_PREFIX, PROXY_PATH, b"/cluster/")
+# A POST below these is not an append.
+NO_APPENDS: Final = (CONTROL_PREFIX, b"/cluster/")
 _INT: Final = struct.Struct("i")
 
 
@@ -120,13 +120,22 @@ class Connection(RequestReader):
         if not slots and not self._backlog and not self.paused:
             self._dispatch(request, slot)
             return
-        if not self._backlog and not self.paused and slots and _follows(slots[-1], request):
+        if not self._backlog and not self.paused and slots and self._follows(slots[-1], request):
             self._dispatch(request, slot)
         else:
             self._backlog.append((request, slot))
             self._backlog_bytes += self._held_bytes(request)
             self._reset_deadline()
         self._update_reading()
+
+    def _follows(self, before: NativeSlot, request: Request | HoldfastError) -> bool:
+        """Whether a request is an append behind an append; both may wait for the disk."""
+        return (
+            before.route == "append"
+            and isinstance(request, Request)
+            and request.method == b"POST"
+            and not request.path.startswith(self._listener.no_appends)
+        )
 
     def _held_bytes(self, request: Request | HoldfastError) -> int:
         """What a request that has to wait counts for; one whose body is to come fills the room."""
@@ -278,16 +287,6 @@ class Connection(RequestReader):
     def abort(self) -> None:
         """Drop the connection at once."""
         self.transport.abort()
-
-
-def _follows(before: NativeSlot, request: Request | HoldfastError) -> bool:
-    """Whether a request is an append behind an append, which both may wait for the disk."""
-    return (
-        before.route == "append"
-        and isinstance(request, Request)
-        and request.method == b"POST"
-        and not request.path.startswith(_NO_APPENDS)
-    )
 
 
 def unread_bytes(transport: asyncio.WriteTransport) -> int:

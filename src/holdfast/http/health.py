@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 from prometheus_client import CONTENT_TYPE_LATEST
 
-from holdfast import __version__
 from holdfast.errors import UnavailableError
 from holdfast.http.access.scopes import Need
 from holdfast.http.routes import Resource, Route
+from holdfast.version import __version__
 
 if TYPE_CHECKING:
     from holdfast.http.app import App

@@ -10,7 +10,7 @@ import ssl
 from typing import TYPE_CHECKING, Final
 
 from holdfast.errors import OverloadedError, SettingsError
-from holdfast.http.connection import Connection
+from holdfast.http.connection import NO_APPENDS, Connection
 from holdfast.settings import parse_listen
 
 if TYPE_CHECKING:
@@ -33,7 +33,14 @@ class Listener:
         self.header_bytes_max = http.header_bytes_max
         self.body_bytes_max = http.body_bytes_max
         self.snapshot_bytes_max = http.snapshot_bytes_max
-        self.forwarded_bytes_max = app.settings.proxy.request_bytes_max
+        self.no_appends: tuple[bytes, ...] = NO_APPENDS
+        # No URL contains this.
+        self.forwarded_path = b"\0"
+        self.forwarded_bytes_max = 0
+        if app.mount is not None:
+            self.no_appends += app.mount.prefixes
+            self.forwarded_path = app.mount.forwarded_path
+            self.forwarded_bytes_max = app.mount.forwarded_bytes_max
         self.pipeline_max = http.pipeline_max
         # Time on connections is counted in ticks: no clock is read and no timer set per request.
         self.tick = 0

@@ -63,7 +63,7 @@ class HttpCounters:
         self.latency_us: defaultdict[str, Histogram] = defaultdict(Histogram)
         self.connections = 0
 
-    def answered(self, route: str, status: int, seconds: float) -> None:
+    def count(self, route: str, status: int, seconds: float) -> None:
         """Count one answer."""
         self.requests[route, status] += 1
         if route not in _UNTIMED:

@@ -1,43 +1,51 @@
-"""What a layer above adds to the server: paths of its own, and work of its own behind them."""
+"""The interface for a package above `http` that adds paths to the server."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
 
     from prometheus_client.core import Metric
 
-    from holdfast.clock import Clock
-    from holdfast.engine.shard import Shard
+    from holdfast.http.access.scopes import Identity
+    from holdfast.http.app import App
+    from holdfast.http.exchange import Request
     from holdfast.http.routes import Match, Router
-    from holdfast.settings import Settings
-
-    OpenMount = Callable[[Shard, Settings, Clock], "Mount"]
 
 
 class Mount(Protocol):
-    """A part of the server whose work http knows nothing of, only its paths and limits.
+    """Paths of a package above, and the work behind them.
 
     In order: `start` once the shard takes writes, `stop` when the server begins to shut down, and
     `close` once nothing is pending any more.
     """
 
-    # Paths that start so are offered to `place`.
+    # Paths that start with these are offered to `match`.
     prefixes: tuple[bytes, ...]
+    # Requests below this path keep all their headers. The body of a POST to it is handled while it
+    # arrives, up to this size.
+    forwarded_path: bytes
+    forwarded_bytes_max: int
 
-    def place(self, path: bytes, router: Router) -> Match | None:
-        """Where a path leads; None if it is somebody else's after all."""
+    def match(self, path: bytes, router: Router) -> Match | None:
+        """Where a path leads; None if it is not the mount's after all."""
+
+    def admit_to_packs(self, app: App, request: Request) -> Identity | None:
+        """Raise unless the request may read packs, which hold the mount's streams as well.
+
+        Called only where access control is off.
+        """
 
     def start(self) -> None:
-        """Take up what an earlier server left."""
+        """Continue what an earlier server left unfinished."""
 
     def stop(self) -> None:
-        """Begin nothing more, and end what is under way."""
+        """Begin nothing new, and end what is under way."""
 
     async def close(self) -> None:
-        """Let go of everything."""
+        """Release all resources."""
 
     def metrics(self) -> Iterator[Metric]:
-        """What it counts."""
+        """The mount's metric families."""

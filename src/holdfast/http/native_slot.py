@@ -83,7 +83,7 @@ class NativeSlot(msgspec.Struct):
             )
         self.connection = None
         self.output = output
-        app.counters.answered(self.route, status, app.clock.monotonic_s() - self.started_s)
+        app.counters.count(self.route, status, app.clock.monotonic_s() - self.started_s)
         connection.completed(self)
 
     def begin(self, status: int, headers: bytes) -> None:
@@ -92,7 +92,7 @@ class NativeSlot(msgspec.Struct):
         if connection is None:
             return
         self.status = status
-        connection.app.counters.answered(self.route, status, 0.0)
+        connection.app.counters.count(self.route, status, 0.0)
         if self.chunked:
             headers += b"Transfer-Encoding: chunked\r\n"
         else:

@@ -22,7 +22,7 @@ from holdfast.errors import (
 )
 from holdfast.http.exchange import KEPT_HEADERS, BodyStream, Request, join_repeated
 from holdfast.http.native_slot import NativeSlot
-from holdfast.http.routes import PROXY_PATH, STREAM_PREFIX
+from holdfast.http.routes import STREAM_PREFIX
 
 if TYPE_CHECKING:
     from holdfast.http.app import App
@@ -49,9 +49,9 @@ def is_snapshot(method: bytes, path: bytes) -> bool:
     )
 
 
-def is_forwarded(method: bytes, path: bytes) -> bool:
-    """Whether the body goes to another server while it arrives."""
-    return method == b"POST" and path.rstrip(b"/") == PROXY_PATH
+def is_forwarded(request: Request, forwarded_path: bytes) -> bool:
+    """Whether a mount handles the body while it arrives."""
+    return request.method == b"POST" and request.path.rstrip(b"/") == forwarded_path
 
 
 class RequestReader(ABC, asyncio.Protocol):
@@ -162,7 +162,7 @@ class RequestReader(ABC, asyncio.Protocol):
         self._head_bytes += len(name) + len(value)
         key = KEPT_HEADERS.get(name) or KEPT_HEADERS.get(name.lower())
         if key is None:
-            if PROXY_PATH in self._url:
+            if self._listener.forwarded_path in self._url:
                 self._others.append((name, value))
             return
         headers = self._headers
@@ -258,7 +258,7 @@ class RequestReader(ABC, asyncio.Protocol):
     def _begin_forwarding(self, request: Request) -> None:
         """The request may be for another server: all its headers belong to it, and its body."""
         request.other_headers, self._others = self._others, []
-        if is_forwarded(request.method, request.path):
+        if is_forwarded(request, self._listener.forwarded_path):
             self._begin_stream(request, self._listener.forwarded_bytes_max)
 
     def _take_stream(self, request: Request) -> None:

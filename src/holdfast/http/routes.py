@@ -37,10 +37,6 @@ if TYPE_CHECKING:
 
 STREAM_PREFIX: Final = b"/v1/stream/"
 CONTROL_PREFIX: Final = STREAM_PREFIX + SUBSCRIPTIONS.encode()
-# Requests to this path are forwarded: they keep all their headers, and their bodies are streamed.
-PROXY_PATH: Final = b"/v1/proxy"
-# Bytes of packs, whoever's streams they are.
-PACKS_PATH: Final = b"/cluster/packs"
 _CACHE_ENTRIES_MAX: Final = 65_536
 _CACHED_PATH_BYTES_MAX: Final = 256
 
@@ -107,23 +103,23 @@ class Router:
 
     def find(self, method: bytes, path: bytes) -> tuple[Route, Match]:
         """The route for a request, and what it is about."""
-        place = self._known.get(path)
-        if place is None:
+        match = self._known.get(path)
+        if match is None:
             if method == b"PUT" and path[1:] in _NO_BUCKETS:
                 raise InvalidBucketError(f"The bucket id {path[1:].decode()!r} is reserved.")
-            place = self._resolve(path)
-        route = place.resource.routes.get(method)
+            match = self._resolve(path)
+        route = match.resource.routes.get(method)
         if route is None:
-            if method == b"PUT" and place.resource is self._tree.of_bucket[b""]:
+            if method == b"PUT" and match.resource is self._tree.of_bucket[b""]:
                 raise InvalidStreamIdError("The stream id 'streams' is reserved.")
-            raise MethodNotAllowedError(method.decode("latin-1"), place.resource.allowed)
-        return route, place
+            raise MethodNotAllowedError(method.decode("latin-1"), match.resource.allowed)
+        return route, match
 
     def _resolve(self, path: bytes) -> Match:
         if self._mount is not None and path.startswith(self._mounted):
-            place = self._mount.place(path, self)
-            if place is not None:
-                return place
+            match = self._mount.match(path, self)
+            if match is not None:
+                return match
         return self.resolve(path)
 
     def resolve(self, path: bytes, *, reserved: str = "") -> Match:
@@ -169,8 +165,8 @@ class Router:
         check_stream_id(bucket_id, stream_id)
         name = f"{bucket_id}/{stream_id}"
         if not below and not rest.endswith(b"/"):
-            place = Match(tree.stream, name, bucketed=True)
-            return place if reserved else self._remember(path, place)
+            match = Match(tree.stream, name, bucketed=True)
+            return match if reserved else self._remember(path, match)
         kind, slash, parameter = below.partition(b"/")
         if kind == b"snapshot" and slash:
             return Match(tree.snapshot, name, decode_segment(parameter), bucketed=True)
@@ -179,14 +175,14 @@ class Router:
             raise NotFoundError("Nothing lives at this path below /{bucket}/{stream}.")
         return Match(resource, name, bucketed=True)
 
-    def _remember(self, path: bytes, place: Match) -> Match:
-        bucket, _, stream_id = place.name.partition("/")
-        place = place._replace(bucket=bucket, stream_id=stream_id)
+    def _remember(self, path: bytes, match: Match) -> Match:
+        bucket, _, stream_id = match.name.partition("/")
+        match = match._replace(bucket=bucket, stream_id=stream_id)
         if len(path) <= _CACHED_PATH_BYTES_MAX:
             if len(self._known) >= _CACHE_ENTRIES_MAX:
                 self._known.clear()
-            self._known[path] = place
-        return place
+            self._known[path] = match
+        return match
 
 
 # First segments that lead nowhere but to fixed paths.

@@ -17,6 +17,7 @@ from urllib.parse import unquote_to_bytes, urlsplit
 import msgspec
 
 from holdfast.errors import HoldfastError, InvalidRequestError, NotFoundError, ObjectMissingError
+from holdfast.http.access.gate import admit_to_packs
 from holdfast.http.access.scopes import Need
 from holdfast.http.exchange import int_parameter, parse_query
 from holdfast.http.responses import encode_json, respond_error, respond_json, result_of
@@ -222,6 +223,7 @@ def _store(app: App, _request: Request, slot: Slot, _name: str) -> None:
 
 def _packs(app: App, request: Request, slot: Slot, _name: str) -> None:
     """A line of JSON for each pack in use."""
+    admit_to_packs(app, request)
     pieces = lines_in_thread(_pack_lines(catalog_of(app).path))
     app.respond_streamed(request, slot, NDJSON_HEADERS, pieces)
 
@@ -233,6 +235,7 @@ def _pack_lines(path: Path) -> Iterator[bytes]:
 
 def _extents(app: App, request: Request, slot: Slot, _name: str) -> None:
     """A line of JSON for each extent in use of a pack."""
+    admit_to_packs(app, request)
     catalog = catalog_of(app)
     name = _pack_name(parse_query(request.query))
     if not catalog.is_used(name):
@@ -248,6 +251,7 @@ def _extent_lines(path: Path, name: str) -> Iterator[bytes]:
 
 def _data(app: App, request: Request, slot: Slot, _name: str) -> None:
     """The raw bytes of a part of a pack."""
+    admit_to_packs(app, request)
     catalog_of(app)
     query = parse_query(request.query)
     name = _pack_name(query)

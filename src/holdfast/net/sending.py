@@ -7,10 +7,10 @@ from typing import Final
 
 import httpcore
 
-from holdfast import __version__
 from holdfast.errors import OutboundError
 from holdfast.net.targets import Target, path_of
 from holdfast.protocol.headers import CONTROL_CHARACTERS, HEADER_NAME
+from holdfast.version import __version__
 
 CONNECT_TIMEOUT_S: Final = 10.0
 _WITH_BODY: Final = frozenset({"POST", "PUT", "PATCH"})

@@ -24,6 +24,8 @@ from holdfast.errors import (
 DEFAULT_BUCKET: Final = "_default"
 SUBSCRIPTIONS: Final = "__ds"
 PROXY_BUCKET: Final = "_proxy"
+# Where the proxy is mounted.
+PROXY_PATH: Final = b"/v1/proxy"
 PROXY_STREAMS: Final = f"{PROXY_BUCKET}/"
 NAME_BYTES_MAX: Final = 1024
 # For names on the bucketed surface, including bucket and slash.

@@ -23,10 +23,10 @@ from holdfast.http.buckets import describe_bucket, get_bucket
 from holdfast.http.exchange import parse_query
 from holdfast.http.read import read
 from holdfast.http.responses import respond_error
-from holdfast.http.routes import PACKS_PATH, PROXY_PATH, STREAM_PREFIX, Match, Resource, Route
+from holdfast.http.routes import STREAM_PREFIX, Match, Resource, Route
 from holdfast.http.streams import append, delete, head, options
 from holdfast.protocol.headers import is_true
-from holdfast.protocol.names import PROXY_BUCKET, decode_segment
+from holdfast.protocol.names import PROXY_BUCKET, PROXY_PATH, decode_segment
 from holdfast.proxy.asking import (
     approval_request,
     parse_session_id,
@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     from prometheus_client.core import Metric
 
     from holdfast.clock import Clock
+    from holdfast.http.access.scopes import Identity
     from holdfast.http.app import App
     from holdfast.http.exchange import Request, Slot
     from holdfast.http.routes import Router
@@ -63,7 +64,8 @@ _CONDITIONS: Final = frozenset(
 class ProxyRoutes:
     """The proxy as a part of the server."""
 
-    prefixes: tuple[bytes, ...] = (PROXY_PATH, _FLAT, _BUCKET, PACKS_PATH)
+    prefixes: tuple[bytes, ...] = (PROXY_PATH, _FLAT, _BUCKET)
+    forwarded_path = PROXY_PATH
 
     def __init__(
         self,
@@ -71,15 +73,12 @@ class ProxyRoutes:
         signer: Signer,
         settings: ProxySettings,
         clock: Clock,
-        *,
-        guards_packs: bool,
     ) -> None:
         self._service = service
         self._signer = signer
         self._settings = settings
         self._clock = clock
-        # Without access control they would be open to everybody.
-        self._guards_packs = guards_packs
+        self.forwarded_bytes_max = settings.request_bytes_max
         self._authentication = Authentication(signer)
         self.start = service.start
         self.stop = service.stop
@@ -99,19 +98,20 @@ class ProxyRoutes:
         """What the proxy counts."""
         return self._service.counters.metrics()
 
-    def place(self, path: bytes, router: Router) -> Match | None:
+    def admit_to_packs(self, app: App, request: Request) -> Identity:
+        """Packs hold the proxy's streams, so reading them takes service authentication."""
+        return self._authentication.service(app, request, parse_query(request.query))
+
+    def match(self, path: bytes, router: Router) -> Match | None:
         """Where a path leads; None if it is somebody else's after all."""
         if path.startswith(PROXY_PATH):
-            return self._own_place(path[len(PROXY_PATH) :])
-        if path.startswith(PACKS_PATH):
-            if not self._guards_packs:
-                return None
-        elif not path.startswith((_FLAT, _BUCKET + b"/")) and path != _BUCKET:
+            return self._own_match(path[len(PROXY_PATH) :])
+        if not path.startswith((_FLAT, _BUCKET + b"/")) and path != _BUCKET:
             return None
-        place = router.resolve(path, reserved=PROXY_BUCKET)
-        return place._replace(resource=self._guarded(place.resource), bucketed=False)
+        match = router.resolve(path, reserved=PROXY_BUCKET)
+        return match._replace(resource=self._guarded(match.resource), bucketed=False)
 
-    def _own_place(self, rest: bytes) -> Match | None:
+    def _own_match(self, rest: bytes) -> Match | None:
         if rest in {b"", b"/"}:
             return Match(self._root)
         if not rest.startswith(b"/"):

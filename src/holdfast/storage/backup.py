@@ -22,7 +22,6 @@ from typing import TYPE_CHECKING, Final, Protocol, Self
 
 from xxhash import xxh3_64_hexdigest
 
-from holdfast import __version__
 from holdfast.errors import (
     CatalogError,
     HoldfastError,
@@ -51,6 +50,7 @@ from holdfast.storage.object_copy import copy_objects, missing_objects
 from holdfast.storage.pack_copy import verified_pieces
 from holdfast.storage.snapshot_bodies import copied_pieces
 from holdfast.storage.snapshot_store import SNAPSHOTS_PREFIX
+from holdfast.version import __version__
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable

@@ -14,7 +14,7 @@ from holdfast.http.app import TREE
 from holdfast.http.openapi.document import document, render
 from holdfast.http.openapi.failures import ALWAYS, NEVER_ANSWERED
 from holdfast.http.routes import Resource, Route, Router
-from holdfast.proxy.opening import open_proxy
+from holdfast.node.proxy import open_proxy
 from holdfast.settings import load_settings
 from tests.unit.engine.driver import Driver
 

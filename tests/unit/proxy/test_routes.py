@@ -2,7 +2,7 @@
 
 import pytest
 
-from holdfast.proxy.opening import open_proxy
+from holdfast.node.proxy import open_proxy
 from holdfast.proxy.stream_ids import session_stream_id
 from holdfast.testing import FakeClock
 from tests.unit.engine.driver import COMMIT_TIMEOUT_S, FAILED, Driver

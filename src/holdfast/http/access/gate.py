@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from holdfast.clock import Clock
     from holdfast.http.access.sources import CredentialSources
     from holdfast.http.access.tokens import Authenticator
+    from holdfast.http.app import App
     from holdfast.http.exchange import Request
     from holdfast.settings import Settings
 
@@ -275,3 +276,13 @@ def _is_loopback(host: str) -> bool:
         return ip_address(host.partition("%")[0]).is_loopback
     except ValueError:
         return host == "localhost"
+
+
+def admit_to_packs(app: App, request: Request) -> None:
+    """Raise unless the request may read packs, which hold the bytes of all buckets.
+
+    With access control on, the route's scope has decided already. Otherwise the mount decides,
+    whose streams are private even then.
+    """
+    if app.mount is not None and not app.settings.access.is_on:
+        request.identity = app.mount.admit_to_packs(app, request)

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from holdfast import __version__
 from holdfast.http.openapi import (
     buckets,
     failures,
@@ -22,6 +21,7 @@ from holdfast.http.openapi import (
 )
 from holdfast.http.openapi.fields import PARAMETERS, headers
 from holdfast.http.openapi.pieces import BEARER, SERVICE, SERVICE_IN_QUERY, SIGNED_URL, WAKE
+from holdfast.version import __version__
 
 if TYPE_CHECKING:
     from holdfast.http.openapi.pieces import Json

@@ -1,4 +1,4 @@
-"""The proxy as the settings want it: routes and service, or nothing but a 404."""
+"""Opens the proxy as the settings say: its routes and service, or nothing but a 404."""
 
 from __future__ import annotations
 
@@ -6,8 +6,7 @@ import logging
 from typing import TYPE_CHECKING, Final
 
 from holdfast.errors import ForbiddenError, ProxyNotFoundError
-from holdfast.http.routes import PACKS_PATH, PROXY_PATH
-from holdfast.protocol.names import PROXY_BUCKET
+from holdfast.protocol.names import PROXY_BUCKET, PROXY_PATH
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -16,6 +15,8 @@ if TYPE_CHECKING:
 
     from holdfast.clock import Clock
     from holdfast.engine.shard import Shard
+    from holdfast.http.app import App
+    from holdfast.http.exchange import Request
     from holdfast.http.mount import Mount
     from holdfast.http.routes import Match, Router
     from holdfast.settings import ProxySettings, Settings
@@ -29,8 +30,8 @@ _CHARACTERS_MIN: Final = 8
 def open_proxy(shard: Shard, settings: Settings, clock: Clock) -> Mount:
     """The proxy of a server; raises SettingsError if its allowlist cannot be used."""
     if not settings.proxy.secret:
-        return ProxyOff(shard, guards_packs=not settings.access.is_on)
-    # Only here: what calls other servers takes a while to load.
+        return ProxyOff(shard, settings.proxy)
+    # Not at the top, because the HTTP client takes a while to load.
     from holdfast.net.allowlist import Allowlist  # noqa: PLC0415
     from holdfast.proxy.fetching import Upstreams  # noqa: PLC0415
     from holdfast.proxy.routes import ProxyRoutes  # noqa: PLC0415
@@ -40,20 +41,14 @@ def open_proxy(shard: Shard, settings: Settings, clock: Clock) -> Mount:
     _warn(settings.proxy)
     upstreams = Upstreams(Allowlist(settings.proxy.allowlist), settings.proxy)
     service = ProxyService(shard, clock, settings.proxy, upstreams)
-    return ProxyRoutes(
-        service,
-        Signer(settings.proxy.secret, clock),
-        settings.proxy,
-        clock,
-        guards_packs=not settings.access.is_on,
-    )
+    return ProxyRoutes(service, Signer(settings.proxy.secret, clock), settings.proxy, clock)
 
 
 def _warn(settings: ProxySettings) -> None:
     for number, secret in enumerate(settings.secret, 1):
         if len(secret.encode()) < SECRET_BYTES_MIN or len(set(secret)) < _CHARACTERS_MIN:
             _log.warning(
-                "secret %d of the proxy is weak: whoever guesses it can read every proxy stream. "
+                "secret %d of the proxy is weak, and a guessed one opens every proxy stream. "
                 "Make one with `openssl rand -hex 32`",
                 number,
             )
@@ -62,40 +57,40 @@ def _warn(settings: ProxySettings) -> None:
 
 
 class ProxyOff:
-    """What is there without a secret: nothing, in so many words.
+    """Takes the proxy's place while it has no secret.
 
-    What an earlier server has recorded does not become public by that.
+    Streams that the proxy recorded earlier stay private.
     """
 
-    prefixes: tuple[bytes, ...] = (PROXY_PATH, PACKS_PATH)
+    prefixes: tuple[bytes, ...] = (PROXY_PATH,)
+    forwarded_path = PROXY_PATH
 
-    def __init__(self, shard: Shard, *, guards_packs: bool) -> None:
+    def __init__(self, shard: Shard, settings: ProxySettings) -> None:
         self._shard = shard
-        self._guards_packs = guards_packs
+        self.forwarded_bytes_max = settings.request_bytes_max
 
-    def place(self, path: bytes, router: Router) -> Match | None:
-        """Raise for what would be the proxy's."""
-        if path.startswith(PACKS_PATH):
-            if self._guards_packs and PROXY_BUCKET in self._shard.state.buckets:
-                raise ForbiddenError(
-                    "The packs hold streams of the proxy, which is off. Set its secret, or turn "
-                    "access control on."
-                )
-        elif path[len(PROXY_PATH) :][:1] in {b"", b"/"}:
+    def admit_to_packs(self, _app: App, _request: Request) -> None:
+        if PROXY_BUCKET in self._shard.state.buckets:
+            raise ForbiddenError(
+                "The packs hold streams of the proxy, which is off. Set its secret, or turn "
+                "access control on."
+            )
+
+    def match(self, path: bytes, router: Router) -> Match | None:
+        if path[len(PROXY_PATH) :][:1] in {b"", b"/"}:
             raise ProxyNotFoundError(
                 "The proxy is off. It is turned on by a secret: HOLDFAST_PROXY_SECRET."
             )
         return None
 
     def start(self) -> None:
-        """Nothing to take up."""
+        pass
 
     def stop(self) -> None:
-        """Nothing to end."""
+        pass
 
     async def close(self) -> None:
-        """Nothing to let go of."""
+        pass
 
     def metrics(self) -> Iterator[Metric]:
-        """Nothing to count."""
         return iter(())

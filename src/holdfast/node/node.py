@@ -1,6 +1,6 @@
-"""A node: data directory, log, shard and application, opened and closed together.
+"""Everything behind a listener, opened and closed together: log, storage, shard and app.
 
-The native server and the ASGI app both run one of these.
+The native server and the ASGI app each run one node.
 """
 
 from __future__ import annotations
@@ -10,20 +10,33 @@ import logging
 from typing import TYPE_CHECKING, Final
 
 from holdfast.engine.shard import Shard
-from holdfast.errors import HoldfastError
+from holdfast.errors import HoldfastError, StoreError
 from holdfast.http.access.gate import open_gate
 from holdfast.http.app import App
-from holdfast.http.tiered import TieredStorage
 from holdfast.log.directory import DataDirectory
 from holdfast.log.file import FileLog
 from holdfast.log.memory import MemoryLog
+from holdfast.node.proxy import open_proxy
 from holdfast.objects.memory_objects import MemoryObjects, PostedRanges
+from holdfast.storage.catalog import Catalog
+from holdfast.storage.catalog_writer import CatalogWriter
+from holdfast.storage.cold import ColdReader
+from holdfast.storage.commands import Setup
+from holdfast.storage.open_objects import (
+    open_objects,
+    open_ranges,
+    open_uploads,
+    probe,
+    take_ownership,
+)
+from holdfast.storage.process import StorageProcess
 from holdfast.storage.snapshot_store import SnapshotStore
 from holdfast.subscriptions.assembly import open_subscriptions
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from holdfast.clock import Clock
-    from holdfast.http.mount import OpenMount
     from holdfast.log.files import Files
     from holdfast.log.interface import Log
     from holdfast.settings import Settings
@@ -33,14 +46,11 @@ _SWEEP_S: Final = 300.0
 
 
 class Node:
-    """Everything behind the listener."""
-
     def __init__(
         self,
         settings: Settings,
         clock: Clock,
         files: Files | None = None,
-        open_mount: OpenMount | None = None,
     ) -> None:
         self._settings = settings
         self._files = files
@@ -62,7 +72,7 @@ class Node:
                 settings.webhooks,
                 None if self._directory is None else self._directory.path,
             )
-            self._mount = None if open_mount is None else open_mount(shard, settings, clock)
+            self._mount = open_proxy(shard, settings, clock)
         except OSError as error:
             self._release()
             raise self._unreadable(error) from error
@@ -108,7 +118,7 @@ class Node:
         return SnapshotStore(store, ranges, self._clock, 0)
 
     def _sweep_snapshots(self) -> None:
-        """Without storage nobody else removes snapshots that others have replaced."""
+        """Remove replaced snapshots from memory; without storage there is no garbage collection."""
         store = self._memory_store
         if store is None or self._closed:
             return
@@ -135,8 +145,8 @@ class Node:
         )
 
     def _unreadable(self, error: OSError) -> HoldfastError:
-        place = self._settings.server.data_dir
-        return HoldfastError(f"The log in {place} cannot be read: {error}.")
+        data_dir = self._settings.server.data_dir
+        return HoldfastError(f"The log in {data_dir} cannot be read: {error}.")
 
     async def recover(self) -> None:
         """Replay the log in a thread, then take requests."""
@@ -154,8 +164,7 @@ class Node:
             self._storage.start(post)
         shard.start(post)
         self._subscriptions.start()
-        if self._mount is not None:
-            self._mount.start()
+        self._mount.start()
         self._sweep_snapshots()
         self._started = True
         self.app.not_ready = ""
@@ -167,15 +176,14 @@ class Node:
         )
 
     def end_live_readers(self) -> None:
-        """Take no more live readers, and have the present ones say goodbye."""
+        """Send live readers a last control event, and accept no more of them."""
         self.app.end_live_readers()
-        # Nothing new is begun; whoever was woken still gets answers.
+        # No new wakes; workers that were woken still get responses.
         self._subscriptions.stop()
-        if self._mount is not None:
-            self._mount.stop()
+        self._mount.stop()
 
     async def finish_writes(self, timeout_s: float) -> None:
-        """Wait until nothing is pending, as long as that is reasonable."""
+        """Wait until no write is pending, up to a time limit."""
         if not self._started:
             return
         idle = asyncio.Event()
@@ -187,12 +195,11 @@ class Node:
             _log.warning("some writes were still waiting for the log")
 
     async def close(self) -> None:
-        """Close log, storage and data directory; threads and child are waited for elsewhere."""
+        """Close log, storage and data directory, waiting in threads for what blocks."""
         self._closed = True
         self._subscriptions.stop()
         await self._subscriptions.close()
-        if self._mount is not None:
-            await self._mount.close()
+        await self._mount.close()
         self.app.shard.stop()
         if self._gate is not None:
             await self._gate.stop()
@@ -206,3 +213,66 @@ class Node:
             self._storage.close()
         if self._directory is not None:
             self._directory.close()
+
+
+class TieredStorage:
+    """Catalog, object store and storage process, opened and closed together."""
+
+    def __init__(self, settings: Settings, directory: DataDirectory, clock: Clock) -> None:
+        self._settings = settings.storage
+        _prepare(settings, directory, clock)
+        self.catalog = Catalog(directory.catalog_path)
+        self._ranges = open_ranges(settings.storage, directory.objects_path)
+        self._cold = ColdReader(self.catalog, self._ranges, settings.storage.block_cache_bytes)
+        self.snapshots = SnapshotStore(
+            open_uploads(settings.storage, directory.objects_path),
+            self._ranges,
+            clock,
+            settings.storage.snapshot_cache_bytes,
+        )
+        setup = Setup(
+            str(directory.catalog_path),
+            str(directory.objects_path),
+            settings.storage,
+            settings.log,
+        )
+        self._process = StorageProcess(setup, clock, (directory.lock_descriptor,))
+
+    def attach(self, shard: Shard) -> None:
+        """Have the shard flush to this storage and read from it."""
+        settings = self._settings
+        shard.attach(
+            self._process,
+            self._cold,
+            soft_bytes=settings.hot_bytes_soft,
+            hard_bytes=settings.hot_bytes_hard,
+            flush_age_s=settings.flush_age_s,
+            streams_cached_max=settings.streams_cached_max,
+        )
+
+    def start(self, post: Callable[..., object]) -> None:
+        """Start the storage process, once the log is replayed."""
+        self._process.start(post)
+
+    def stop(self) -> None:
+        """End the storage process; blocks."""
+        self._process.stop()
+
+    def close(self) -> None:
+        self._ranges.close()
+        self.snapshots.close()
+        self.catalog.close()
+
+
+def _prepare(settings: Settings, directory: DataDirectory, clock: Clock) -> None:
+    """Create the catalog if there is none, and check that it belongs to this store."""
+    store = open_objects(settings.storage, directory.objects_path)
+    catalog = CatalogWriter(directory.catalog_path)
+    try:
+        probe(store)
+        take_ownership(catalog, store, f"{clock.random_u64():016x}")
+    except StoreError as error:
+        # What is in memory and in the log can be served until the store is back.
+        _log.warning("the object store cannot be reached, starting without it: %s", error.message)
+    finally:
+        catalog.close()

@@ -1,4 +1,4 @@
-"""The native server: a node behind a listener, with a start and a graceful end."""
+"""The native server: a node behind a listener, started and stopped gracefully."""
 
 from __future__ import annotations
 
@@ -10,11 +10,10 @@ from typing import TYPE_CHECKING
 
 from holdfast.http.access.gate import warn_if_open
 from holdfast.http.listener import Listener
-from holdfast.http.node import Node
+from holdfast.node.node import Node
 
 if TYPE_CHECKING:
     from holdfast.clock import Clock
-    from holdfast.http.mount import OpenMount
     from holdfast.log.files import Files
     from holdfast.settings import Settings
 
@@ -24,18 +23,16 @@ _GC_THRESHOLDS = (50_000, 50, 100_000)
 
 
 class Server:
-    """Listens at once and answers 503 until its log is recovered."""
+    """Listens at once, and responds 503 until the log is recovered."""
 
     def __init__(
         self,
         settings: Settings,
         clock: Clock,
         files: Files | None = None,
-        open_mount: OpenMount | None = None,
     ) -> None:
         self._settings = settings
         self._files = files
-        self._open_mount = open_mount
         self._clock = clock
         self._node: Node | None = None
         self._listener: Listener | None = None
@@ -43,13 +40,13 @@ class Server:
 
     @property
     def url(self) -> str:
-        """Where the server is to be found, once started."""
+        """The server's address, once started."""
         assert self._listener is not None
         return self._listener.url
 
     async def start(self) -> None:
         """Open the data directory, bind the address, and start recovery."""
-        self._node = Node(self._settings, self._clock, self._files, self._open_mount)
+        self._node = Node(self._settings, self._clock, self._files)
         self._listener = Listener(self._node.app)
         try:
             await self._listener.open()
@@ -61,10 +58,10 @@ class Server:
         self._recovery = asyncio.create_task(self._recover(self._node))
 
     async def _recover(self, node: Node) -> None:
-        """Recover with the collector at rest: what replay makes will live long.
+        """Recover with the garbage collector off, since what replay creates lives long.
 
-        Afterwards it is left out of collections, of which full ones become very rare. An ASGI
-        host's collector is its own business, so this is not the node's.
+        Afterwards those objects are frozen and full collections made rare. This is not done by
+        `Node`, because the collector of an ASGI host is not ours to tune.
         """
         gc.disable()
         try:
@@ -76,12 +73,12 @@ class Server:
         gc.set_threshold(*_GC_THRESHOLDS)
 
     async def ready(self) -> None:
-        """Return once the log is recovered; raise if it cannot be."""
+        """Wait until the log is recovered; raises what recovery raised."""
         assert self._recovery is not None
         await asyncio.shield(self._recovery)
 
     async def stop(self) -> None:
-        """Stop accepting, end live readers, finish what is under way, close."""
+        """End live readers, stop accepting, finish pending requests, and close."""
         node, listener = self._node, self._listener
         if node is None or listener is None or self._recovery is None:
             return
