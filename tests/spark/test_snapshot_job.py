@@ -160,9 +160,9 @@ def test_what_does_not_fit_is_left_alone_and_named(client, bucket, fold):
     done = fold("json-patch")
     assert (done.published, done.left_alone, done.ok) == (1, 2, True)
     named = {each["stream_id"]: each for each in done.left}
-    assert named["bad"]["why"] == "There is no operation 'spam'."
+    assert named["bad"]["why"] == "The patch cannot be applied: Unknown operation 'spam'"
     assert int(named["bad"]["offset"]) > 0
-    assert "no JSON" in named["text"]["why"] or "no operation" in named["text"]["why"]
+    assert "not JSON" in named["text"]["why"] or "cannot be applied" in named["text"]["why"]
     assert set(snapshots(client, bucket)) == {"good"}
     assert [each.text for each in client.stream(f"{bucket}/text").read()] == ["{}", "not json"]
     assert not fold("json-patch", strict=True).ok

@@ -8,15 +8,14 @@ from hypothesis import strategies as st
 
 from holdfast.errors import SettingsError
 from holdfast.spark.folding.folds import (
-    Body,
     Concatenation,
+    FoldError,
     JsonPatches,
     LastByKey,
     MergePatches,
+    SnapshotBody,
+    parse_path,
 )
-from holdfast.spark.folding.messages import ListedMessages
-from holdfast.spark.folding.misfits import MisfitError
-from holdfast.spark.folding.pointers import parse_path
 from holdfast.spark.folding.user_function import (
     UserFunction,
     is_function_name,
@@ -32,6 +31,18 @@ VALUES = st.recursive(
     lambda inner: st.lists(inner, max_size=2) | st.dictionaries(NAMES, inner, max_size=3),
     max_leaves=8,
 )
+
+
+class ListedMessages:
+    def __init__(self, payloads, *, is_json):
+        self.is_json = is_json
+        self._payloads = payloads
+
+    def payloads(self):
+        return self._payloads
+
+    def joined(self, separator):
+        return separator.join(self._payloads)
 
 
 def fold(fold, pieces, content_type=JSON, before=None):
@@ -94,7 +105,7 @@ def test_concatenated_json_in_pieces_comes_to_the_same(pieces):
 @given(pieces_of(st.binary(min_size=1, max_size=5)))
 def test_concatenated_bytes_in_pieces_come_to_the_same(pieces):
     body = in_goes(Concatenation(), pieces, "image/png")
-    assert body == Body(b"".join(b"".join(piece) for piece in pieces), "image/png")
+    assert body == SnapshotBody(b"".join(b"".join(piece) for piece in pieces), "image/png")
 
 
 @given(pieces_of(VALUES))
@@ -107,12 +118,14 @@ def test_a_function_in_pieces_comes_to_the_same(pieces):
 
 
 def test_merge_patches_start_with_an_empty_object():
-    assert fold(MergePatches(), [[{"a": 1, "b": {"c": None}}]]) == Body(b'{"a":1,"b":{}}', JSON)
+    assert fold(MergePatches(), [[{"a": 1, "b": {"c": None}}]]) == SnapshotBody(
+        b'{"a":1,"b":{}}', JSON
+    )
 
 
 def test_messages_of_byte_streams_may_be_json_each():
     assert fold(MergePatches(), [[b'{"a":1}', b' {"b":2}']], "text/plain").data == b'{"a":1,"b":2}'
-    with pytest.raises(MisfitError) as caught:
+    with pytest.raises(FoldError) as caught:
         # Joined they would be JSON.
         fold(MergePatches(), [[b'{"z":1}', b"[1", b"2],3"]], "text/plain")
     assert caught.value.index == 1
@@ -120,14 +133,14 @@ def test_messages_of_byte_streams_may_be_json_each():
 
 @pytest.mark.parametrize("bad", [b"{", b"1 2", b"\xff", b"1e999", b"[" * 5000 + b"]" * 5000])
 def test_what_is_no_json_is_found(bad):
-    with pytest.raises(MisfitError) as caught:
+    with pytest.raises(FoldError) as caught:
         fold(MergePatches(), [[b"1", b"2", bad, b"3"]])
     assert caught.value.index == 2
 
 
 def test_a_patch_that_fails_is_found():
     patches = [{"op": "add", "path": "/a", "value": 1}, {"op": "remove", "path": "/b"}]
-    with pytest.raises(MisfitError, match="nothing at '/b'") as caught:
+    with pytest.raises(FoldError, match="non-existent object 'b'") as caught:
         fold(JsonPatches(), [patches])
     assert caught.value.index == 1
 
@@ -163,7 +176,7 @@ def test_tombstones_and_nulls_delete():
 
 @pytest.mark.parametrize("message", [{}, {"k": None}, {"k": {}}, {"k": [1]}, 5, "k"])
 def test_a_message_without_a_key_does_not_fit(message):
-    with pytest.raises(MisfitError, match="no text or number as its key at 'k'") as caught:
+    with pytest.raises(FoldError, match="no text or number as its key at 'k'") as caught:
         fold(LastByKey(("k",)), [[{"k": 1}, message]])
     assert caught.value.index == 1
 
@@ -171,34 +184,34 @@ def test_a_message_without_a_key_does_not_fit(message):
 def test_concatenated_json_keeps_its_texts():
     messages = [b'{"a" : 1e2}', b"[ ]", b"1e999"]
     assert fold(Concatenation(), [messages]).data == b'[{"a" : 1e2},[ ],1e999]'
-    assert fold(Concatenation(), [[b"1"]], before=Body(b" [ ] ", JSON)).data == b"[1]"
+    assert fold(Concatenation(), [[b"1"]], before=SnapshotBody(b" [ ] ", JSON)).data == b"[1]"
 
 
 @pytest.mark.parametrize(
     ("fold_", "content_type", "before"),
     [
-        (MergePatches(), JSON, Body(b"not json", "text/plain")),
-        (JsonPatches(), JSON, Body(b"", JSON)),
-        (LastByKey(("k",)), JSON, Body(b"[]", JSON)),
-        (Concatenation(), JSON, Body(b"{}", JSON)),
-        (Concatenation(), "text/plain", Body(b"x", BYTES)),
-        (UserFunction(max), JSON, Body(b"\xff", "text/plain")),
-        (UserFunction(max), JSON, Body(b"{", JSON)),
+        (MergePatches(), JSON, SnapshotBody(b"not json", "text/plain")),
+        (JsonPatches(), JSON, SnapshotBody(b"", JSON)),
+        (LastByKey(("k",)), JSON, SnapshotBody(b"[]", JSON)),
+        (Concatenation(), JSON, SnapshotBody(b"{}", JSON)),
+        (Concatenation(), "text/plain", SnapshotBody(b"x", BYTES)),
+        (UserFunction(max), JSON, SnapshotBody(b"\xff", "text/plain")),
+        (UserFunction(max), JSON, SnapshotBody(b"{", JSON)),
     ],
 )
 def test_a_snapshot_that_is_something_else_does_not_fit(fold_, content_type, before):
-    with pytest.raises(MisfitError, match="snapshot"):
+    with pytest.raises(FoldError, match="snapshot"):
         fold_.begin(content_type, before)
 
 
 @pytest.mark.parametrize(
     ("returned", "body"),
     [
-        (b"bytes", Body(b"bytes", BYTES)),
-        (bytearray(b"bytes"), Body(b"bytes", BYTES)),
-        ("text", Body(b"text", "text/plain; charset=utf-8")),
-        ([1, "a"], Body(b'[1,"a"]', JSON)),
-        (None, Body(b"null", JSON)),
+        (b"bytes", SnapshotBody(b"bytes", BYTES)),
+        (bytearray(b"bytes"), SnapshotBody(b"bytes", BYTES)),
+        ("text", SnapshotBody(b"text", "text/plain; charset=utf-8")),
+        ([1, "a"], SnapshotBody(b'[1,"a"]', JSON)),
+        (None, SnapshotBody(b"null", JSON)),
     ],
 )
 def test_what_a_function_returns_decides_the_type(returned, body):
@@ -209,7 +222,7 @@ def test_what_a_function_returns_decides_the_type(returned, body):
 
 def test_a_function_is_given_bytes_of_byte_streams():
     joined = UserFunction(lambda state, message: (state or b"") + message)
-    assert fold(joined, [[b"a", b"b"]], "text/plain") == Body(b"ab", BYTES)
+    assert fold(joined, [[b"a", b"b"]], "text/plain") == SnapshotBody(b"ab", BYTES)
 
 
 def test_a_function_that_raises_does_not_fit():
@@ -218,13 +231,13 @@ def test_a_function_that_raises_does_not_fit():
             raise KeyError("three")
         return message
 
-    with pytest.raises(MisfitError, match="The function raised KeyError: 'three'") as caught:
+    with pytest.raises(FoldError, match="The function raised KeyError: 'three'") as caught:
         fold(UserFunction(failing), [[1, 2, 3]])
     assert caught.value.index == 2
 
 
 def test_a_state_that_is_no_json_does_not_fit():
-    with pytest.raises(MisfitError, match="cannot be written as JSON"):
+    with pytest.raises(FoldError, match="cannot be written as JSON"):
         fold(UserFunction(lambda _state, _message: object()), [[1]])
 
 

@@ -11,12 +11,12 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from holdfast.spark.archiving.executors import Executors
 from holdfast.spark.archiving.files import Files, Output
 from holdfast.spark.archiving.layout import Layout
 from holdfast.spark.archiving.state import DataFile, State
 from holdfast.spark.archiving.tables.delta import Delta
 from holdfast.spark.archiving.tables.table import SmallFile, Table, new_batch
+from holdfast.spark.jobs.tasks import Executors
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,6 @@ from holdfast.errors import DataLossError, SettingsError
 from holdfast.failpoints import failpoint
 from holdfast.objects.place import StorePlace
 from holdfast.spark.archiving.batches import Feed, explained_loss, grouped, sample, task_bytes
-from holdfast.spark.archiving.executors import Executors
 from holdfast.spark.archiving.files import Output, Written, write_task
 from holdfast.spark.archiving.layout import Layout
 from holdfast.spark.archiving.merging import merge_small_files
@@ -28,6 +27,7 @@ from holdfast.spark.archiving.tables.table import Table, claim, new_batch
 from holdfast.spark.connection import SparkClient, parse_size
 from holdfast.spark.jobs.archive import Archive, Archived
 from holdfast.spark.jobs.progress import Progress
+from holdfast.spark.jobs.tasks import Executors
 from holdfast.spark.reading.planning import ReadPlan
 from holdfast.spark.reading.selection import Selection
 from holdfast.spark.reading.source import ReadSource

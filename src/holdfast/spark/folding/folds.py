@@ -1,124 +1,122 @@
-"""Folds: from a snapshot and the messages since to the next snapshot.
+"""Folds: from a snapshot and the messages since then to the next snapshot.
 
-Folding messages in several goes, each from the snapshot that the one before left behind, comes to
-the same as folding all of them at once. That is what lets a job go on from the last snapshot.
+Folding messages in several runs, each from the snapshot that the one before left behind, gives the
+same result as folding all of them at once. So a job can continue from the last snapshot.
 """
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple, Protocol
 
 import msgspec
 
+from holdfast.errors import SettingsError
 from holdfast.protocol.content import JSON, media_type
-from holdfast.spark.folding.json_patch import apply_patch
-from holdfast.spark.folding.merge_patch import merge_all
-from holdfast.spark.folding.messages import Messages, parsed, values
-from holdfast.spark.folding.misfits import MisfitError
-from holdfast.spark.folding.pointers import MISSING, found_at
 
+MISSING: Final = object()
+_ERROR_CHARS_MAX: Final = 200
+_INDEX: Final = re.compile(r"0|[1-9][0-9]*")
+_STRAY_TILDE: Final = re.compile(r"~(?![01])")
 _encode: Final = msgspec.json.Encoder().encode
+_decode: Final = msgspec.json.Decoder().decode
+_decode_all: Final = msgspec.json.Decoder(list[Any]).decode
 
 
-class Body(NamedTuple):
-    """What a snapshot holds, and of which type that is."""
+class FoldError(Exception):
+    """The fold cannot use a snapshot, or the message at `index` of those it was given."""
 
+    def __init__(self, message: str, index: int = 0) -> None:
+        super().__init__(message)
+        self.message = message
+        self.index = index
+
+
+class SnapshotBody(NamedTuple):
     data: bytes
     content_type: str
 
 
+class FoldMessages(Protocol):
+    """Consecutive messages of one stream."""
+
+    @property
+    def is_json(self) -> bool:
+        """Whether the server has checked that each of them is JSON."""
+
+    def payloads(self) -> list[bytes]:
+        """The bytes of each message."""
+
+    def joined(self, separator: bytes) -> bytes:
+        """The bytes of all messages, with a separator between them."""
+
+
 class Fold(Protocol):
-    """How messages add up; executors get it pickled."""
+    """How messages add up to a state. Executors get it pickled."""
 
-    def begin(self, content_type: str, snapshot: Body | None) -> Any:
-        """The state that a stream of this type starts with, or had when the snapshot was made."""
+    def begin(self, content_type: str, snapshot: SnapshotBody | None) -> Any:
+        """The state of a snapshot, or the first state of a stream of this content type."""
 
-    def add(self, state: Any, messages: Messages) -> Any:
-        """The state with these messages in it; what was given may be changed."""
+    def add(self, state: Any, messages: FoldMessages) -> Any:
+        """The state with these messages in it; may change the state it was given."""
 
-    def end(self, state: Any) -> Body:
+    def end(self, state: Any) -> SnapshotBody:
         """The state as a snapshot."""
 
 
-def json_body(state: Any) -> Body:
-    """A value as a snapshot."""
-    try:
-        return Body(_encode(state), JSON)
-    except (TypeError, ValueError, OverflowError, msgspec.MsgspecError) as error:
-        raise MisfitError(f"The state cannot be written as JSON: {error}.") from None
+class _JsonFold:
+    """A fold whose state is a JSON value, at first an empty object."""
 
-
-def json_state(snapshot: Body) -> Any:
-    """The value that a snapshot holds."""
-    return parsed(snapshot.data, f"The snapshot, which is {snapshot.content_type},")
-
-
-class MergePatches:
-    """Every message is a JSON merge patch (RFC 7396)."""
-
-    def begin(self, content_type: str, snapshot: Body | None) -> Any:
-        """Without a snapshot an empty object."""
+    def begin(self, content_type: str, snapshot: SnapshotBody | None) -> Any:
         return {} if snapshot is None else json_state(snapshot)
 
-    def add(self, state: Any, messages: Messages) -> Any:
-        """Apply the patches."""
-        return merge_all(state, values(messages))
-
-    def end(self, state: Any) -> Body:
-        """The value as JSON."""
+    def end(self, state: Any) -> SnapshotBody:
         return json_body(state)
 
 
-class JsonPatches:
+class MergePatches(_JsonFold):
+    """Every message is a JSON merge patch (RFC 7396)."""
+
+    def add(self, state: Any, messages: FoldMessages) -> Any:
+        return merge_all(state, values(messages))
+
+
+class JsonPatches(_JsonFold):
     """Every message is a JSON patch (RFC 6902), or one of the operations of such a patch.
 
     An array that is appended to a JSON stream becomes one message for each of its elements.
     """
 
-    def begin(self, content_type: str, snapshot: Body | None) -> Any:
-        """Without a snapshot an empty object."""
-        return {} if snapshot is None else json_state(snapshot)
-
-    def add(self, state: Any, messages: Messages) -> Any:
-        """Apply the patches."""
+    def add(self, state: Any, messages: FoldMessages) -> Any:
         for index, patch in enumerate(values(messages)):
-            try:
-                state = apply_patch(state, patch)
-            except MisfitError as error:
-                error.index = index
-                raise
+            state = apply_patch(state, patch, index)
         return state
-
-    def end(self, state: Any) -> Body:
-        """The document as JSON."""
-        return json_body(state)
 
 
 @dataclass(frozen=True)
-class LastByKey:
-    """Of the messages with the same key the last one counts; the state is an object of them.
+class LastByKey(_JsonFold):
+    """The state is an object with the last message of each key.
 
-    `value` is the part of the message that is kept. A key goes with a null there, and with a
-    message that has anything but false and null at `tombstone`.
+    `value` is the part of the message that is kept. A key is deleted by a null there, and by a
+    message that has anything but false or null at `tombstone`.
     """
 
     key: tuple[str, ...]
     value: tuple[str, ...] = ()
     tombstone: tuple[str, ...] = ()
 
-    def begin(self, content_type: str, snapshot: Body | None) -> dict[str, Any]:
-        """Without a snapshot an empty object."""
-        state = {} if snapshot is None else json_state(snapshot)
+    def begin(self, content_type: str, snapshot: SnapshotBody | None) -> dict[str, Any]:
+        state = super().begin(content_type, snapshot)
         if not isinstance(state, dict):
-            raise MisfitError("The snapshot is no JSON object, which values by key are.")
+            raise FoldError("The snapshot is not a JSON object, as values by key must be.")
         return state
 
-    def add(self, state: dict[str, Any], messages: Messages) -> dict[str, Any]:
-        """Put each where its key says."""
+    def add(self, state: dict[str, Any], messages: FoldMessages) -> dict[str, Any]:
         for index, message in enumerate(values(messages)):
             key = self._key_of(message, index)
-            value = found_at(message, self.value) if self.value else message
+            value = value_at(message, self.value) if self.value else message
             if value is MISSING or value is None or self._is_tombstone(message):
                 state.pop(key, None)
             else:
@@ -126,66 +124,161 @@ class LastByKey:
         return state
 
     def _key_of(self, message: Any, index: int) -> str:
-        key = found_at(message, self.key)
+        key = value_at(message, self.key)
         if isinstance(key, str):
             return key
         if key is MISSING or key is None or isinstance(key, dict | list):
-            place = ".".join(self.key)
-            raise MisfitError(f"The message has no text or number as its key at {place!r}.", index)
+            path = ".".join(self.key)
+            raise FoldError(f"The message has no text or number as its key at {path!r}.", index)
         return _encode(key).decode()
 
     def _is_tombstone(self, message: Any) -> bool:
         if not self.tombstone:
             return False
-        mark = found_at(message, self.tombstone)
+        mark = value_at(message, self.tombstone)
         return not (mark is MISSING or mark is None or mark is False)
-
-    def end(self, state: dict[str, Any]) -> Body:
-        """The object as JSON."""
-        return json_body(state)
 
 
 class _Pieces(NamedTuple):
-    """What was concatenated so far: pieces of bytes, and of which type they are."""
-
     pieces: list[bytes]
     content_type: str
     is_json: bool
 
 
 class Concatenation:
-    """All messages, one behind the other; of a JSON stream an array of them."""
+    """All messages, one after the other; of a JSON stream an array of them."""
 
-    def begin(self, content_type: str, snapshot: Body | None) -> _Pieces:
-        """Without a snapshot nothing."""
+    def begin(self, content_type: str, snapshot: SnapshotBody | None) -> _Pieces:
         is_json = media_type(content_type) == JSON
         state = _Pieces([], content_type, is_json)
         if snapshot is None:
             return state
         if media_type(snapshot.content_type) != media_type(content_type):
-            raise MisfitError(
-                f"The snapshot is {snapshot.content_type}, and the stream {content_type}."
+            raise FoldError(
+                f"The snapshot is {snapshot.content_type}, but the stream is {content_type}."
             )
         data = snapshot.data
         if is_json:
             data = data.strip()
             if data[:1] != b"[" or data[-1:] != b"]":
-                raise MisfitError("The snapshot is no JSON array, which a concatenation is.")
+                raise FoldError("The snapshot is not a JSON array, as a concatenation must be.")
             data = data[1:-1].strip()
         if data:
             state.pieces.append(data)
         return state
 
-    def add(self, state: _Pieces, messages: Messages) -> _Pieces:
-        """Put them behind the others."""
-        if state.is_json:
-            state.pieces.append(messages.joined(b","))
-        else:
-            state.pieces.append(messages.joined(b""))
+    def add(self, state: _Pieces, messages: FoldMessages) -> _Pieces:
+        state.pieces.append(messages.joined(b"," if state.is_json else b""))
         return state
 
-    def end(self, state: _Pieces) -> Body:
-        """All of it."""
+    def end(self, state: _Pieces) -> SnapshotBody:
         if state.is_json:
-            return Body(b"[%b]" % b",".join(state.pieces), JSON)
-        return Body(b"".join(state.pieces), state.content_type)
+            return SnapshotBody(b"[%b]" % b",".join(state.pieces), JSON)
+        return SnapshotBody(b"".join(state.pieces), state.content_type)
+
+
+def json_body(state: Any) -> SnapshotBody:
+    """A value as a JSON snapshot."""
+    try:
+        return SnapshotBody(_encode(state), JSON)
+    except (TypeError, ValueError, OverflowError, msgspec.MsgspecError) as error:
+        raise FoldError(f"The state cannot be written as JSON: {error}.") from None
+
+
+def json_state(snapshot: SnapshotBody) -> Any:
+    """The value of a JSON snapshot."""
+    return _parsed(snapshot.data, f"The snapshot, which is {snapshot.content_type},")
+
+
+def values(messages: FoldMessages) -> list[Any]:
+    """Each message parsed as JSON."""
+    if messages.is_json:
+        # All at once: a call for each would take longer than the parsing.
+        try:
+            return _decode_all(b"[%b]" % messages.joined(b","))
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+            # The loop below finds out which message it is.
+            pass
+    return [
+        _parsed(payload, "The message", index) for index, payload in enumerate(messages.payloads())
+    ]
+
+
+def _parsed(payload: bytes, what: str, index: int = 0) -> Any:
+    try:
+        return _decode(payload)
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        # A number such as 1e999 is valid JSON, but no Python number can hold it.
+        reason = str(error).partition(" - at")[0]
+        raise FoldError(f"{what} is not JSON that can be folded: {reason}.", index) from None
+    except RecursionError:
+        raise FoldError(f"{what} is nested too deeply.", index) from None
+
+
+def merge_all(target: Any, patches: Iterable[Any]) -> Any:
+    """Apply JSON merge patches (RFC 7396) one after the other.
+
+    The value may be changed in place, and may share parts with the patches.
+    """
+    for patch in patches:
+        target = _merge(target, patch)
+    return target
+
+
+def _merge(target: Any, patch: Any) -> Any:
+    if type(patch) is not dict:
+        return patch
+    merged: dict[str, Any] = target if type(target) is dict else {}
+    for name, value in patch.items():
+        if value is None:
+            merged.pop(name, None)
+        elif type(value) is dict:
+            merged[name] = _merge(merged.get(name), value)
+        else:
+            merged[name] = value
+    return merged
+
+
+def apply_patch(document: Any, patch: Any, index: int = 0) -> Any:
+    """Apply a JSON patch (RFC 6902), or one operation by itself.
+
+    The document is changed in place; if an operation fails, those before it stay applied.
+    """
+    import jsonpatch  # noqa: PLC0415 (options are checked where it may not be installed)
+
+    try:
+        operations = jsonpatch.JsonPatch(patch if isinstance(patch, list) else [patch])
+        return operations.apply(document, in_place=True)
+    except (jsonpatch.JsonPatchException, jsonpatch.JsonPointerException) as error:
+        reason = shortened(str(error))
+        raise FoldError(f"The patch cannot be applied: {reason}", index) from None
+    except RecursionError:
+        raise FoldError("The patch or the document is nested too deeply.", index) from None
+
+
+def shortened(reason: str) -> str:
+    """The start of an error's text, which may quote a whole document."""
+    return reason if len(reason) <= _ERROR_CHARS_MAX else f"{reason[: _ERROR_CHARS_MAX - 1]}…"
+
+
+def parse_path(text: str, option: str) -> tuple[str, ...]:
+    """The steps of an option's `/a/b` (a JSON pointer, RFC 6901) or `a.b`."""
+    if text.startswith("/") and not _STRAY_TILDE.search(text):
+        return tuple(each.replace("~1", "/").replace("~0", "~") for each in text[1:].split("/"))
+    if not text.startswith("/") and all(steps := text.split(".")):
+        return tuple(steps)
+    raise SettingsError(
+        f"{option!r} is a path such as user.id, or a JSON pointer such as /user/id, not {text!r}."
+    )
+
+
+def value_at(value: Any, steps: Sequence[str]) -> Any:
+    """What a JSON value has at a path, or MISSING."""
+    for step in steps:
+        if isinstance(value, dict):
+            value = value.get(step, MISSING)
+        elif isinstance(value, list) and _INDEX.fullmatch(step) and int(step) < len(value):
+            value = value[int(step)]
+        else:
+            return MISSING
+    return value

@@ -1,13 +1,14 @@
-"""Snapshots to and from the server, many at once, for a thread that folds meanwhile.
+"""Fetch and publish many snapshots at once, while another thread folds.
 
 Rules:
 
-- The folding thread hands over what is to be published and goes on; it waits only while too many
-  snapshots, or too many bytes of them, are under way.
-- Snapshots are fetched in the order in which they are asked for. How many are held at once depends
-  on the largest seen, so that large ones come one by one.
-- A server takes few large bodies at once: one at a time from here.
-- The first failure that is no answer about one stream ends it all, and is raised to whoever waits.
+- The folding thread hands over a snapshot and goes on; it waits only while too many snapshots, or
+  too many bytes of them, are in flight.
+- Snapshots are fetched in the order of the calls. How many are held at once depends on the largest
+  seen so far, so large ones are fetched one by one.
+- A server accepts few large bodies at once, so only one at a time is sent from here.
+- The first failure that does not concern a single stream ends the publisher, and is raised in the
+  folding thread.
 """
 
 from __future__ import annotations
@@ -35,15 +36,15 @@ from holdfast.errors import (
 )
 from holdfast.failpoints import failpoint
 from holdfast.spark.connection import SparkConnection
-from holdfast.spark.folding.folds import Body
+from holdfast.spark.folding.folds import SnapshotBody
 
 CONCURRENCY: Final = 16
 PENDING_BYTES_MAX: Final = 64 * 1024 * 1024
-# What the server takes for a large body.
+# From this size on the server counts a body as large.
 _LARGE_BYTES: Final = 1024 * 1024
-# For each request under way, so many wait.
+# How many snapshots may wait for each request in flight.
 _QUEUED: Final = 4
-# The stream is gone, or somebody has published a later snapshot: there is nothing to do any more.
+# The stream is gone, or another run has published a later snapshot: nothing is left to do.
 _OVERTAKEN: Final = (
     InvalidOffsetError,
     OffsetGoneError,
@@ -54,53 +55,34 @@ _OVERTAKEN: Final = (
 
 
 @dataclass(frozen=True)
-class Published:
-    """What became of a snapshot."""
+class Publication:
+    """A snapshot to publish: the state of a stream at an offset, and how much of it is new."""
 
     stream_id: str
     offset: int
+    body: SnapshotBody
     messages: int
     message_bytes: int
-    snapshot_bytes: int
-    # It was not needed any more.
-    overtaken: bool = False
-    # Why the server does not take it.
-    refused: str = ""
 
 
 @dataclass(frozen=True)
-class Publication:
-    """A snapshot to be published: the state of a stream at an offset, and what is new in it."""
-
-    stream_id: str
-    offset: int
-    body: Body
-    messages: int
-    message_bytes: int
-
-    def outcome(self, *, overtaken: bool = False, refused: str = "") -> Published:
-        """What became of it."""
-        size = len(self.body.data)
-        return Published(
-            self.stream_id,
-            self.offset,
-            self.messages,
-            self.message_bytes,
-            size,
-            overtaken,
-            refused,
-        )
+class PublishResult:
+    publication: Publication
+    # The snapshot was no longer needed.
+    overtaken: bool = False
+    # Why the server refused it.
+    refused: str = ""
 
 
 class Publisher:
-    """Fetches and publishes snapshots in a thread of its own; use it as a context manager."""
+    """Fetches and publishes snapshots in a thread of its own. A context manager."""
 
     def __init__(
         self,
         connection: SparkConnection,
         bucket: str,
         concurrency: int,
-        report: Callable[[Published], None],
+        report: Callable[[PublishResult], None],
     ) -> None:
         self._bucket = bucket
         self._report = report
@@ -108,11 +90,11 @@ class Publisher:
         self._client = connection.client()
         self._loop = uvloop.new_event_loop()
         self._thread = threading.Thread(target=self._run, name="holdfast-publisher", daemon=True)
-        # Shared by the two threads.
+        # Shared by both threads.
         self._changed = threading.Condition()
         self._pending = self._pending_bytes = 0
         self._error: BaseException | None = None
-        # Of the loop.
+        # Used by the loop's thread only.
         self._slots = asyncio.Semaphore(concurrency)
         self._large = asyncio.Semaphore(1)
         self._fetches = _Fetches(concurrency)
@@ -139,21 +121,20 @@ class Publisher:
         await self._client.aclose()
 
     def fetch(self, stream_id: str, offset: int | None) -> Future[Snapshot | None]:
-        """The snapshot that the stream has; None if there is none. `offset`: where it should be.
+        """Fetch a stream's snapshot, or None; `offset` is where it is expected.
 
-        Every result must be let go of with `fetched`, in the order of the calls.
+        Every result needs a call of `release`, in the order of the calls.
         """
         found: Future[Snapshot | None] = Future()
         self._loop.call_soon_threadsafe(self._start, self._fetch(stream_id, offset, found))
         return found
 
-    def fetched(self, snapshot: Snapshot | None) -> None:
-        """A snapshot that was fetched is used up."""
-        size = 0 if snapshot is None else len(snapshot.payload)
-        self._loop.call_soon_threadsafe(self._fetches.release, size)
+    def release(self) -> None:
+        """Release a fetched snapshot, so that others can be fetched."""
+        self._loop.call_soon_threadsafe(self._fetches.release)
 
     def publish(self, publication: Publication) -> None:
-        """Publish it; waits while too much is under way."""
+        """Publish a snapshot; waits while too much is in flight."""
         size = len(publication.body.data)
         with self._changed:
             self._changed.wait_for(lambda: self._error is not None or self._has_room(size))
@@ -163,7 +144,7 @@ class Publisher:
         self._loop.call_soon_threadsafe(self._start, self._publish(publication))
 
     def finish(self) -> None:
-        """Wait until all is published."""
+        """Wait until everything is published."""
         with self._changed:
             self._changed.wait_for(lambda: self._error is not None or not self._pending)
             self._check()
@@ -207,7 +188,7 @@ class Publisher:
             self._pending_bytes -= size
             self._changed.notify_all()
 
-    async def _put(self, publication: Publication) -> Published:
+    async def _put(self, publication: Publication) -> PublishResult:
         stream = self._client.stream(f"{self._bucket}/{publication.stream_id}")
         body = publication.body
         failpoint("snapshot_job.folded")
@@ -216,12 +197,12 @@ class Publisher:
                 f"{publication.offset:020d}", body.data, content_type=body.content_type
             )
         except _OVERTAKEN:
-            return publication.outcome(overtaken=True)
+            return PublishResult(publication, overtaken=True)
         except (PayloadTooLargeError, InvalidRequestError) as error:
             # Too large, or a stream whose id cannot have snapshots.
-            return publication.outcome(refused=error.message)
+            return PublishResult(publication, refused=error.message)
         failpoint("snapshot_job.published")
-        return publication.outcome()
+        return PublishResult(publication)
 
     async def _fetch(
         self, stream_id: str, offset: int | None, found: Future[Snapshot | None]
@@ -244,12 +225,12 @@ class Publisher:
 async def _get(
     get: Callable[[str | None], Coroutine[Any, Any, Snapshot]], offset: int | None
 ) -> Snapshot | None:
-    """The visible snapshot; at the offset where it should be it takes one request."""
+    """The visible snapshot; one request suffices if it is at the expected offset."""
     if offset is not None:
         try:
             return await get(f"{offset:020d}")
         except SnapshotNotFoundError:
-            # At another offset, or there is none: a fork starts at an offset without one.
+            # It is at another offset, or there is none: a fork starts without one.
             pass
     try:
         return await get(None)
@@ -258,7 +239,7 @@ async def _get(
 
 
 class _Fetches:
-    """Who may fetch: as many at once as fit into memory, going by the largest that was seen."""
+    """Limits fetches to as many as fit into memory, judged by the largest seen so far."""
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
@@ -267,7 +248,7 @@ class _Fetches:
         self._waiting: list[asyncio.Future[None]] = []
 
     async def acquire(self) -> None:
-        """Wait for a turn; turns are given in the order in which they are asked for."""
+        """Wait for a turn, in the order of the calls."""
         if self._held < self._room and not self._waiting:
             self._held += 1
             return
@@ -276,11 +257,9 @@ class _Fetches:
         await turn
 
     def saw(self, size: int) -> None:
-        """One of this size has come."""
         self._largest = max(self._largest, size)
 
-    def release(self, size: int) -> None:
-        """One of this size is used up."""
+    def release(self) -> None:
         self._held -= 1
         while self._waiting and self._held < self._room:
             turn = self._waiting.pop(0)
@@ -294,5 +273,5 @@ class _Fetches:
 
 
 def is_overtaken(error: HoldfastError) -> bool:
-    """Whether this says that the stream, or what was to be folded, is gone."""
+    """Whether the stream, or the part to be folded, is gone."""
     return isinstance(error, _OVERTAKEN)

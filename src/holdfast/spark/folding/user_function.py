@@ -1,8 +1,8 @@
-"""A user's own fold: `function(state, message)`, which returns the next state.
+"""A fold of the user's own: `function(state, message)`, which returns the next state.
 
-The state is None at first. It can be bytes, text, or whatever JSON can say; that decides the type
-of the snapshot, and what the function is given when a later run goes on from there. A message of a
-JSON stream comes parsed, any other as bytes.
+The first state is None. Later ones are bytes, text or any JSON value, which decides the content
+type of the snapshot and what the function gets when a later run continues from it. Messages of JSON
+streams are parsed, all others are bytes.
 """
 
 from __future__ import annotations
@@ -15,25 +15,27 @@ from typing import Any, Final
 
 from holdfast.errors import HoldfastError, SettingsError
 from holdfast.protocol.content import DEFAULT, JSON, media_type
-from holdfast.spark.folding.folds import Body, json_body, json_state
-from holdfast.spark.folding.messages import Messages, values
-from holdfast.spark.folding.misfits import MisfitError
+from holdfast.spark.folding.folds import (
+    FoldError,
+    FoldMessages,
+    SnapshotBody,
+    json_body,
+    json_state,
+    shortened,
+    values,
+)
 
 TEXT: Final = "text/plain; charset=utf-8"
-_SAID_MAX: Final = 200
 Function = Callable[[Any, Any], Any]
 
 
 @dataclass(frozen=True)
 class UserFunction:
-    """The fold that a function is."""
-
     function: Function | str
-    # Where modules are looked for besides.
+    # Added to the module search path.
     paths: tuple[str, ...] = ()
 
-    def begin(self, content_type: str, snapshot: Body | None) -> Any:
-        """None, or what the function returned when the snapshot was made."""
+    def begin(self, content_type: str, snapshot: SnapshotBody | None) -> Any:
         if snapshot is None:
             return None
         media = media_type(snapshot.content_type)
@@ -44,26 +46,23 @@ class UserFunction:
         try:
             return snapshot.data.decode()
         except UnicodeDecodeError:
-            raise MisfitError("The snapshot says that it is text, and is not.") from None
+            raise FoldError("The snapshot's content type is text, but it is not UTF-8.") from None
 
-    def add(self, state: Any, messages: Messages) -> Any:
-        """Call the function for each."""
+    def add(self, state: Any, messages: FoldMessages) -> Any:
         function = self._loaded()
         given = values(messages) if messages.is_json else messages.payloads()
         for index, message in enumerate(given):
             try:
                 state = function(state, message)
             except Exception as error:  # noqa: BLE001 (a user's code may raise anything)
-                said = f"{type(error).__name__}: {error}"
-                said = said if len(said) <= _SAID_MAX else f"{said[: _SAID_MAX - 1]}…"
-                raise MisfitError(f"The function raised {said}", index) from None
+                reason = shortened(f"{type(error).__name__}: {error}")
+                raise FoldError(f"The function raised {reason}", index) from None
         return state
 
-    def end(self, state: Any) -> Body:
-        """Bytes and text as they are, everything else as JSON."""
+    def end(self, state: Any) -> SnapshotBody:
         if isinstance(state, bytes | bytearray | memoryview):
-            return Body(bytes(state), DEFAULT)
-        return Body(state.encode(), TEXT) if isinstance(state, str) else json_body(state)
+            return SnapshotBody(bytes(state), DEFAULT)
+        return SnapshotBody(state.encode(), TEXT) if isinstance(state, str) else json_body(state)
 
     def _loaded(self) -> Function:
         if isinstance(self.function, str):
@@ -72,7 +71,7 @@ class UserFunction:
 
 
 def is_function_name(text: str) -> bool:
-    """Whether this has the form `module:function`."""
+    """Whether a text has the form `module:function`."""
     module, colon, function = text.partition(":")
     words = [*module.split("."), *function.split(".")]
     return bool(colon) and all(word.isidentifier() for word in words)
@@ -82,7 +81,7 @@ _loaded: Final[dict[str, Function]] = {}
 
 
 def load_function(name: str, paths: Sequence[str] = ()) -> Function:
-    """The function that `module:function` names; its module is imported once in a process."""
+    """Load `module:function`, once in each process."""
     if name not in _loaded:
         for path in paths:
             if path not in sys.path:

@@ -116,7 +116,7 @@ class Archived:
 
 def run(spark: SparkSession, job: Archive, progress: Progress) -> Archived:
     """Archive what is new."""
-    from holdfast.spark.archiving.executors import SparkExecutors  # noqa: PLC0415 (where jobs run)
     from holdfast.spark.archiving.run import archive  # noqa: PLC0415 (the same)
+    from holdfast.spark.jobs.tasks import SparkExecutors  # noqa: PLC0415 (where jobs run)
 
     return archive(SparkExecutors(spark, progress), job, progress)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from holdfast.errors import SettingsError
+from holdfast.errors import HoldfastError, SettingsError
 from holdfast.settings.options import option
 from holdfast.spark.connection import SparkConnection
 from holdfast.spark.jobs.options import server_option
@@ -18,7 +18,11 @@ from holdfast.spark.jobs.progress import UNSEEN, Progress, watching
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+    from holdfast.spark.connection import SparkClient
+
 _CONCURRENCY: Final = 32
+# The bucket needs no creating, this token may not create it, or the server is not Holdfast.
+_NOT_CREATED: Final = frozenset({400, 403, 404, 405})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -90,9 +94,7 @@ class Loaded:
 def run(spark: SparkSession, job: Load, progress: Progress = UNSEEN) -> Loaded:
     """Write the rows."""
     from holdfast.spark.connection import SparkClient  # noqa: PLC0415 (only where jobs run)
-    from holdfast.spark.jobs.buckets import ensure_bucket  # noqa: PLC0415
-    from holdfast.spark.jobs.load_rows import load_name, rows_of  # noqa: PLC0415
-    from holdfast.spark.jobs.load_tables import open_table  # noqa: PLC0415
+    from holdfast.spark.jobs.load_rows import load_name, open_table, rows_of  # noqa: PLC0415
     from holdfast.spark.writing.writers import write_to_streams  # noqa: PLC0415
 
     progress.start("opening the table")
@@ -121,3 +123,12 @@ def run(spark: SparkSession, job: Load, progress: Progress = UNSEEN) -> Loaded:
         stored_before=report.duplicates,
         producer_id=producer_id,
     )
+
+
+def ensure_bucket(server: SparkClient, bucket: str) -> None:
+    """Create the bucket if it is missing and can be created; fails if the server is unreachable."""
+    try:
+        server.run(lambda client: client.bucket(bucket).create(exist_ok=True))
+    except HoldfastError as error:
+        if error.status not in _NOT_CREATED:
+            raise

@@ -1,4 +1,4 @@
-"""Rows of any table as rows that can be written: a stream, a message, and what to order by."""
+"""The table of a load, and its rows in the form that is written: stream, message, order."""
 
 from __future__ import annotations
 
@@ -13,21 +13,88 @@ from urllib.parse import unquote, urlsplit
 from pyspark.sql import functions as sql
 from pyspark.sql.types import ArrayType, BinaryType, DataType, MapType, StructType, VariantType
 
-from holdfast.errors import SettingsError
+from holdfast.errors import HoldfastError, SettingsError
+from holdfast.spark.jobs.report_tables import iceberg_metadata, live_files
+from holdfast.spark.session import root_cause
 from holdfast.spark.writing.options import PAYLOAD, STREAM, VALUE
 
 if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame
+    from pyspark.sql import Column, DataFrame, SparkSession
 
     from holdfast.spark.jobs.load import Load
 
 _NESTED: Final = (StructType, ArrayType, MapType, VariantType)
-# Who asks, and how much at once, is not what a load is.
+# Options that do not change what is loaded.
 _NOT_OF_THE_LOAD: Final = frozenset({"server", "concurrency", "producer_id"})
+# Features of Delta tables whose rows cannot be told from the files alone.
+_DELTA_REFUSED: Final = frozenset({"deletionVectors", "columnMapping"})
+
+
+def open_table(spark: SparkSession, job: Load) -> DataFrame:
+    """The rows to load."""
+    try:
+        table = _open(spark, job)
+        return table.where(job.where) if job.where else table
+    except HoldfastError:
+        raise
+    except Exception as error:  # noqa: BLE001 (Spark's readers raise anything)
+        raise SettingsError(f"The table cannot be read: {root_cause(error)}") from None
+
+
+def _open(spark: SparkSession, job: Load) -> DataFrame:
+    if job.table:
+        return spark.read.options(**job.source_options).table(job.table)
+    match job.format.lower():
+        case "delta":
+            return _delta(spark, job)
+        case "iceberg":
+            return _iceberg(spark, job)
+    reader = spark.read.format(job.format).options(**job.source_options)
+    frame = reader.load(job.source)
+    # Some sources notice only here that there is nothing.
+    _ = frame.schema
+    return frame
+
+
+def _delta(spark: SparkSession, job: Load) -> DataFrame:
+    """Spark reads the live files as Parquet: it has no reader for Delta of its own."""
+    from deltalake import DeltaTable  # noqa: PLC0415 (only for such tables)
+
+    files = live_files(job.source)
+    if files is None or not DeltaTable.is_deltatable(job.source):
+        raise SettingsError(f"There is no Delta table at {job.source}.")
+    table = DeltaTable(job.source)
+    features = set(table.protocol().reader_features or ()) & _DELTA_REFUSED
+    if features:
+        raise SettingsError(
+            f"The Delta table at {job.source} uses {', '.join(sorted(features))}, "
+            "which cannot be read from its files alone: rewrite the table without."
+        )
+    schema = StructType.fromJson(json.loads(table.schema().to_json()))
+    if not files:
+        return spark.createDataFrame([], schema)
+    return spark.read.schema(schema).option("basePath", job.source).parquet(*files)
+
+
+def _iceberg(spark: SparkSession, job: Load) -> DataFrame:
+    from pyiceberg.table import StaticTable  # noqa: PLC0415 (only for such tables)
+
+    metadata = iceberg_metadata(job.source)
+    if metadata is None:
+        raise SettingsError(f"There is no Iceberg table at {job.source}.")
+    tasks = list(StaticTable.from_metadata(metadata).scan().plan_files())
+    if any(each.delete_files for each in tasks):
+        raise SettingsError(
+            f"The Iceberg table at {job.source} has rows that were deleted without rewriting their "
+            "files: rewrite them first."
+        )
+    if not tasks:
+        raise SettingsError(f"The Iceberg table at {job.source} is empty.")
+    return spark.read.parquet(*(each.file.file_path.removeprefix("file://") for each in tasks))
 
 
 def rows_of(table: DataFrame, job: Load) -> tuple[DataFrame, list[str]]:
-    """The rows to be written, and the columns to order them by."""
+    """The rows to write, and the columns to order them by."""
     columns = {field.name: field.dataType for field in table.schema.fields}
     for option, names in (("order_by", job.order_by), ("columns", job.columns)):
         for name in names:
@@ -39,16 +106,16 @@ def rows_of(table: DataFrame, job: Load) -> tuple[DataFrame, list[str]]:
 
 
 def load_name(table: DataFrame, job: Load) -> str:
-    """The producer of this load: another one if an option or a file is another."""
+    """The producer id of this load; it changes with the options and the files."""
     options = {name: value for name, value in asdict(job).items() if name not in _NOT_OF_THE_LOAD}
-    # Which server it goes to does not matter: each knows only what was written to it.
-    told = [options, sorted(_state_of(file) for file in table.inputFiles())]
-    digest = hashlib.sha256(json.dumps(told, sort_keys=True).encode()).hexdigest()
+    # The server does not matter: each one knows only what was written to it.
+    state = [options, sorted(_state_of(file) for file in table.inputFiles())]
+    digest = hashlib.sha256(json.dumps(state, sort_keys=True).encode()).hexdigest()
     return f"holdfast-load-{digest[:32]}"
 
 
 def _state_of(file: str) -> str:
-    """A file's name, and where it can be seen from here its size and time."""
+    """A file's name, and its size and time if the driver can see them."""
     parts = urlsplit(file)
     if parts.scheme not in {"", "file"}:
         return file
@@ -77,7 +144,7 @@ def _stream(template: str, columns: dict[str, DataType]) -> Column:
     try:
         parts = list(Formatter().parse(template))
     except ValueError as error:
-        raise SettingsError(f"'stream_id' is no template: {error}.") from None
+        raise SettingsError(f"'stream_id' is not a valid template: {error}.") from None
     if all(name is None for _, name, _, _ in parts):
         _check(template, "stream_id", columns)
     made: list[Column] = []

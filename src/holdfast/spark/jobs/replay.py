@@ -97,9 +97,8 @@ class Replayed:
 def run(spark: SparkSession, job: Replay, progress: Progress = UNSEEN) -> Replayed:
     """Copy what is missing."""
     from holdfast.spark.connection import SparkClient  # noqa: PLC0415 (only where jobs run)
-    from holdfast.spark.jobs.buckets import ensure_bucket  # noqa: PLC0415
-    from holdfast.spark.jobs.cores import core_count  # noqa: PLC0415
-    from holdfast.spark.jobs.tasks import run_tasks  # noqa: PLC0415
+    from holdfast.spark.jobs.load import ensure_bucket  # noqa: PLC0415
+    from holdfast.spark.jobs.tasks import core_count, run_tasks  # noqa: PLC0415
     from holdfast.spark.replaying.comparing import compare_streams  # noqa: PLC0415
     from holdfast.spark.replaying.slice_copy import copy_slice  # noqa: PLC0415
 

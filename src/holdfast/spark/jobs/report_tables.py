@@ -80,7 +80,7 @@ def live_files(path: str) -> list[str] | None:
         from deltalake import DeltaTable  # noqa: PLC0415 (only for such tables)
 
         return [_local(each) for each in DeltaTable(path).file_uris()]
-    metadata = _iceberg_metadata(path)
+    metadata = iceberg_metadata(path)
     if metadata is not None:
         from pyiceberg.table import StaticTable  # noqa: PLC0415 (only for such tables)
 
@@ -130,7 +130,7 @@ def _is_delta(path: str) -> bool:
     return DeltaTable.is_deltatable(path)
 
 
-def _iceberg_metadata(path: str) -> str | None:
+def iceberg_metadata(path: str) -> str | None:
     """The newest description of an Iceberg table in a directory."""
     if path.endswith(".metadata.json"):
         return path

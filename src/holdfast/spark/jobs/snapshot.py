@@ -114,10 +114,12 @@ class SnapshotSummary:
 def run(spark: SparkSession, job: Snapshot, progress: Progress = UNSEEN) -> SnapshotSummary:
     """Fold and publish."""
     from holdfast.spark.connection import SparkClient  # noqa: PLC0415 (only where jobs run)
-    from holdfast.spark.folding.slice_fold import FoldWork, fold_slice  # noqa: PLC0415
-    from holdfast.spark.folding.stream_growth import Thresholds  # noqa: PLC0415
-    from holdfast.spark.jobs.cores import core_count  # noqa: PLC0415
-    from holdfast.spark.jobs.tasks import run_tasks  # noqa: PLC0415
+    from holdfast.spark.folding.slice_fold import (  # noqa: PLC0415
+        FoldWork,
+        Thresholds,
+        fold_slice,
+    )
+    from holdfast.spark.jobs.tasks import core_count, run_tasks  # noqa: PLC0415
     from holdfast.spark.reading.planning import plan_between  # noqa: PLC0415
     from holdfast.spark.reading.source import ReadSource  # noqa: PLC0415
 
@@ -190,8 +192,8 @@ def _fold_of(job: Snapshot, paths: Sequence[str] = ()) -> Fold:
         JsonPatches,
         LastByKey,
         MergePatches,
+        parse_path,
     )
-    from holdfast.spark.folding.pointers import parse_path  # noqa: PLC0415
     from holdfast.spark.folding.user_function import UserFunction, is_function_name  # noqa: PLC0415
 
     if callable(job.fold):

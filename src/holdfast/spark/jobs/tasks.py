@@ -1,8 +1,8 @@
-"""Work on the executors, one Spark task for each piece.
+"""Run work on the executors, in one Spark task for each piece.
 
-Tasks travel as rows of a small DataFrame, each to a partition of its own, and the results come back
-as rows; so a task is sent once, to the executor that does it, and all of this works with Spark
-Connect, which has no RDDs.
+Tasks are the rows of a small DataFrame, each in a partition of its own, and the results come back
+as rows. So a task is sent only to the executor that runs it, and Spark Connect, which has no RDDs,
+works too.
 """
 
 from __future__ import annotations
@@ -10,26 +10,59 @@ from __future__ import annotations
 import pickle
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 
 from holdfast.errors import HoldfastError
-from holdfast.spark.jobs.progress import UNSEEN, Progress, watching
+from holdfast.spark.jobs.progress import UNSEEN, Progress, is_connect, watching
 from holdfast.spark.session import rebuild_error
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import SparkSession
 
-__all__ = ["run_tasks"]
-
 _Task = TypeVar("_Task")
 _Result = TypeVar("_Result")
-_SCHEMA = "at int not null, data binary not null"
+_SCHEMA: Final = "at int not null, data binary not null"
+# Spark Connect does not tell how many tasks run at once.
+_CORES_UNKNOWN: Final = 8
+
+
+def core_count(spark: SparkSession) -> int:
+    """How many tasks a session runs at once, about."""
+    return _CORES_UNKNOWN if is_connect(spark) else spark.sparkContext.defaultParallelism
+
+
+class Executors(Protocol):
+    """What runs tasks: Spark's executors, or a test's own process."""
+
+    @property
+    def cores(self) -> int:
+        """How many tasks run at once, about."""
+
+    def run(
+        self, tasks: Sequence[_Task], work: Callable[[_Task], _Result], what: str
+    ) -> list[_Result]:
+        """Run the tasks, and return the results in the tasks' order."""
+
+
+@dataclass(frozen=True)
+class SparkExecutors:
+    spark: SparkSession
+    progress: Progress
+
+    @property
+    def cores(self) -> int:
+        return core_count(self.spark)
+
+    def run(
+        self, tasks: Sequence[_Task], work: Callable[[_Task], _Result], what: str
+    ) -> list[_Result]:
+        return run_tasks(self.spark, tasks, work, what=what, progress=self.progress)
 
 
 @dataclass(frozen=True)
 class _Failed:
-    """In place of a result: the class and the message of what `work` raised."""
+    """Stands for a result: the class and the message of the error that `work` raised."""
 
     error: type[HoldfastError]
     message: str
@@ -45,21 +78,21 @@ def run_tasks(
 ) -> list[_Result]:
     """Call `work` for each task on the executors, and return the results in the tasks' order.
 
-    `work`, the tasks and the results must be things that can be pickled. Spark may run a task
-    again, even twice at the same time, so `work` must bear that; only one of the results counts.
+    `work`, the tasks and the results must be picklable. Spark may run a task again, even twice at
+    the same time, so `work` must allow that; only one of the results counts.
 
-    A HoldfastError that `work` raises is the answer (the bucket is not there, the token is not
-    good): it travels back as a value and is raised here, once all tasks are over, as the same class
-    with the same message; the first in the order of the tasks wins. The client has tried again
-    by then where that helps, so Spark does not. Everything else that `work` raises is Spark's: it
-    runs the task again (`spark.task.maxFailures` times) and then fails the whole job.
+    A HoldfastError that `work` raises is a definite result (no such bucket, a bad token): it is
+    raised here once all tasks have ended, with the same class and message; the first in the order
+    of the tasks wins. The client has retried by then where that helps, so Spark does not. For all
+    other exceptions Spark runs the task again (`spark.task.maxFailures` times), and then fails the
+    whole job.
     """
     if not tasks:
         return []
     rows = [(at, pickle.dumps(task)) for at, task in enumerate(tasks)]
     frame = (
         spark.createDataFrame(rows, _SCHEMA)
-        # Not by hash, which would put several in one and leave others empty.
+        # By hash, some partitions would get several tasks and others none.
         .repartitionById(len(rows), "at")
         .mapInArrow(_worker(work), _SCHEMA)
     )

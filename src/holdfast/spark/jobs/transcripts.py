@@ -141,7 +141,7 @@ class TranscriptsSummary:
 
 def run(spark: SparkSession, job: Transcripts, progress: Progress) -> TranscriptsSummary:
     """Add what is new."""
-    from holdfast.spark.archiving.executors import SparkExecutors  # noqa: PLC0415 (where jobs run)
+    from holdfast.spark.jobs.tasks import SparkExecutors  # noqa: PLC0415 (where jobs run)
     from holdfast.spark.transcribing.run import transcribe  # noqa: PLC0415 (the same)
 
     return transcribe(SparkExecutors(spark, progress), job, progress)

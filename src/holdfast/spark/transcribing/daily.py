@@ -19,9 +19,9 @@ import pyarrow.parquet as pq
 
 from holdfast.errors import ObjectMissingError
 from holdfast.protocol.frames import Outcome
-from holdfast.spark.archiving.executors import Executors
 from holdfast.spark.archiving.places import Place
 from holdfast.spark.archiving.tables.table import SmallFile, Table
+from holdfast.spark.jobs.tasks import Executors
 from holdfast.spark.jobs.transcripts import DayOfModel
 
 NAME: Final = "daily.parquet"

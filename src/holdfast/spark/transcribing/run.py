@@ -13,7 +13,6 @@ from holdfast.client import Client
 from holdfast.errors import DataLossError, GoneError, StreamNotFoundError
 from holdfast.failpoints import failpoint
 from holdfast.spark.archiving.batches import Feed, explained_loss, task_bytes
-from holdfast.spark.archiving.executors import Executors
 from holdfast.spark.archiving.files import Output
 from holdfast.spark.archiving.merging import merge_small_files
 from holdfast.spark.archiving.places import Place
@@ -22,6 +21,7 @@ from holdfast.spark.archiving.tables.opening import table_at
 from holdfast.spark.archiving.tables.table import Table, claim, new_batch
 from holdfast.spark.connection import SparkClient, parse_size
 from holdfast.spark.jobs.progress import Progress
+from holdfast.spark.jobs.tasks import Executors
 from holdfast.spark.jobs.transcripts import DayOfModel, Transcripts, TranscriptsSummary
 from holdfast.spark.reading.planning import ReadPlan
 from holdfast.spark.reading.selection import make_selection

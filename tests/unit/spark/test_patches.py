@@ -1,14 +1,14 @@
-"""JSON patch, with the examples of RFC 6902, and what it calls an error."""
+"""JSON patches and merge patches, with the examples of RFC 6902 and RFC 7396."""
 
 from copy import deepcopy
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from holdfast.spark.folding.json_patch import apply_patch, equal
-from holdfast.spark.folding.misfits import MisfitError
-from holdfast.spark.folding.pointers import parse_pointer
+from holdfast.spark.folding.folds import FoldError, apply_patch, merge_all, parse_path
 
-# Appendix A: document, patch, result.
+# RFC 6902, appendix A: document, patch, result.
 APPENDIX = {
     "A.1": (
         {"foo": "bar"},
@@ -111,8 +111,22 @@ def test_the_examples_of_the_appendix(example):
 @pytest.mark.parametrize("example", REFUSED)
 def test_what_the_rfc_calls_an_error_is_one(example):
     document, operation = deepcopy(REFUSED[example])
-    with pytest.raises(MisfitError):
+    with pytest.raises(FoldError):
         apply_patch(document, [operation])
+
+
+def test_errors_do_not_quote_whole_documents():
+    with pytest.raises(FoldError) as caught:
+        apply_patch({"a": "x" * 10_000}, [{"op": "remove", "path": "/b"}])
+    assert len(caught.value.message) < 300
+
+
+def test_what_is_nested_too_deeply_is_refused():
+    deep = []
+    for _ in range(5000):
+        deep = [deep]
+    with pytest.raises(FoldError):
+        apply_patch({}, [{"op": "add", "path": "/a", "value": deep}])
 
 
 def test_an_operation_by_itself_is_a_patch():
@@ -164,15 +178,19 @@ def test_an_add_replaces_a_member_that_is_there():
     ],
 )
 def test_equality_is_that_of_json(one, other, same):
-    assert equal(one, other) is same
-    assert equal(other, one) is same
+    for stored, value in ((one, other), (other, one)):
+        document, test = {"x": stored}, {"op": "test", "path": "/x", "value": value}
+        if same:
+            assert apply_patch(document, test) == document
+        else:
+            with pytest.raises(FoldError):
+                apply_patch(document, test)
 
 
 @pytest.mark.parametrize(
     ("text", "steps"),
     [
         # The examples of RFC 6901, section 5.
-        ("", []),
         ("/foo", ["foo"]),
         ("/foo/0", ["foo", "0"]),
         ("/", [""]),
@@ -185,4 +203,79 @@ def test_equality_is_that_of_json(one, other, same):
     ],
 )
 def test_pointers(text, steps):
-    assert parse_pointer(text) == steps
+    assert parse_path(text, "key") == tuple(steps)
+
+
+# RFC 7396, appendix A: original, patch, result.
+MERGED = [
+    ({"a": "b"}, {"a": "c"}, {"a": "c"}),
+    ({"a": "b"}, {"b": "c"}, {"a": "b", "b": "c"}),
+    ({"a": "b"}, {"a": None}, {}),
+    ({"a": "b", "b": "c"}, {"a": None}, {"b": "c"}),
+    ({"a": ["b"]}, {"a": "c"}, {"a": "c"}),
+    ({"a": "c"}, {"a": ["b"]}, {"a": ["b"]}),
+    ({"a": {"b": "c"}}, {"a": {"b": "d", "c": None}}, {"a": {"b": "d"}}),
+    ({"a": [{"b": "c"}]}, {"a": [1]}, {"a": [1]}),
+    (["a", "b"], ["c", "d"], ["c", "d"]),
+    ({"a": "b"}, ["c"], ["c"]),
+    ({"a": "foo"}, None, None),
+    ({"a": "foo"}, "bar", "bar"),
+    ({"e": None}, {"a": 1}, {"e": None, "a": 1}),
+    ([1, 2], {"a": "b", "c": None}, {"a": "b"}),
+    ({}, {"a": {"bb": {"ccc": None}}}, {"a": {"bb": {}}}),
+]
+
+
+@pytest.mark.parametrize(("original", "patch", "result"), MERGED)
+def test_the_examples_of_merge_patches(original, patch, result):
+    assert merge_all(original, [patch]) == result
+
+
+def test_the_example_of_section_three():
+    original = {
+        "title": "Goodbye!",
+        "author": {"givenName": "John", "familyName": "Doe"},
+        "tags": ["example", "sample"],
+        "content": "This will be unchanged",
+    }
+    patch = {
+        "title": "Hello!",
+        "phoneNumber": "+01-123-456-7890",
+        "author": {"familyName": None},
+        "tags": ["example"],
+    }
+    assert merge_all(original, [patch]) == {
+        "title": "Hello!",
+        "author": {"givenName": "John"},
+        "tags": ["example"],
+        "content": "This will be unchanged",
+        "phoneNumber": "+01-123-456-7890",
+    }
+
+
+NAMES = st.sampled_from(["a", "b", "c"])
+VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers(0, 3) | st.text(max_size=2),
+    lambda inner: st.lists(inner, max_size=2) | st.dictionaries(NAMES, inner, max_size=3),
+    max_leaves=8,
+)
+
+
+@given(VALUES, st.lists(VALUES, max_size=5))
+def test_many_are_one_after_the_other(original, patches):
+    def by_the_book(target, patch):
+        """The pseudocode of section 2."""
+        if not isinstance(patch, dict):
+            return patch
+        result = dict(target) if isinstance(target, dict) else {}
+        for name, value in patch.items():
+            if value is None:
+                result.pop(name, None)
+            else:
+                result[name] = by_the_book(result.get(name), value)
+        return result
+
+    expected = original
+    for patch in patches:
+        expected = by_the_book(expected, patch)
+    assert merge_all(original, patches) == expected
