@@ -10,10 +10,10 @@ import pytest
 from holdfast.errors import HoldfastError, NotFoundError, SettingsError, StoreError
 from holdfast.format.packs import FOOTER_BYTES, HEADER_BYTES, decode_footer
 from holdfast.settings.options import build
+from holdfast.spark.compaction import rewrite
 from holdfast.spark.connection import SparkConnection
 from holdfast.spark.jobs import run_job
 from holdfast.spark.jobs.audit import Audit
-from holdfast.spark.packing.rewriting import rewrite
 from tests.server_process import ServerProcess
 from tests.spark.stored import Stored
 from tests.spark.test_compact_job import tasks_of

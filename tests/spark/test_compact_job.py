@@ -11,12 +11,11 @@ from holdfast import failpoints
 from holdfast.errors import HoldfastError, NotFoundError, SettingsError, StoreError
 from holdfast.objects.place import StorePlace
 from holdfast.settings.options import build
+from holdfast.spark.compaction import CompactionLimits, Rewrite, plan_groups, rewrite
 from holdfast.spark.connection import SparkClient, SparkConnection
 from holdfast.spark.jobs import run_job
 from holdfast.spark.jobs.audit import Audit
 from holdfast.spark.jobs.compact import Compact
-from holdfast.spark.packing.plan import Limits, plan_groups
-from holdfast.spark.packing.rewriting import Rewrite, rewrite
 from tests.http.bucketed import new_stream_in
 from tests.server_process import ServerProcess
 from tests.spark.stored import Stored
@@ -24,7 +23,7 @@ from tests.storage_stats import flush
 from tests.tcp_proxy import TcpProxy
 
 SWAP = b"POST /cluster/swap-packs"
-LIMITS = Limits(1 << 30, 0.2, 2, 4_000_000)
+LIMITS = CompactionLimits(1 << 30, 0.2, 2, 4_000_000)
 
 
 class Killed(BaseException):

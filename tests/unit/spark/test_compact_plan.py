@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.format.packs import PackInfo
-from holdfast.spark.packing.plan import Limits, plan_groups
+from holdfast.spark.compaction import CompactionLimits, plan_groups
 
-LIMITS = Limits(target_bytes=1000, dead_share=0.5, min_packs=2, messages_max=1000)
+LIMITS = CompactionLimits(target_bytes=1000, dead_share=0.5, min_packs=2, messages_max=1000)
 
 
 def pack(after, through, size=10, dead=0, messages=1, rows=1, has_delta=True):
@@ -20,8 +20,8 @@ def pack(after, through, size=10, dead=0, messages=1, rows=1, has_delta=True):
     )
 
 
-def planned(packs, spoilt=(), **limits):
-    groups = plan_groups(packs, LIMITS._replace(**limits), spoilt)
+def planned(packs, unreadable=(), **limits):
+    groups = plan_groups(packs, LIMITS._replace(**limits), unreadable)
     return [[(each.after, each.through) for each in group.packs] for group in groups]
 
 
@@ -103,8 +103,8 @@ def test_companions_of_another_range_are_not_named():
 def test_what_cannot_be_read_is_left_alone():
     packs = [pack(at, at + 1, 10, 10) for at in range(5)]
     packs.append(pack(4, 5, 2000, 1500, has_delta=False))
-    spoilt = {packs[2].name, packs[5].name}
-    assert planned(packs, spoilt) == [[(0, 1), (1, 2)], [(3, 4), (4, 5)]]
+    unreadable = {packs[2].name, packs[5].name}
+    assert planned(packs, unreadable) == [[(0, 1), (1, 2)], [(3, 4), (4, 5)]]
 
 
 def test_the_most_work_first():

@@ -30,8 +30,8 @@ from holdfast.objects.store import ObjectStore
 from holdfast.spark.auditing.findings import PackReport
 from holdfast.spark.auditing.one_pack import PackAudit, open_pack
 from holdfast.spark.auditing.streams import ENDED, EXTENT, STATE, Place
+from holdfast.spark.compaction import pack_extents
 from holdfast.spark.connection import SparkClient, SparkConnection
-from holdfast.spark.packing.rewriting import extents_of
 from holdfast.spark.reading.packs import reachable_store
 
 __all__ = ["Look", "Looking"]
@@ -82,7 +82,7 @@ class Looking:
 
     def _extents(self, info: PackInfo) -> list[PackExtent]:
         """The extents in use; NotFoundError if the pack is not in use any more."""
-        known = extents_of(self._server, info.name)
+        known = pack_extents(self._server, info.name)
         if sum(each.length for each in known) != info.data_bytes - info.dead_bytes:
             # Streams went meanwhile, or the pack did while it was told of.
             self._check_used(info)

@@ -30,9 +30,8 @@ if TYPE_CHECKING:
 
     from holdfast.client.types import StoreInfo
     from holdfast.format.packs import PackInfo
+    from holdfast.spark.compaction import CompactionLimits, PackGroup, RewriteOutcome
     from holdfast.spark.connection import SparkClient
-    from holdfast.spark.packing.plan import Group, Limits
-    from holdfast.spark.packing.rewriting import Outcome
 
 __all__ = ["Compact", "Compacted", "run"]
 
@@ -100,28 +99,28 @@ class _Tally:
     refused: int = 0
     dropped_bytes: int = 0
     # What could not be read, by the names of the packs that were to be merged.
-    spoilt: set[str] = field(default_factory=set)
+    unreadable: set[str] = field(default_factory=set)
     damaged: list[str] = field(default_factory=list)
 
-    def take(self, group: Group, outcome: Outcome) -> None:
+    def take(self, group: PackGroup, outcome: RewriteOutcome) -> None:
         """Count what became of a group."""
         if outcome.result == "done":
             self.groups += 1
             self.dropped_bytes += outcome.dropped_bytes
-        elif outcome.result == "spoilt":
-            named = {name for name in group.names if name in outcome.words}
-            self.spoilt |= named or set(group.names)
-            self.damaged.append(outcome.words)
+        elif outcome.result == "unreadable":
+            named = {name for name in group.names if name in outcome.message}
+            self.unreadable |= named or set(group.names)
+            self.damaged.append(outcome.message)
         else:
             self.refused += 1
 
 
 def run(spark: SparkSession, job: Compact, progress: Progress) -> Compacted:
     """Rewrite what is worth it, group by group."""
+    from holdfast.spark.compaction import CompactionLimits, plan_groups  # noqa: PLC0415
     from holdfast.spark.connection import SparkClient  # noqa: PLC0415 (only where jobs run)
-    from holdfast.spark.packing.plan import Limits, plan_groups  # noqa: PLC0415
 
-    limits = Limits(
+    limits = CompactionLimits(
         parse_size(job.target_size, "'target_size'"),
         job.dead_share,
         job.min_packs,
@@ -147,7 +146,7 @@ class _Compaction:
         spark: SparkSession,
         job: Compact,
         server: SparkClient,
-        limits: Limits,
+        limits: CompactionLimits,
         progress: Progress,
     ) -> None:
         self._spark = spark
@@ -160,7 +159,7 @@ class _Compaction:
     def run(self, before: Sequence[PackInfo]) -> Compacted:
         """Round by round, until nothing is left to do."""
         from holdfast.clock import SystemClock  # noqa: PLC0415 (only where jobs run)
-        from holdfast.spark.packing.pin import pinned  # noqa: PLC0415
+        from holdfast.spark.compaction import pinned  # noqa: PLC0415
 
         through = max((pack.through for pack in before), default=0)
         store = self._server.run(lambda client: client.storage.store())
@@ -191,15 +190,15 @@ class _Compaction:
             damaged=tally.damaged,
         )
 
-    def _plan(self, through: int) -> list[Group]:
-        from holdfast.spark.packing.plan import plan_groups  # noqa: PLC0415 (only where jobs run)
+    def _plan(self, through: int) -> list[PackGroup]:
+        from holdfast.spark.compaction import plan_groups  # noqa: PLC0415 (only where jobs run)
 
         packs = _up_to(through, _packs(self._server))
-        return plan_groups(packs, self._limits, self._tally.spoilt)
+        return plan_groups(packs, self._limits, self._tally.unreadable)
 
-    def _rewrite(self, groups: Sequence[Group], store: StoreInfo) -> None:
+    def _rewrite(self, groups: Sequence[PackGroup], store: StoreInfo) -> None:
+        from holdfast.spark.compaction import Rewrite, rewrite  # noqa: PLC0415
         from holdfast.spark.jobs.tasks import run_tasks  # noqa: PLC0415 (only where jobs run)
-        from holdfast.spark.packing.rewriting import Rewrite, rewrite  # noqa: PLC0415
 
         place = self._job.place(store.store)
         tasks = [Rewrite(group, self._job.server, place, store.store_id) for group in groups]
@@ -218,7 +217,7 @@ def _up_to(through: int, packs: Sequence[PackInfo]) -> list[PackInfo]:
     return [pack for pack in packs if pack.through <= through]
 
 
-def _foreseen(packs: Sequence[PackInfo], groups: Sequence[Group]) -> Compacted:
+def _foreseen(packs: Sequence[PackInfo], groups: Sequence[PackGroup]) -> Compacted:
     size_bytes = sum(pack.size_bytes for pack in packs)
     dead_bytes = sum(group.dead_bytes for group in groups)
     return Compacted(

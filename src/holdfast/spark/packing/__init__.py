@@ -1,1 +1,0 @@
-"""Rewriting packs at scale: what the job `compact` is made of."""
