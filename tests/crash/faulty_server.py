@@ -6,8 +6,8 @@ from pathlib import Path
 
 from holdfast.clock import SystemClock
 from holdfast.engine.shard import Shard
+from holdfast.log.directory import Files
 from holdfast.log.file import FileLog
-from holdfast.log.files import Files
 from holdfast.node.server import Server
 from holdfast.settings import ServerSettings, Settings, WalSettings
 

@@ -14,7 +14,7 @@ import pytest
 import uvloop
 
 from holdfast.engine.reading import read
-from holdfast.log.files import DiskFiles
+from holdfast.log.directory import DiskFiles
 from holdfast.testing import HangingFiles
 from tests.crash.faulty_server import open_shard, serve
 from tests.crash.wire import Answer, Wire

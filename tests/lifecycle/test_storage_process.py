@@ -95,7 +95,7 @@ def test_restart_waits_for_the_child_of_a_killed_server(start_server, stream_on,
         if is_running(child):
             os.kill(child, signal.SIGCONT)
     assert not is_running(child)
-    assert "locked by what another server has left behind: waiting" in server.stderr()
+    assert "locked by the child of a server that has ended: waiting" in server.stderr()
     stream.client = client_of(server)
     assert stream.read().content == b"x"
     flush(stream.client)

@@ -11,7 +11,7 @@ import pytest
 import holdfast
 from holdfast.clock import SystemClock
 from holdfast.errors import HoldfastError
-from holdfast.log.files import DiskFiles
+from holdfast.log.directory import DiskFiles
 from holdfast.node.server import Server
 from holdfast.settings import ServerSettings, Settings
 from tests.server_process import ServerProcess

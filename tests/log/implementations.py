@@ -10,8 +10,7 @@ from queue import Empty, SimpleQueue
 from random import Random
 
 from holdfast.log.file import FileLog
-from holdfast.log.interface import Batch, Outcome, Result
-from holdfast.log.memory import MemoryLog
+from holdfast.log.interface import CommitOutcome, CommitResult, MemoryLog, ReplayedBatch
 from holdfast.testing import FakeClock, FaultyFiles, ScriptedLog
 from tests.simulation.files import SimFiles
 from tests.simulation.timing import ClockWorker
@@ -76,7 +75,7 @@ class OpenLog:
     def commit(self, *batches):
         """Append batches, all of which must be committed."""
         for batch in batches:
-            assert self.append(batch.position, batch.body) == Result(Outcome.COMMITTED)
+            assert self.append(batch.position, batch.body) == CommitResult(CommitOutcome.COMMITTED)
 
     def close(self):
         self.log.close()
@@ -198,15 +197,15 @@ class ScriptedImplementation:
             self._batches = self._log.batches
 
     def fail_next(self):
-        self._outcomes = [Outcome.FAILED]
+        self._outcomes = [CommitOutcome.FAILED]
 
     def lose_next(self):
-        self._outcomes = [Outcome.UNKNOWN, Outcome.FAILED]
+        self._outcomes = [CommitOutcome.UNKNOWN, CommitOutcome.FAILED]
 
     def _answer(self):
         if self._log.under_way is None:
             return
-        outcome = self._outcomes.pop(0) if self._outcomes else Outcome.COMMITTED
+        outcome = self._outcomes.pop(0) if self._outcomes else CommitOutcome.COMMITTED
         self._log.answer(outcome, stored=False)
 
 
@@ -237,4 +236,4 @@ ALL = {**KEEPING, "memory": MemoryImplementation}
 
 def batches(*bodies, first=1):
     """Batches with these bodies, from position `first` on."""
-    return [Batch(first + at, body) for at, body in enumerate(bodies)]
+    return [ReplayedBatch(first + at, body) for at, body in enumerate(bodies)]

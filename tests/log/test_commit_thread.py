@@ -5,7 +5,7 @@ from queue import SimpleQueue
 
 import pytest
 
-from holdfast.log.commit_thread import CommitThread
+from holdfast.log.file import CommitThread
 
 WAIT_S_MAX = 10
 LONG_S = 3600.0

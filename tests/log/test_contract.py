@@ -2,7 +2,7 @@
 
 import pytest
 
-from holdfast.log.interface import Batch, Cut, Outcome, Result
+from holdfast.log.interface import CommitOutcome, CommitResult, Cut, ReplayedBatch
 from tests.log.implementations import batches
 
 BODIES = [b"first", b"", b"x" * 10_000, b"\x00" * 100, b"last"]
@@ -15,13 +15,13 @@ class TestAppending:
     def test_batches_are_committed_one_after_the_other(self, any_log):
         log = any_log.open()
         for batch in batches(*BODIES):
-            assert log.append(batch.position, batch.body) == Result(Outcome.COMMITTED)
+            assert log.append(batch.position, batch.body) == CommitResult(CommitOutcome.COMMITTED)
 
     def test_answer_comes_once_and_on_the_event_loop(self, any_log):
         log = any_log.open()
         results = []
         log.log.append(1, [b"body"], results.append)
-        assert log._wait(results).outcome is Outcome.COMMITTED
+        assert log._wait(results).outcome is CommitOutcome.COMMITTED
         log.append(2, b"next")
         assert len(results) == 1
 
@@ -46,7 +46,7 @@ class TestReplay:
 
     def test_parts_of_a_batch_come_back_as_one_body(self, keeping_log):
         keeping_log.open().append(1, b"a", b"", b"bc")
-        assert keeping_log.reopen().replayed == [Batch(1, b"abc")]
+        assert keeping_log.reopen().replayed == [ReplayedBatch(1, b"abc")]
 
     @pytest.mark.parametrize("after", range(len(BODIES) + 1))
     def test_only_what_is_past_the_given_position_comes_back(self, keeping_log, after):
@@ -81,7 +81,7 @@ class TestFailure:
         log.commit(*batches(b"first"))
         keeping_log.fail_next()
         result = log.append(2, b"failed")
-        assert result.outcome is Outcome.FAILED
+        assert result.outcome is CommitOutcome.FAILED
         assert result.reason
         for _ in range(3):
             assert keeping_log.reopen().replayed == batches(b"first")
@@ -90,7 +90,7 @@ class TestFailure:
         log = keeping_log.open()
         for attempt in range(3):
             keeping_log.fail_next()
-            assert log.outcome(1, b"failed %d" % attempt) is Outcome.FAILED
+            assert log.outcome(1, b"failed %d" % attempt) is CommitOutcome.FAILED
         log.commit(*batches(b"first", b"second"))
         assert keeping_log.reopen().replayed == batches(b"first", b"second")
 
@@ -100,7 +100,7 @@ class TestFailure:
         for batch in expected:
             if batch.position % 3 == 0:
                 keeping_log.fail_next()
-                assert log.outcome(batch.position, b"failed") is Outcome.FAILED
+                assert log.outcome(batch.position, b"failed") is CommitOutcome.FAILED
             log.commit(batch)
         assert keeping_log.reopen().replayed == expected
 
@@ -111,15 +111,15 @@ class TestUnknown:
         log.commit(*batches(b"first"))
         keeping_log.lose_next()
         lost = log.append(2, b"lost")
-        assert lost.outcome is Outcome.UNKNOWN
+        assert lost.outcome is CommitOutcome.UNKNOWN
         assert lost.reason
         settled = log.settle()
-        assert settled.outcome in {Outcome.COMMITTED, Outcome.FAILED}
+        assert settled.outcome in {CommitOutcome.COMMITTED, CommitOutcome.FAILED}
         expected = batches(b"first")
-        if settled.outcome is Outcome.COMMITTED:
+        if settled.outcome is CommitOutcome.COMMITTED:
             expected = batches(b"first", b"lost")
-        log.commit(Batch(len(expected) + 1, b"next"))
-        expected.append(Batch(len(expected) + 1, b"next"))
+        log.commit(ReplayedBatch(len(expected) + 1, b"next"))
+        expected.append(ReplayedBatch(len(expected) + 1, b"next"))
         for _ in range(3):
             assert keeping_log.reopen().replayed == expected
 
@@ -127,7 +127,7 @@ class TestUnknown:
         log = keeping_log.open()
         log.commit(*batches(b"first"))
         keeping_log.lose_next()
-        assert log.outcome(2, b"lost") is Outcome.UNKNOWN
+        assert log.outcome(2, b"lost") is CommitOutcome.UNKNOWN
         found = keeping_log.reopen().replayed
         assert found in (batches(b"first"), batches(b"first", b"lost"))
         for _ in range(3):
@@ -141,9 +141,9 @@ class TestTrim:
         log = keeping_log.open()
         log.commit(*expected)
         log.log.trim(through)
-        log.commit(Batch(10, b"after"))
+        log.commit(ReplayedBatch(10, b"after"))
         again = keeping_log.reopen(after=through)
-        assert again.replayed == [*expected[through:], Batch(10, b"after")]
+        assert again.replayed == [*expected[through:], ReplayedBatch(10, b"after")]
 
     def test_appends_go_on_after_trimming_and_restarting(self, keeping_log):
         expected = batches(*(b"%d" % n * 1000 for n in range(9)))
@@ -151,8 +151,8 @@ class TestTrim:
         log.commit(*expected)
         log.log.trim(6)
         again = keeping_log.reopen(after=6)
-        again.commit(Batch(10, b"next"))
-        assert keeping_log.reopen(after=6).replayed == [*expected[6:], Batch(10, b"next")]
+        again.commit(ReplayedBatch(10, b"next"))
+        assert keeping_log.reopen(after=6).replayed == [*expected[6:], ReplayedBatch(10, b"next")]
 
 
 class TestCut:
@@ -169,7 +169,7 @@ class TestCut:
         log, events, last = any_log.open(), [], 6
 
         def done(result):
-            assert result.outcome is Outcome.COMMITTED
+            assert result.outcome is CommitOutcome.COMMITTED
             position = sum(isinstance(event, int) for event in events) + 1
             events.append(position)
             if position < last:
@@ -191,17 +191,17 @@ class TestCut:
         log = keeping_log.open()
         log.commit(*batches(b"first"))
         keeping_log.fail_next()
-        assert log.outcome(2, b"failed") is Outcome.FAILED
+        assert log.outcome(2, b"failed") is CommitOutcome.FAILED
         assert log.cut().through == 1
 
     def test_batch_of_unknown_outcome_is_no_part_of_a_cut(self, keeping_log):
         log = keeping_log.open()
         log.commit(*batches(b"first"))
         keeping_log.lose_next()
-        assert log.outcome(2, b"lost") is Outcome.UNKNOWN
+        assert log.outcome(2, b"lost") is CommitOutcome.UNKNOWN
         cuts = []
         log.log.cut(cuts.append)
-        assert log.settle().outcome is Outcome.FAILED
+        assert log.settle().outcome is CommitOutcome.FAILED
         assert [cut.through for cut in cuts] == [1]
 
     def test_appends_go_on_after_cuts(self, keeping_log):
@@ -217,9 +217,9 @@ class TestCut:
         through = log.cut().through
         log.log.trim(through)
         assert log.cut() == Cut(through, ())
-        log.commit(Batch(through + 1, b"after"))
+        log.commit(ReplayedBatch(through + 1, b"after"))
         again = keeping_log.reopen(after=through)
-        assert again.replayed == [Batch(through + 1, b"after")]
+        assert again.replayed == [ReplayedBatch(through + 1, b"after")]
         assert again.cut().through == through + 1
 
     def test_position_outlives_a_log_that_was_trimmed_to_nothing(self, keeping_log):
@@ -230,4 +230,4 @@ class TestCut:
             log = keeping_log.reopen(after=len(BODIES))
             assert log.replayed == []
             assert log.cut().through == len(BODIES)
-        log.commit(Batch(len(BODIES) + 1, b"next"))
+        log.commit(ReplayedBatch(len(BODIES) + 1, b"next"))

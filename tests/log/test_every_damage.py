@@ -13,7 +13,7 @@ import pytest
 
 from holdfast.errors import LogCorruptError
 from holdfast.format.segments import FRAME_BYTES, HEADER_BYTES, decode_header
-from holdfast.log.interface import Batch, Outcome
+from holdfast.log.interface import CommitOutcome, ReplayedBatch
 from tests.log.implementations import FileImplementation, batches
 from tests.memory_directory import memory_directory
 
@@ -150,7 +150,7 @@ def test_log_goes_on_after_every_truncation_of_its_end(small):
         path.write_bytes(sound[:size])
         log = small.open()
         kept = log.replayed
-        following = Batch(len(kept) + 1, b"after the cut")
+        following = ReplayedBatch(len(kept) + 1, b"after the cut")
         log.commit(following)
         small.close()
         assert small.replay() == [*kept, following]
@@ -169,7 +169,7 @@ def abandoned(tmp_path, *, then):
     opened = log.open()
     opened.commit(*batches(b"one", b"two"))
     log.files.fail("sync", errno.EIO)
-    assert opened.outcome(3, b"failed") is Outcome.FAILED
+    assert opened.outcome(3, b"failed") is CommitOutcome.FAILED
     opened.commit(*batches(*then, first=3))
     log.close()
     return log

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from holdfast.format.segments import HEADER_BYTES, decode_header, iter_batches
-from holdfast.log.interface import Batch, Cut, Outcome
+from holdfast.log.interface import CommitOutcome, Cut, ReplayedBatch
 from tests.log.implementations import FileImplementation, batches
 
 BODIES = [b"%d" % n * 1000 for n in range(10)]
@@ -22,7 +22,7 @@ def read(implementation, cut):
         assert expected in {None, first_position}
         assert [frame.position for frame in frames] == [*range(first_position, last_position + 1)]
         assert frames[-1].end == end
-        found += [Batch(frame.position, frame.body) for frame in frames]
+        found += [ReplayedBatch(frame.position, frame.body) for frame in frames]
         expected = last_position + 1
     return found
 
@@ -71,7 +71,7 @@ class TestSegments:
         log = segmented_log.open()
         log.commit(*batches(b"one"))
         segmented_log.fail_next()
-        assert log.outcome(2, b"failed") is Outcome.FAILED
+        assert log.outcome(2, b"failed") is CommitOutcome.FAILED
         log.commit(*batches(b"two", first=2))
         assert read(segmented_log, log.cut()) == batches(b"one", b"two")
 
@@ -97,10 +97,10 @@ class TestDiskThatFails:
         cut = log.cut()
         assert cut.through == 10
         assert read(segmented_log, cut) == batches(*BODIES)
-        log.commit(Batch(11, b"next"))
+        log.commit(ReplayedBatch(11, b"next"))
         assert read(segmented_log, cut) == batches(*BODIES)
-        assert read(segmented_log, log.cut()) == [*batches(*BODIES), Batch(11, b"next")]
-        assert segmented_log.reopen().replayed == [*batches(*BODIES), Batch(11, b"next")]
+        assert read(segmented_log, log.cut()) == [*batches(*BODIES), ReplayedBatch(11, b"next")]
+        assert segmented_log.reopen().replayed == [*batches(*BODIES), ReplayedBatch(11, b"next")]
 
     def test_it_takes_no_more_batches(self, segmented_log):
         log = segmented_log.open()
@@ -142,7 +142,7 @@ class TestDiskThatFails:
         segmented_log.files.fail("create", errno.ENOSPC, times=2)
         log = segmented_log.open()
         assert read(segmented_log, log.cut()) == batches(b"one", b"two")
-        assert log.outcome(3, b"no room") is Outcome.FAILED
+        assert log.outcome(3, b"no room") is CommitOutcome.FAILED
         log.commit(*batches(b"three", first=3))
         assert read(segmented_log, log.cut()) == batches(b"one", b"two", b"three")
 
@@ -150,12 +150,12 @@ class TestDiskThatFails:
         log = segmented_log.open()
         log.commit(*batches(b"one"))
         segmented_log.lose_next()
-        assert log.outcome(2, b"lost") is Outcome.UNKNOWN
+        assert log.outcome(2, b"lost") is CommitOutcome.UNKNOWN
         segmented_log.files.fail("create", errno.EIO)
         cut = log.cut()
         assert cut.through == 1
         assert read(segmented_log, cut) == batches(b"one")
-        assert log.settle().outcome is Outcome.FAILED
+        assert log.settle().outcome is CommitOutcome.FAILED
         assert read(segmented_log, cut) == batches(b"one")
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from holdfast.errors import HoldfastError, LogCorruptError
 from holdfast.format.segments import decode_header
-from holdfast.log.interface import Batch, Cut, Outcome
+from holdfast.log.interface import CommitOutcome, Cut, ReplayedBatch
 from tests.log.implementations import FileImplementation, batches
 
 BODIES = [b"%d" % n * 100 for n in range(10)]
@@ -35,10 +35,13 @@ def check_new_chain(implementation):
     assert implementation.replay(COVERED) == []
     log = implementation.open(COVERED)
     assert log.replayed == []
-    log.commit(Batch(COVERED + 1, b"new"), Batch(COVERED + 2, b"newer"))
+    log.commit(ReplayedBatch(COVERED + 1, b"new"), ReplayedBatch(COVERED + 2, b"newer"))
     for _ in range(3):
         again = implementation.reopen(COVERED)
-        assert again.replayed == [Batch(COVERED + 1, b"new"), Batch(COVERED + 2, b"newer")]
+        assert again.replayed == [
+            ReplayedBatch(COVERED + 1, b"new"),
+            ReplayedBatch(COVERED + 2, b"newer"),
+        ]
     cut = again.cut()
     assert cut.through == COVERED + 2
     assert [segment.first_position for segment in cut.segments] == [COVERED + 1]
@@ -71,9 +74,9 @@ def test_they_go_later_where_there_was_no_room_at_start(old):
     log = old.open(COVERED)
     assert set(before) <= set(old.segments())
     assert log.cut() == Cut(COVERED, ())
-    log.commit(Batch(COVERED + 1, b"new"))
+    log.commit(ReplayedBatch(COVERED + 1, b"new"))
     assert not set(before) & set(old.segments())
-    assert old.reopen(COVERED).replayed == [Batch(COVERED + 1, b"new")]
+    assert old.reopen(COVERED).replayed == [ReplayedBatch(COVERED + 1, b"new")]
 
 
 def test_crash_before_they_are_removed_is_harmless(old):
@@ -102,18 +105,18 @@ def test_crash_after_any_of_them_is_removed_is_harmless(old, tmp_path):
 def test_segments_that_came_back_do_not_confuse_a_log_that_has_gone_on(old, tmp_path):
     copy = tmp_path / "copy"
     shutil.copytree(old.directory, copy)
-    old.open(COVERED).commit(Batch(COVERED + 1, b"new"))
+    old.open(COVERED).commit(ReplayedBatch(COVERED + 1, b"new"))
     old.close()
     for path in copy.glob("*.seg"):
         shutil.copy(path, old.directory)
-    assert old.reopen(COVERED).replayed == [Batch(COVERED + 1, b"new")]
+    assert old.reopen(COVERED).replayed == [ReplayedBatch(COVERED + 1, b"new")]
 
 
 def test_unknown_outcome_of_its_first_batch_settles(old):
     log = old.open(COVERED)
     old.lose_next()
-    assert log.outcome(COVERED + 1, b"lost") is Outcome.UNKNOWN
-    assert log.settle().outcome is Outcome.FAILED
+    assert log.outcome(COVERED + 1, b"lost") is CommitOutcome.UNKNOWN
+    assert log.settle().outcome is CommitOutcome.FAILED
     old.close()
     check_new_chain(old)
 
@@ -130,9 +133,9 @@ def test_chain_goes_on_where_the_log_ends_with_the_catalog(tmp_path):
         assert following.predecessor == int(path.stem)
         assert following.first_position > header.first_position
     assert again.cut().through == 10
-    again.commit(Batch(11, b"next"))
-    assert log.reopen(after=10).replayed == [Batch(11, b"next")]
-    assert log.reopen().replayed == [*batches(*BODIES), Batch(11, b"next")]
+    again.commit(ReplayedBatch(11, b"next"))
+    assert log.reopen(after=10).replayed == [ReplayedBatch(11, b"next")]
+    assert log.reopen().replayed == [*batches(*BODIES), ReplayedBatch(11, b"next")]
     log.close()
 
 

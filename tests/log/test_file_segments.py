@@ -15,7 +15,7 @@ from holdfast.format.segments import (
     encode_batch,
     encode_header,
 )
-from holdfast.log.interface import Batch, Outcome
+from holdfast.log.interface import CommitOutcome, ReplayedBatch
 from tests.log.implementations import FileImplementation, batches
 
 BODIES = [b"%d" % n * 100 for n in range(10)]
@@ -99,17 +99,17 @@ class TestZerosAhead:
         for position in (11, 12):
             again = zeroed.reopen()
             self.check_sealed(zeroed)
-            again.commit(Batch(position, b"next"))
+            again.commit(ReplayedBatch(position, b"next"))
         self.check_sealed(zeroed)
-        expected = [*batches(*BODIES), Batch(11, b"next"), Batch(12, b"next")]
+        expected = [*batches(*BODIES), ReplayedBatch(11, b"next"), ReplayedBatch(12, b"next")]
         assert zeroed.reopen().replayed == expected
 
     def test_it_does_after_a_failure(self, zeroed):
         log = zeroed.open()
         log.commit(*batches(b"a"))
         zeroed.fail_next()
-        assert log.outcome(2, b"lost") is Outcome.FAILED
-        log.commit(Batch(2, b"b"))
+        assert log.outcome(2, b"lost") is CommitOutcome.FAILED
+        log.commit(ReplayedBatch(2, b"b"))
         self.check_sealed(zeroed)
         assert zeroed.reopen().replayed == batches(b"a", b"b")
 
@@ -127,9 +127,9 @@ class TestTrim:
         log = small.open()
         log.commit(*batches(*BODIES))
         log.log.trim(10**9)
-        log.commit(Batch(11, b"next"))
+        log.commit(ReplayedBatch(11, b"next"))
         log.close()
-        assert small.replay(after=10)[-1:] == [Batch(11, b"next")]
+        assert small.replay(after=10)[-1:] == [ReplayedBatch(11, b"next")]
 
     def test_trimmed_log_does_not_pass_for_a_whole_one(self, small):
         log = small.open()
@@ -145,8 +145,8 @@ class TestTrim:
         small.reopen().log.trim(10)
         again = small.reopen(after=10)
         assert again.replayed == []
-        again.commit(Batch(11, b"next"))
-        assert small.reopen(after=10).replayed == [Batch(11, b"next")]
+        again.commit(ReplayedBatch(11, b"next"))
+        assert small.reopen(after=10).replayed == [ReplayedBatch(11, b"next")]
 
 
 class TestLeftovers:
@@ -166,8 +166,8 @@ class TestLeftovers:
         leftover.write_bytes(b"")
         log = small.open()
         assert not leftover.exists()
-        log.commit(Batch(4, b"next"))
-        assert small.reopen().replayed == [*batches(*BODIES[:3]), Batch(4, b"next")]
+        log.commit(ReplayedBatch(4, b"next"))
+        assert small.reopen().replayed == [*batches(*BODIES[:3]), ReplayedBatch(4, b"next")]
 
     def test_segment_that_the_chain_passes_by_is_ignored_and_removed(self, small):
         small.open().commit(*batches(*BODIES[:2]))
@@ -234,7 +234,7 @@ class TestDamage:
         at = HEADER_BYTES + FRAME_BYTES + 1
         data[at] ^= 1
         path.write_bytes(data)
-        self.expect(small, path, f"byte {at}", "sound batch follows")
+        self.expect(small, path, f"byte {at}", "valid batch follows")
 
     def test_batch_out_of_order(self, small):
         body = encode_batch(7, 1, b"a") + encode_batch(7, 3, b"c")

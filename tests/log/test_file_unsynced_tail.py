@@ -12,7 +12,7 @@ import pytest
 
 from holdfast.errors import HoldfastError
 from holdfast.log.file import FileLog
-from holdfast.log.interface import Batch, Outcome
+from holdfast.log.interface import CommitOutcome, ReplayedBatch
 from holdfast.testing import FakeClock
 from tests.log.implementations import OpenLog, batches
 from tests.simulation.files import KilledError, SimFiles
@@ -65,19 +65,19 @@ def kill_between_write_and_sync(log, disk, batch):
 def test_batch_of_a_server_that_was_killed(disk):
     log = disk.open()
     log.commit(*batches(b"two", first=2))
-    kill_between_write_and_sync(log, disk, Batch(3, b"three" * 100))
+    kill_between_write_and_sync(log, disk, ReplayedBatch(3, b"three" * 100))
     log = disk.open()
     assert log.replayed == batches(b"one", b"two", b"three" * 100)
     disk.check_after_power_failures(*log.replayed)
-    log.commit(Batch(4, b"four"))
-    disk.check_after_power_failures(*log.replayed, Batch(4, b"four"))
+    log.commit(ReplayedBatch(4, b"four"))
+    disk.check_after_power_failures(*log.replayed, ReplayedBatch(4, b"four"))
 
 
 def test_batch_whose_sync_failed_and_could_not_be_disowned(disk):
     log = disk.open()
     disk.files.fail("sync", errno.EIO)
     disk.files.fail("create", errno.EIO)
-    assert log.outcome(2, b"two") is Outcome.UNKNOWN
+    assert log.outcome(2, b"two") is CommitOutcome.UNKNOWN
     log = disk.open()
     assert log.replayed == batches(b"one", b"two")
     disk.check_after_power_failures(*log.replayed)
@@ -87,7 +87,7 @@ def test_header_that_disowns_it_does_not_come_back_once_it_was_replayed(disk):
     """The new server finds no room for a segment of its own, but serves what it has replayed."""
     log = disk.open()
     disk.files.fail("sync", errno.EIO, times=2)
-    assert log.outcome(2, b"two") is Outcome.UNKNOWN
+    assert log.outcome(2, b"two") is CommitOutcome.UNKNOWN
     disk.files.fail("create", errno.ENOSPC)
     log = disk.open()
     assert log.replayed == batches(b"one", b"two")
@@ -97,7 +97,7 @@ def test_header_that_disowns_it_does_not_come_back_once_it_was_replayed(disk):
 def test_start_is_refused_if_it_cannot_be_made_durable(disk):
     log = disk.open()
     log.commit(*batches(b"two", first=2))
-    kill_between_write_and_sync(log, disk, Batch(3, b"three"))
+    kill_between_write_and_sync(log, disk, ReplayedBatch(3, b"three"))
     disk.files.fail("sync", errno.EIO, times=2)
     with pytest.raises(HoldfastError, match=r"cannot be written: .*Input/output error"):
         disk.open()
@@ -123,10 +123,10 @@ def test_torn_batch_stays_cut(disk):
     disk.files.random = Random(1)
     disk.files.fail("write", errno.EIO)
     disk.files.fail("create", errno.EIO)
-    assert log.outcome(3, b"torn" * 100) is Outcome.UNKNOWN
+    assert log.outcome(3, b"torn" * 100) is CommitOutcome.UNKNOWN
     assert any(b"torn" in disk.files.read(DIRECTORY / name) for name in disk.files.names(DIRECTORY))
     log = disk.open()
     assert log.replayed == batches(b"one", b"two")
     disk.check_after_power_failures(*log.replayed)
-    log.commit(Batch(3, b"three"))
+    log.commit(ReplayedBatch(3, b"three"))
     disk.check_after_power_failures(*batches(b"one", b"two", b"three"))

@@ -13,7 +13,7 @@ import pytest
 from holdfast.errors import HoldfastError, LogCorruptError
 from holdfast.format.segments import decode_header, iter_batches
 from holdfast.log.file import FileLog
-from holdfast.log.interface import Batch, Outcome
+from holdfast.log.interface import CommitOutcome, ReplayedBatch
 from holdfast.testing import FakeClock
 from tests.simulation.files import KilledError, SimFiles
 from tests.simulation.timing import ClockWorker
@@ -35,9 +35,9 @@ class History:
             "ballast_bytes": self.random.choice([0, 600]),
             "zero_ahead_bytes": self.random.choice([0, 0, 200, 1024]),
         }
-        self.committed: list[Batch] = []
+        self.committed: list[ReplayedBatch] = []
         # Handed over, and neither acknowledged nor refused.
-        self.under_way: Batch | None = None
+        self.under_way: ReplayedBatch | None = None
         # Stored elsewhere up to here, as a catalog would know.
         self.covered = 0
         self.seen = set()
@@ -81,7 +81,7 @@ class History:
             assert after_crash.read(Path(path))[:end] == data[:end]
             frames = list(iter_batches(memoryview(data), decode_header(data), end))
             assert (frames[0].position, frames[-1].position) == (first_position, last_position)
-            found += [Batch(frame.position, frame.body) for frame in frames]
+            found += [ReplayedBatch(frame.position, frame.body) for frame in frames]
         assert found == self.committed[len(self.committed) - len(found) :]
         assert len(found) >= len(self.committed) - self.covered
 
@@ -145,20 +145,20 @@ class Life:
             # Given up on while its outcome was unknown, and only settling is allowed then.
             return
         body = self.random.randbytes(self.random.choice([0, 10, 100, 700]))
-        batch = history.under_way = Batch(len(history.committed) + 1, body)
+        batch = history.under_way = ReplayedBatch(len(history.committed) + 1, body)
         results = []
         self.log.append(batch.position, [batch.body], results.append)
         result = self.wait(results)
         history.seen.add(result.outcome)
-        if result.outcome is Outcome.UNKNOWN:
+        if result.outcome is CommitOutcome.UNKNOWN:
             if self.random.random() < 0.5:
                 history.files.heal()
             settled = []
             self.log.settle(settled.append)
             result = self.wait(settled) or result
-        if result.outcome is Outcome.COMMITTED:
+        if result.outcome is CommitOutcome.COMMITTED:
             history.committed.append(batch)
-        if result.outcome is not Outcome.UNKNOWN:
+        if result.outcome is not CommitOutcome.UNKNOWN:
             history.under_way = None
 
     def cut(self):
@@ -207,7 +207,7 @@ def test_any_history_keeps_what_was_acknowledged(start):
 
 def test_histories_have_everything_in_them():
     seen = set().union(*(check_seed(seed) for seed in range(60)))
-    assert seen >= {*Outcome, "power failure", "start refused", "unknown batch found", "cut"}
+    assert seen >= {*CommitOutcome, "power failure", "start refused", "unknown batch found", "cut"}
     assert "old copy" in seen
 
 

@@ -1,6 +1,6 @@
 """The end of a run: all is well again, and then everything has to be there, and nothing else."""
 
-from holdfast.engine.requests import AppendRequest, CreateRequest
+from holdfast.engine.writes import AppendRequest, CreateRequest
 from holdfast.storage import snapshot_garbage
 from holdfast.storage.catalog_writer import CatalogWriter
 from holdfast.storage.commands import CollectGarbage

@@ -20,7 +20,7 @@ from types import MappingProxyType
 from typing import NamedTuple
 from unittest.mock import ANY
 
-from holdfast.engine.requests import Appended, Created, Deleted
+from holdfast.engine.writes import Deleted, StreamAppended, StreamCreated
 from holdfast.errors import (
     ContentTypeMismatchError,
     InvalidJsonError,
@@ -210,7 +210,7 @@ class Model:
             expires_at_ms,
         )
         version = written(version, request, messages, now_ms)
-        answer = Created(True, request.content_type, version.tail, version.closed, ANY)
+        answer = StreamCreated(True, request.content_type, version.tail, version.closed, ANY)
         return answer, Effect({name: version})
 
     @staticmethod
@@ -226,7 +226,7 @@ class Model:
             or request.close != existing.closed
         ):
             return Refusal(StreamExistsError)
-        return Created(False, existing.content_type, existing.tail, existing.closed, ANY)
+        return StreamCreated(False, existing.content_type, existing.tail, existing.closed, ANY)
 
     def append(self, name, request, messages, now_ms):
         stream = self.writable(name, now_ms)
@@ -247,7 +247,7 @@ class Model:
             return Refusal(InvalidJsonError), None
         version = written(stream, request, messages, now_ms)
         state = None if producer is None else ProducerState(producer.epoch, producer.seq)
-        answer = Appended(version.tail, version.closed, state, bool(messages), ANY)
+        answer = StreamAppended(version.tail, version.closed, state, bool(messages), ANY)
         return answer, Effect({name: version})
 
     @staticmethod
@@ -255,9 +255,9 @@ class Model:
         producer = request.producer
         if producer is not None and producer == stream.closer:
             state = ProducerState(producer.epoch, producer.seq)
-            return Appended(stream.tail, True, state, False, ANY)
+            return StreamAppended(stream.tail, True, state, False, ANY)
         if request.close and not request.body:
-            return Appended(stream.tail, True, None, False, ANY)
+            return StreamAppended(stream.tail, True, None, False, ANY)
         return Refusal(StreamClosedError, {"tail": stream.tail})
 
     @staticmethod
@@ -269,7 +269,7 @@ class Model:
         if producer.epoch > epoch:
             return None if producer.seq == 0 else Refusal(InvalidRequestError)
         if producer.seq <= last:
-            return Appended(stream.tail, False, ProducerState(epoch, last), False, ANY)
+            return StreamAppended(stream.tail, False, ProducerState(epoch, last), False, ANY)
         if producer.seq > last + 1:
             expected = {"expected": last + 1, "received": producer.seq}
             return Refusal(ProducerGapError, expected)

@@ -7,7 +7,7 @@ from random import Random
 from holdfast.engine.shard import Shard
 from holdfast.errors import HoldfastError
 from holdfast.log.file import FileLog
-from holdfast.log.interface import Outcome
+from holdfast.log.interface import CommitOutcome
 from holdfast.objects.memory_objects import MemoryObjects
 from holdfast.storage.catalog import Catalog
 from holdfast.storage.catalog_writer import CatalogWriter
@@ -119,7 +119,7 @@ class TracedLog(FileLog):
 
         def told(result):
             self.trace("batch", position, result.outcome.value)
-            if result.outcome is Outcome.COMMITTED:
+            if result.outcome is CommitOutcome.COMMITTED:
                 self.committed = position
             done(result)
 

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from random import Random
 from typing import NamedTuple
 
-from holdfast.engine import lifetimes, live, tier
+from holdfast.engine import lifetimes, stream, tier
 from holdfast.format import pack_builder, packs
 from holdfast.objects import pack_merge, pack_reader
 from holdfast.storage import (
@@ -126,7 +126,7 @@ def make_constants(random):
         ((snapshot_garbage,), "SWEEP_OBJECTS_MAX", random.choice([2, 10_000])),
         ((tier,), "_STREAMS_PER_ROUND", small),
         ((lifetimes,), "_SWEEP_STREAMS_MAX", random.choice([1, 3, 500])),
-        ((live,), "WAKES_PER_ROUND", random.choice([1, 32])),
+        ((stream,), "WAKES_PER_ROUND", random.choice([1, 32])),
     )
 
 

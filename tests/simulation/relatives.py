@@ -6,7 +6,7 @@ decide, and so would be what becomes of its forks and sources.
 
 from unittest.mock import ANY
 
-from holdfast.engine.requests import BucketCreated, Created, Deleted, SnapshotPublished
+from holdfast.engine.writes import BucketCreated, Deleted, SnapshotPublished, StreamCreated
 from holdfast.errors import (
     BucketExistsError,
     BucketNotEmptyError,
@@ -48,7 +48,7 @@ class RelatedModel(Model):
             return Refusal(OffsetGoneError, {"earliest": source.earliest}), None
         version = self._forked(name, source, offset, now_ms)
         version = written(version, request, messages, now_ms)
-        answer = Created(True, source.content_type, version.tail, version.closed, ANY)
+        answer = StreamCreated(True, source.content_type, version.tail, version.closed, ANY)
         changes = {source.name: source._replace(forks=source.forks + 1), name: version}
         return answer, Effect(changes)
 
@@ -78,11 +78,11 @@ class RelatedModel(Model):
         if (
             existing.fork is None
             or existing.fork[1] != asked.name
-            or asked.asked_offset not in {None, existing.fork[2]}
+            or asked.requested_offset not in {None, existing.fork[2]}
             or existing.closed != request.close
         ):
             return Refusal(StreamExistsError)
-        return Created(False, existing.content_type, existing.tail, existing.closed, ANY)
+        return StreamCreated(False, existing.content_type, existing.tail, existing.closed, ANY)
 
     # Snapshots.
 

@@ -2,7 +2,7 @@
 
 import json
 
-from holdfast.engine.requests import AppendRequest, CreateRequest, ForkRequest
+from holdfast.engine.writes import AppendRequest, CreateRequest, ForkRequest
 from holdfast.protocol.producer import Producer
 from tests.simulation.model import JSON, SEPARATOR, media_of
 from tests.simulation.relatives import BUCKET, DOCUMENT

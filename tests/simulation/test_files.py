@@ -6,7 +6,7 @@ from random import Random
 
 import pytest
 
-from holdfast.log.files import DiskFiles
+from holdfast.log.directory import DiskFiles
 from tests.simulation.files import KilledError, SimFiles
 
 ROOT = Path("/d")

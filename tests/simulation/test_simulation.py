@@ -10,7 +10,7 @@ import pytest
 from holdfast import failpoints
 from holdfast.engine.stream import Stream
 from holdfast.engine.tier import Tier
-from holdfast.format import lineage
+from holdfast.format import rows
 from holdfast.log.segment_writer import SegmentWriter
 from holdfast.objects import pack_merge
 from holdfast.storage import garbage, snapshot_garbage
@@ -89,7 +89,7 @@ def trim_sources(monkeypatch):
         freed, stream.start = start - stream.start, start
         return freed
 
-    monkeypatch.setattr(lineage, "_move_start", changed)
+    monkeypatch.setattr(rows, "_move_start", changed)
 
 
 def sweep_snapshots(monkeypatch):

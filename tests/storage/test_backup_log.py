@@ -13,9 +13,9 @@ from holdfast.format.segments import (
     encode_header,
     iter_batches,
 )
+from holdfast.log.directory import DiskFiles
 from holdfast.log.export import export_log
 from holdfast.log.file import FileLog
-from holdfast.log.files import DiskFiles
 from holdfast.log.recovery import segment_path
 from holdfast.testing import FakeClock
 
@@ -253,7 +253,7 @@ def test_damage_is_not_taken_for_the_end(segments, files):
     data = bytearray(path.read_bytes())
     data[len(data) // 2] ^= 1
     path.write_bytes(data)
-    with pytest.raises(LogCorruptError, match=r"a sound batch follows at byte \d+"):
+    with pytest.raises(LogCorruptError, match=r"a valid batch follows at byte \d+"):
         export(segments, files)
 
 

@@ -19,9 +19,8 @@ from holdfast.cli.progress import progress
 from holdfast.cli.wording import as_bytes
 from holdfast.clock import SystemClock
 from holdfast.errors import HoldfastError, SettingsError, UnknownFormatError
-from holdfast.log.directory import FORMAT
+from holdfast.log.directory import FORMAT, DiskFiles
 from holdfast.log.export import export_log
-from holdfast.log.files import DiskFiles
 from holdfast.objects.store import ObjectStore
 from holdfast.settings import Settings
 from holdfast.storage.backup import Backup

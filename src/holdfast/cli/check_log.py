@@ -10,8 +10,8 @@ import msgspec
 
 from holdfast.errors import LogCorruptError
 from holdfast.format.records import Kind, decode, decode_snapshot
-from holdfast.format.segments import HEADER_BYTES, Frame
-from holdfast.log.files import DiskFiles
+from holdfast.format.segments import HEADER_BYTES, BatchFrame
+from holdfast.log.directory import DiskFiles
 from holdfast.log.recovery import Segment, find_chain, read_segment
 from holdfast.storage.findings import Findings, Progress
 from holdfast.storage.snapshot_check import Published
@@ -81,7 +81,7 @@ def check_ends(log: LogRange, flushed: int, findings: Findings) -> None:
         )
 
 
-def _check_records(path: Path, frame: Frame, findings: Findings) -> list[Published]:
+def _check_records(path: Path, frame: BatchFrame, findings: Findings) -> list[Published]:
     """The snapshots that a batch publishes."""
     published: list[Published] = []
     unknown: set[int] = set()

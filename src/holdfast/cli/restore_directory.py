@@ -14,8 +14,7 @@ import msgspec
 
 from holdfast.clock import Clock
 from holdfast.errors import DataDirectoryLockedError, SettingsError
-from holdfast.log.directory import FORMAT, UNFINISHED_FORMAT
-from holdfast.log.files import DiskFiles
+from holdfast.log.directory import FORMAT, UNFINISHED_FORMAT, DiskFiles
 
 __all__ = ["UnfinishedDirectory"]
 

@@ -1,13 +1,13 @@
-"""The commit loop: open batch, batch under way, and what becomes of their answers.
+"""The commit loop: hands batches to the log one at a time, and sends the replies they hold.
 
 Rules:
 
-- One batch is open; it closes when the log takes it or at `batch_bytes_max`. The log takes it as
-  soon as the one before is done: there is no timer, the batch follows the load.
-- Every answer waits in the batch it rests on. COMMITTED: the batch is published, then its answers
-  go out. FAILED: the batch and every later one are dropped, all their answers become errors.
-- UNKNOWN: nothing is undone and no write is taken until the log has settled it. Answers wait as
-  long as for any batch: `timeout_s`, after which they become errors that say so.
+- One batch is open. It closes when it is handed to the log or reaches `batch_bytes_max`. The log
+  gets it as soon as the one before is done; there is no timer, so batches grow with the load.
+- Every reply waits in the batch it depends on. COMMITTED: the batch is published, then its replies
+  are sent. FAILED: this batch and every later one are dropped, and their replies become errors.
+- UNKNOWN: nothing is undone, and no write is accepted until the log has settled the outcome.
+  Replies wait up to `timeout_s`, as for any batch, and then become errors that say so.
 """
 
 from __future__ import annotations
@@ -24,17 +24,16 @@ from holdfast.errors import (
     UnavailableError,
 )
 from holdfast.format.records import RECORDS_MAX
-from holdfast.log.interface import Outcome
+from holdfast.log.interface import CommitOutcome
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from holdfast.clock import Clock, Timer
     from holdfast.engine.counters import Counters
-    from holdfast.engine.overlay import Staged
-    from holdfast.engine.staged_buckets import StagedBucket
+    from holdfast.engine.overlay import Staged, StagedBucket
     from holdfast.format.records import Record
-    from holdfast.log.interface import Log, Result
+    from holdfast.log.interface import CommitResult, Log
 
     Reply = Callable[[Any, object], None]
 
@@ -42,9 +41,9 @@ _log = logging.getLogger(__name__)
 
 
 class Batch:
-    """Records that become durable together, and the answers that wait for them."""
+    """Records that become durable together, and the replies that wait for them."""
 
-    __slots__ = ("answers", "buckets", "parts", "position", "records", "size_bytes", "touched")
+    __slots__ = ("buckets", "parts", "position", "records", "replies", "size_bytes", "touched")
 
     def __init__(self, position: int) -> None:
         self.position = position
@@ -53,21 +52,29 @@ class Batch:
         self.size_bytes = 0
         self.touched: list[Staged] = []
         self.buckets: list[StagedBucket] = []
-        # (reply, context, outcome): `reply(context, outcome)` once the batch is published.
-        self.answers: list[tuple[Reply, Any, object]] = []
+        # (reply, context, outcome): `reply(context, outcome)` is called when it is published.
+        self.replies: list[tuple[Reply, Any, object]] = []
 
-    def answer(self, error: HoldfastError | None = None) -> None:
-        """Answer everyone who waits, with what they wait for or with this error instead."""
-        answers, self.answers = self.answers, []
-        for reply, context, outcome in answers:
+    def send_replies(self, error: HoldfastError | None = None) -> None:
+        """Send every waiting reply: its outcome, or `error` instead."""
+        replies, self.replies = self.replies, []
+        for reply, context, outcome in replies:
             try:
                 reply(context, outcome if error is None else error)
-            except Exception:  # noqa: BLE001 (a defect in one answer must not stop the others)
-                _log.exception("an answer could not be given")
+            except Exception:  # noqa: BLE001 (a defect in one reply must not stop the others)
+                _log.exception("a reply could not be sent")
+
+
+def reply_after(batch: Batch | None, reply: Reply, context: Any, outcome: object) -> None:
+    """Reply once the batch is published, at once if the outcome depends on none."""
+    if batch is None:
+        reply(context, outcome)
+    else:
+        batch.replies.append((reply, context, outcome))
 
 
 class CommitLoop:
-    """Feeds batches to the log one at a time."""
+    """The open batch, the batches waiting behind it, and the one in the log's hands."""
 
     def __init__(
         self,
@@ -95,8 +102,8 @@ class CommitLoop:
         self._under_way: Batch | None = None
         self._started_s = 0.0
         self._timer: Timer | None = None
-        # Writes are taken while neither is set and not too much is pending. `full` is the reason
-        # why there is no room in memory for what would be written.
+        # Writes are rejected while `stalled` or `full` is set, or too many bytes are pending.
+        # `full` holds the reason why memory has no room for more writes.
         self.stalled = False
         self.full = ""
         self.refusals = 0
@@ -104,32 +111,31 @@ class CommitLoop:
         self._on_idle: list[Callable[[], None]] = []
 
     def start_after(self, position: int) -> None:
-        """The first batch will be the one after `position`."""
         self._next_position = position + 1
 
     @property
     def last_position(self) -> int:
-        """The last position handed out, durable or not."""
+        """The last position assigned to a batch, durable or not."""
         return self._next_position - 1
 
     def check(self) -> None:
-        """Raise if no write can be taken now."""
+        """Raise if writes are rejected now."""
         if self.full:
             self.refusals += 1
-            raise OverloadedError(f"Not taken now: {self.full}. Try again later.")
+            raise OverloadedError(f"Writes are rejected: {self.full}. Try again later.")
         self.check_log()
 
     def check_log(self) -> None:
-        """Raise if the log takes nothing now."""
+        """Raise if the log accepts nothing now."""
         if self.stalled:
             raise UnavailableError(
-                "The log has not answered for an earlier write; no write is taken until it has."
+                "The outcome of an earlier write is unknown; no write is accepted until it is."
             )
         if self.pending_bytes > self.pending_bytes_max:
             raise OverloadedError("Too many bytes are waiting to be written to disk.")
 
     def batch(self) -> Batch:
-        """The open batch, to stage records in."""
+        """The open batch; a new one if there is none or it is full."""
         batch = self._open
         if (
             batch is not None
@@ -141,12 +147,12 @@ class CommitLoop:
         self._next_position += 1
         self._waiting.append(batch)
         if self._under_way is None and len(self._waiting) == 1:
-            # In the loop's next round, so that requests that arrived together go together.
-            self._clock.call_soon(self._take)
+            # In the event loop's next round, so that requests that arrived together share a batch.
+            self._clock.call_soon(self._commit_next)
         return batch
 
     def add(self, record: Record, encoded: bytes) -> Batch:
-        """Stage a record in the open batch, which is returned."""
+        """Add a record to the open batch, which is returned."""
         batch = self.batch()
         batch.records.append(record)
         batch.parts.append(encoded)
@@ -156,13 +162,13 @@ class CommitLoop:
         return batch
 
     def when_idle(self, call: Callable[[], None]) -> None:
-        """Run `call` once nothing is pending, at once if that is now."""
+        """Run `call` as soon as nothing is pending."""
         if self._under_way is None and not self._waiting:
             call()
         else:
             self._on_idle.append(call)
 
-    def _take(self) -> None:
+    def _commit_next(self) -> None:
         if self._under_way is not None or not self._waiting:
             return
         batch = self._waiting.popleft()
@@ -173,27 +179,27 @@ class CommitLoop:
         self._timer = self._clock.call_later(self._timeout_s, self._timed_out)
         self._log.append(batch.position, batch.parts, self._done)
 
-    def _done(self, result: Result) -> None:
+    def _done(self, result: CommitResult) -> None:
         batch = self._under_way
-        assert batch is not None, "the log answers once for each batch"
-        if result.outcome is Outcome.UNKNOWN:
-            _log.error("batch %d: outcome unknown: %s", batch.position, result.reason)
+        assert batch is not None, "the log reports once for each batch"
+        if result.outcome is CommitOutcome.UNKNOWN:
+            _log.error("batch %d: unknown outcome: %s", batch.position, result.reason)
             self.stalled = True
             self._log.settle(self._done)
             return
         if self._timer is not None:
             self._timer.cancel()
         if self.stalled:
-            _log.warning("batch %d has settled: %s", batch.position, result.outcome.value)
+            _log.warning("batch %d is settled: %s", batch.position, result.outcome.value)
         self._under_way = None
         self.stalled = False
-        if result.outcome is Outcome.COMMITTED:
+        if result.outcome is CommitOutcome.COMMITTED:
             self.pending_bytes -= batch.size_bytes
             self._counters.committed(batch, self._clock.monotonic_s() - self._started_s)
             try:
                 self._publish(batch)
             finally:
-                self._take()
+                self._commit_next()
         else:
             self._fail(batch, result.reason)
         self._tell_if_idle()
@@ -215,17 +221,17 @@ class CommitLoop:
         self._drop()
         error = CommitFailedError(f"Nothing was stored: {reason}. Try again later.")
         for each in failed:
-            each.answer(error)
+            each.send_replies(error)
 
     def _timed_out(self) -> None:
         batch = self._under_way
         if batch is None:
             return
-        _log.error("batch %d: the log has not answered in %g s", batch.position, self._timeout_s)
+        _log.error("batch %d: no outcome from the log in %g s", batch.position, self._timeout_s)
         self.stalled = True
         error = CommitUnknownError(
             "The log did not answer in time: the write may or may not be stored. "
             "A retry with the same producer headers is safe."
         )
         for each in (batch, *self._waiting):
-            each.answer(error)
+            each.send_replies(error)

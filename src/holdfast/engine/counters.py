@@ -1,4 +1,4 @@
-"""What the engine counts: plain integers on the hot path, read when somebody asks."""
+"""Counters of the engine: plain integers on the hot path, read when metrics are collected."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ BUCKETS: Final = 28
 
 
 class Histogram:
-    """Counts by powers of two: bucket i holds what is at most 2**i and not in one before.
+    """Counts by powers of two: bucket i counts values up to 2**i that no bucket before it counts.
 
-    Durations are kept in microseconds.
+    Durations are in microseconds.
     """
 
     __slots__ = ("counts", "total")
@@ -23,13 +23,13 @@ class Histogram:
         self.total = 0
 
     def observe(self, value: int) -> None:
-        """Count one number from 0; what is too large counts in the last bucket."""
+        """Count a number from 0 on; larger ones than all limits go to the last bucket."""
         bits = (value - 1).bit_length() if value else 0
         self.counts[bits if bits < BUCKETS else BUCKETS] += 1
         self.total += value
 
     def observe_s(self, seconds: float) -> None:
-        """Count one duration; the part of a microsecond that is cut off rounds its bucket up."""
+        """Count a duration; a fraction of a microsecond rounds its bucket up."""
         value = int(seconds * 1e6)
         bits = value.bit_length()
         self.counts[bits if bits < BUCKETS else BUCKETS] += 1
@@ -71,7 +71,6 @@ class Counters:
         self.commit_us = Histogram()
 
     def committed(self, batch: Batch, seconds: float) -> None:
-        """Count a durable batch."""
         self.batches += 1
         self.batch_records.observe(len(batch.records))
         self.batch_bytes.observe(batch.size_bytes)

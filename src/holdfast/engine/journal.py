@@ -1,8 +1,8 @@
-"""The journal: what each batch did to which stream, as far back as the log is kept, and a bit more.
+"""The journal: what each batch did to which stream, for the retained log and some time before it.
 
-It is what the changes feed and the hot part of a scan are made of. An entry is the stream's number,
-the offset it reached and how many bytes it gained; entries of one batch stand together, in arrays,
-so that a record costs 28 bytes.
+The changes feed and the hot part of a scan read it. An entry is the stream's number, the offset it
+reached and how many bytes it gained. The entries of a batch are stored in arrays, so a record costs
+28 bytes.
 """
 
 from __future__ import annotations
@@ -19,31 +19,31 @@ if TYPE_CHECKING:
 
     from holdfast.format.records import Record
 
-# Entries that are kept although everything they tell of is in packs.
+# Entries that are kept after the bytes they describe have moved to packs.
 KEPT_ENTRIES: Final = 262_144
 _APPENDED: Final = (int(Kind.APPEND), "")
 _WITH_BYTES: Final = frozenset({Kind.APPEND, Kind.CREATE})
 _ENDINGS: Final = frozenset({Kind.DELETE, Kind.EXPIRE})
-# Changes that are looked at, at once.
+# Changes that a caller processes without yielding to the event loop.
 PAGE_ENTRIES_MAX: Final = 5_000
 
 
-class Change(NamedTuple):
-    """What one record did to a stream."""
+class StreamChange(NamedTuple):
+    """The effect of one record on a stream."""
 
     position: int
     stream: int
-    # Where the bytes that it gained start, and how many they are.
+    # The bytes it gained.
     offset: int
     length: int
     kind: int
     at_ms: int
-    # Only of a stream that was created or is gone: others are known by their number.
+    # Set for streams that were created or removed; others are found by their number.
     name: str
 
 
 class JournalBatch:
-    """What the records of one batch did, in arrays with an entry for each record."""
+    """The effects of one batch, in arrays with an entry for each record."""
 
     __slots__ = ("ends", "lengths", "position", "rare", "streams", "times_ms")
 
@@ -60,24 +60,24 @@ class JournalBatch:
         self.ends = array("Q", ends)
         self.lengths = array("I", [len(record.payload) for record in records])
         self.times_ms = array("q", [record.at_ms for record in records])
-        # What is no plain append: kind and name by the entry's index.
+        # Kind and name of records other than appends, by index.
         self.rare = rare
 
-    def changes(self) -> Iterator[Change]:
-        """What happened to streams, in order."""
+    def changes(self) -> Iterator[StreamChange]:
+        """The changes to streams, in order."""
         rare = self.rare
         for index, (stream, end, length, at_ms) in enumerate(
             zip(self.streams, self.ends, self.lengths, self.times_ms, strict=True)
         ):
             kind, name = rare.get(index, _APPENDED)
             if kind in _WITH_BYTES:
-                yield Change(self.position, stream, end - length, length, kind, at_ms, name)
+                yield StreamChange(self.position, stream, end - length, length, kind, at_ms, name)
             elif kind in _ENDINGS:
-                yield Change(self.position, stream, end, 0, kind, at_ms, name)
+                yield StreamChange(self.position, stream, end, 0, kind, at_ms, name)
 
 
 class Journal:
-    """Batches in order; the oldest go once they are in packs and there are enough newer ones."""
+    """Batches in order; the oldest are dropped once they are flushed and the limit is exceeded."""
 
     __slots__ = (
         "_batches",
@@ -90,23 +90,21 @@ class Journal:
     )
 
     def __init__(self, *, keeps_unflushed: bool) -> None:
-        # Those before `_first` are gone; a list, since readers start anywhere in it.
+        # Entries before `_first` are dropped. A list, because readers start anywhere in it.
         self._batches: list[JournalBatch] = []
         self._first = 0
         self._entries = 0
-        # Without storage nothing is ever in packs, and the number of entries alone decides.
+        # Without storage nothing is ever flushed, and the limit alone decides.
         self._keeps_unflushed = keeps_unflushed
         self._flushed = 0
-        # Changes after this position are here, up to the last one published.
+        # The journal has the changes after `earliest`, up to `last`.
         self.earliest = 0
         self.last = 0
 
     def start_after(self, position: int) -> None:
-        """Nothing before this position will ever be here."""
         self.earliest = self.last = self._flushed = position
 
     def add(self, batch: JournalBatch) -> None:
-        """A batch is published."""
         self.last = batch.position
         self._batches.append(batch)
         self._entries += len(batch.streams)
@@ -114,7 +112,7 @@ class Journal:
             self._trim()
 
     def flushed(self, through: int) -> None:
-        """Everything up to here is in packs."""
+        """Everything up to this position is in packs."""
         self._flushed = through
         self._trim()
 
@@ -129,12 +127,15 @@ class Journal:
             self._entries -= len(oldest.streams)
             self.earliest = oldest.position
         if 2 * self._first > len(batches):
-            # Now and then, so that each costs next to nothing.
+            # Rarely, so that the cost per batch is negligible.
             del batches[: self._first]
             self._first = 0
 
     def after(self, position: int) -> Iterator[JournalBatch]:
-        """The batches after a position, which is not before `earliest`; to be taken at once."""
+        """The batches after a position that is not before `earliest`.
+
+        Consume it without awaiting.
+        """
         batches = self._batches
         at = bisect_right(batches, position, self._first, key=lambda batch: batch.position)
         return islice(batches, at, None)

@@ -1,22 +1,21 @@
-"""Lifetimes: how streams are renewed, and how they end.
+"""Renewal and expiry of streams.
 
 Rules:
 
-- A stream past its deadline is gone for everyone at once. The record that removes it is issued
-  here, carries the deadline, and is what replay goes by: replay never asks a clock.
-- A write renews a sliding TTL by its own record. Renewals by reads gather in memory and become a
-  record once they have moved the deadline by a share of the TTL.
-- Once the deadline has passed only a write that came in time, and is on its way to the log, can
-  save the stream.
-- Streams in memory wait in a queue of deadlines; those that are not are found by the catalog's
-  index of deadlines. The sweep goes through that index once, from where it stopped the last time.
+- A stream past its deadline is gone for everyone at once. The record that removes it is written
+  here and carries the deadline, so replay needs no clock.
+- A write renews a sliding TTL with its own record. Renewals by reads stay in memory and become a
+  record once they have moved the deadline by a tenth of the TTL.
+- After its deadline a stream can be saved only by a write that came in time and is still pending.
+- Streams in memory wait in a queue of deadlines; the others are found through the catalog's index
+  of deadlines. The sweep continues in that index where it stopped the last time.
 """
 
 from __future__ import annotations
 
+from heapq import heapify, heappop, heappush
 from typing import TYPE_CHECKING, Final
 
-from holdfast.engine.expiry import ExpiryQueue
 from holdfast.engine.overlay import Staged
 from holdfast.format.records import Kind, Record, encode
 from holdfast.storage.catalog import Due
@@ -32,9 +31,61 @@ if TYPE_CHECKING:
 _SWEEP_S: Final = 1.0
 _SWEEP_STREAMS_MAX: Final = 500
 _SWEEP_ENTRIES_MAX: Final = 5000
-# A renewal by reads becomes a record once it moved the deadline by this share of the TTL.
+# A renewal by reads becomes a record once it moved the deadline by one such share of the TTL.
 _RENEWAL_SHARE: Final = 10
+_SPARE_ENTRIES: Final = 1024
 _BEGINNING: Final = Due(-1, 0)
+
+
+class ExpiryQueue:
+    """Streams in memory with a deadline, soonest first.
+
+    A renewal does not touch the heap: an entry that comes due too early is pushed again with the
+    stream's current deadline. Deadlines only move later, so none is missed, and one entry per
+    stream is enough, however often it is evicted and loaded. Entries of removed streams stay until
+    they come due, or until they outnumber the others.
+    """
+
+    def __init__(self, state: State) -> None:
+        self._state = state
+        self._heap: list[tuple[int, int]] = []
+        self._watched: set[int] = set()
+
+    def __len__(self) -> int:
+        return len(self._heap)
+
+    def add(self, stream: Stream) -> None:
+        """Watch a stream, if it has a deadline."""
+        if stream.deadline_ms is None or stream.number in self._watched:
+            return
+        if len(self._heap) > 2 * len(self._state.by_number) + _SPARE_ENTRIES:
+            self._rebuild()
+        if stream.number not in self._watched:
+            self._watched.add(stream.number)
+            heappush(self._heap, (stream.deadline_ms, stream.number))
+
+    def take_due(self, now_ms: int, streams_max: int) -> list[Stream]:
+        """Remove and return streams whose deadline has passed."""
+        due: list[Stream] = []
+        while self._heap and self._heap[0][0] <= now_ms and len(due) < streams_max:
+            _, number = heappop(self._heap)
+            stream = self._state.by_number.get(number)
+            if stream is not None and stream.deadline_ms is not None:
+                if stream.deadline_ms > now_ms:
+                    heappush(self._heap, (stream.deadline_ms, number))
+                    continue
+                due.append(stream)
+            self._watched.discard(number)
+        return due
+
+    def _rebuild(self) -> None:
+        self._heap = [
+            (stream.deadline_ms, stream.number)
+            for stream in self._state.by_number.values()
+            if stream.deadline_ms is not None
+        ]
+        heapify(self._heap)
+        self._watched = {number for _, number in self._heap}
 
 
 class Lifetimes:
@@ -50,26 +101,25 @@ class Lifetimes:
     ) -> None:
         self._state = state
         self._catalog = catalog
-        # Everything up to here in the catalog's index was looked at.
+        # The sweep's position in the catalog's index.
         self._swept = _BEGINNING
         self._staging = staging
         self._commits = commits
         self._clock = clock
         self._queue = ExpiryQueue(state)
         self._stopped = False
-        # Streams that were due, and were saved by writes that are pending.
+        # Streams that were due but have a pending write that renews them.
         self._saved: list[Stream] = []
-        # Streams with a renewal, or with their removal, on its way to the log.
+        # Streams with a pending record of their renewal, or of their removal.
         self._renewing: set[int] = set()
         self._expiring: set[int] = set()
 
     def recovered(self) -> None:
-        """The state was replayed: watch all its streams."""
+        """Watch all streams once the log is replayed."""
         for stream in self._state.by_number.values():
             self._queue.add(stream)
 
     def start(self) -> None:
-        """Look for streams that are due from now on."""
         self._clock.call_later(_SWEEP_S, self._sweep)
 
     def has_ended(self, stream: Stream) -> bool:
@@ -82,7 +132,7 @@ class Lifetimes:
         return staged is None or self._staging.is_gone(stream) or staged.expired(now_ms)
 
     def renew(self, stream: Stream) -> None:
-        """A read renews a sliding TTL; most renewals stay in memory."""
+        """Renew a sliding TTL for a read; most renewals stay in memory."""
         ttl_s = stream.meta.ttl_s
         if ttl_s is None or stream.meta.expires_at_ms is not None or stream.gone:
             return
@@ -91,7 +141,7 @@ class Lifetimes:
         assert stream.deadline_ms is not None
         assert stream.recorded_deadline_ms is not None
         if deadline_ms <= stream.deadline_ms or stream.deadline_ms <= now_ms:
-            # Once it has expired only a write that came in time can save it.
+            # An expired stream can be saved only by a write that came in time.
             return
         stream.deadline_ms = deadline_ms
         moved_ms = deadline_ms - stream.recorded_deadline_ms
@@ -99,7 +149,7 @@ class Lifetimes:
             self._record(stream)
 
     def _record(self, stream: Stream) -> None:
-        """Make a record of the deadline, unless no write is taken."""
+        """Record the deadline in the log, unless writes are rejected now."""
         if self._commits.stalled or self._commits.full or self._staging.is_gone(stream):
             return
         assert stream.deadline_ms is not None, "only streams with a deadline are renewed"
@@ -108,7 +158,7 @@ class Lifetimes:
         self._renewing.add(stream.number)
 
     def lapsed(self, staged: Staged, now_ms: int) -> bool:
-        """Whether the stream has expired; if so its removal is staged."""
+        """Whether a staged stream is past its deadline; if so its removal is staged."""
         if not staged.expired(now_ms):
             return False
         assert staged.deadline_ms is not None
@@ -117,14 +167,13 @@ class Lifetimes:
         return True
 
     def _expire(self, stream: Stream) -> None:
-        """Stage the removal of a published stream past its deadline, once."""
+        """Stage the removal of a published stream past its deadline, unless it is pending."""
         if self._commits.stalled or self._staging.is_gone(stream):
             return
         staged = self._staging.overlay.get(stream.meta.name) or Staged.over(stream)
         self.lapsed(staged, self._clock.now_ms())
 
     def stop(self) -> None:
-        """Look no more."""
         self._stopped = True
 
     def _sweep(self) -> None:
@@ -137,7 +186,7 @@ class Lifetimes:
         self._sweep_round()
 
     def _sweep_round(self) -> None:
-        """Stage the removal of some streams that are due, and go on in the loop's next round."""
+        """Stage the removal of some due streams, and continue in the event loop's next round."""
         commits = self._commits
         if commits.stalled or commits.pending_bytes > commits.pending_bytes_max:
             return
@@ -147,14 +196,14 @@ class Lifetimes:
         for stream in due:
             self._expire(stream)
             if not self._staging.is_gone(stream):
-                # A write on its way to the log has renewed it: the next sweep looks again.
+                # A pending write has renewed it: the next sweep looks again.
                 self._saved.append(stream)
                 kept += 1
         if kept < len(due) == _SWEEP_STREAMS_MAX:
             self._clock.call_soon(self._sweep_round)
 
     def _due_in_catalog(self, streams_max: int) -> list[Stream]:
-        """Streams that are due and were not in memory; they are now."""
+        """Load due streams that are not in memory."""
         state = self._state
         due: list[Stream] = []
         looked_at = 0
@@ -162,32 +211,31 @@ class Lifetimes:
             page = self._catalog.due(self._clock.now_ms(), self._swept, streams_max - len(due))
             looked_at += len(page)
             if not page or looked_at > _SWEEP_ENTRIES_MAX:
-                # The rest in the next sweep.
+                # The next sweep does the rest.
                 break
             self._swept = page[-1]
             for entry in page:
-                # Those in memory are in the queue, with the deadline they have by now.
+                # Streams in memory are in the queue, with their current deadline.
                 if entry.number not in state.by_number:
                     stream = state.find_number(entry.number)
                     if stream is not None:
-                        # At once: what is pending cannot be pushed out by the next that comes.
+                        # At once: a pending removal keeps it from being evicted by the next.
                         self._expire(stream)
                         due.append(stream)
         return due
 
     def loaded(self, stream: Stream) -> None:
-        """A stream came into memory: watch it."""
         self._queue.add(stream)
 
     def evicted(self, stream: Stream) -> None:
-        """A stream left memory: the sweep has to find it in the catalog."""
+        """Make the sweep find an evicted stream in the catalog."""
         if stream.deadline_ms is not None:
             entry = Due(stream.deadline_ms, stream.number)
             if entry <= self._swept:
                 self._swept = Due(entry.deadline_ms, entry.number - 1)
 
     def is_recorded(self, stream: Stream) -> bool:
-        """Whether the log knows all there is to know of the deadline; if not it will."""
+        """Whether the log has the current deadline; if not, a record of it is added."""
         if stream.number in self._renewing or stream.number in self._expiring:
             return False
         if stream.deadline_ms == stream.recorded_deadline_ms:
@@ -196,7 +244,7 @@ class Lifetimes:
         return False
 
     def published(self, record: Record, stream: Stream) -> None:
-        """A record other than an append is durable."""
+        """A record other than an append is published."""
         if record.kind == Kind.CREATE:
             self._queue.add(stream)
         elif record.kind == Kind.EXPIRE:
@@ -205,7 +253,7 @@ class Lifetimes:
             self._renewing.discard(record.stream)
 
     def dropped(self) -> None:
-        """A batch failed: renewals and removals that were pending are to be tried again."""
+        """Try pending renewals and removals again: a batch failed."""
         for number in self._expiring:
             stream = self._state.find_number(number)
             if stream is not None:

@@ -1,8 +1,8 @@
-"""The staged overlay: what will be once everything pending is durable.
+"""The overlay: the state as it will be once everything pending is durable.
 
-Writes are validated against this, never against the published state alone. An entry exists only
-for streams with something pending, and is dropped when the last batch that touched it is
-published, or all at once when a batch fails.
+Writes are validated against the overlay, never against the published state alone. Only streams and
+buckets with something pending have an entry. It is dropped when the last batch that touched it is
+published; all entries are dropped when a batch fails.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from holdfast.engine.staged_buckets import StagedBuckets
 from holdfast.format.records import encode
 from holdfast.format.rows import renewed_deadline_ms, take_over
 
@@ -24,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class Staged(msgspec.Struct):
-    """A stream as it will be; `batch` is the last pending batch that touched it, if any."""
+    """A stream with its pending writes; `batch` is the last pending batch that touched it."""
 
     number: int
     meta: StreamMeta
@@ -38,15 +37,14 @@ class Staged(msgspec.Struct):
     producers: dict[bytes, ProducerState] | None = None
     gone: bool = False
     batch: Batch | None = None
-    # Deleted, but there for its forks; `gone` is for everybody else.
+    # Deleted, but kept for its forks; `gone` means gone for everyone else.
     deleted: bool = False
-    # Known once they matter: less than 0 is whatever is published.
+    # Negative until a pending write changes them: the published values apply.
     forks: int = -1
     earliest: int = -1
 
     @classmethod
     def over(cls, stream: Stream) -> Staged:
-        """A view of a published stream with nothing pending yet."""
         return cls(
             stream.number,
             stream.meta,
@@ -60,7 +58,7 @@ class Staged(msgspec.Struct):
         )
 
     def producer_state(self, producer_id: bytes) -> ProducerState | None:
-        """The last pair accepted from this producer, pending ones included."""
+        """The last pair accepted from this producer, pending writes included."""
         if self.producers is not None:
             state = self.producers.get(producer_id)
             if state is not None:
@@ -70,19 +68,19 @@ class Staged(msgspec.Struct):
         return None
 
     def fork_count(self) -> int:
-        """How many forks it has, pending ones included."""
+        """The number of forks, pending ones included."""
         if self.forks < 0:
             self.forks = 0 if self.base is None else self.base.forks
         return self.forks
 
     def first_offset(self) -> int:
-        """The earliest offset that readers may ask for, pending snapshots included."""
+        """The earliest readable offset, pending snapshots included."""
         if self.earliest < 0:
             return 0 if self.base is None else self.base.earliest
         return self.earliest
 
     def expired(self, now_ms: int) -> bool:
-        """Whether the deadline has passed, renewals by reads included."""
+        """Whether the deadline has passed, taking renewals by reads into account."""
         deadline_ms = self.deadline_ms
         if deadline_ms is None or deadline_ms > now_ms:
             return False
@@ -90,8 +88,64 @@ class Staged(msgspec.Struct):
         return base is None or base.deadline_ms is None or base.deadline_ms <= now_ms
 
 
+class StagedBucket(msgspec.Struct):
+    """A bucket with its pending writes; `batch` is the last pending batch that touched it."""
+
+    name: str
+    explicit: bool = False
+    streams: int = 0
+    batch: Batch | None = None
+
+    @property
+    def exists(self) -> bool:
+        return self.explicit or self.streams > 0
+
+
+class StagedBuckets:
+    """The buckets with something pending."""
+
+    def __init__(self, state: State, commits: CommitLoop) -> None:
+        self._state = state
+        self._commits = commits
+        self.overlay: dict[str, StagedBucket] = {}
+
+    def view(self, name: str) -> StagedBucket:
+        """The bucket as it will be, whether it exists or not."""
+        staged = self.overlay.get(name)
+        if staged is not None:
+            return staged
+        bucket = self._state.buckets.get(name)
+        if bucket is None:
+            return StagedBucket(name)
+        return StagedBucket(name, bucket.explicit, bucket.streams)
+
+    def add(self, staged: StagedBucket, record: Record, *, explicit: bool) -> None:
+        """Add the bucket's creation or deletion to the open batch."""
+        staged.explicit = explicit
+        self._touch(staged, self._commits.add(record, encode(record)))
+
+    def count(self, stream_name: str, change: int, batch: Batch) -> None:
+        """Count a stream that is created (+1) or removed (-1) by `batch`."""
+        staged = self.view(stream_name.partition("/")[0])
+        staged.streams += change
+        self._touch(staged, batch)
+
+    def _touch(self, staged: StagedBucket, batch: Batch) -> None:
+        staged.batch = batch
+        batch.buckets.append(staged)
+        self.overlay[staged.name] = staged
+
+    def settle(self, batch: Batch) -> None:
+        """Drop the entries that no later batch touched: `batch` is published."""
+        for staged in batch.buckets:
+            if staged.batch is batch:
+                staged.batch = None
+                if self.overlay.get(staged.name) is staged:
+                    del self.overlay[staged.name]
+
+
 class Staging:
-    """The overlay, and the open batch that its entries go into."""
+    """Adds records to the open batch and their effects to the overlay."""
 
     def __init__(self, state: State, commits: CommitLoop) -> None:
         self._state = state
@@ -100,7 +154,7 @@ class Staging:
         self.buckets = StagedBuckets(state, commits)
 
     def view(self, name: str) -> Staged | None:
-        """The stream of this name as it will be, or None if there is none."""
+        """The stream as it will be; None if there is none."""
         staged = self.overlay.get(name)
         if staged is None:
             stream = self._state.find(name)
@@ -111,7 +165,7 @@ class Staging:
         return staged
 
     def create(self, staged: Staged, record: Record, source: Staged | None) -> None:
-        """Put a creation into the open batch: a name is taken, and a fork counts."""
+        """Add a creation to the open batch; a fork is counted at its source."""
         origin = staged.meta.fork
         if origin is not None and source is not None:
             staged.earliest = source.first_offset()
@@ -123,7 +177,7 @@ class Staging:
         self.buckets.count(staged.meta.name, 1, batch)
 
     def publish_snapshot(self, staged: Staged, offset: int, record: Record) -> None:
-        """Put a snapshot into the open batch: the stream starts there from now on."""
+        """Add a snapshot to the open batch: the stream will start at its offset."""
         self._touch(staged, self._commits.add(record, encode(record)))
         staged.earliest = offset
 
@@ -133,7 +187,7 @@ class Staging:
         self.overlay[staged.meta.name] = staged
 
     def add(self, staged: Staged, record: Record) -> Batch:
-        """Put a record into the open batch, which is returned, and its effect into the overlay."""
+        """Add an append or creation to the open batch, which is returned."""
         batch = self._commits.add(record, encode(record))
         staged.tail += len(record.payload)
         if record.producer is not None or record.seq is not None or record.closes:
@@ -147,7 +201,7 @@ class Staging:
         return batch
 
     def remove(self, staged: Staged, record: Record) -> None:
-        """Put a deletion or expiry into the open batch: the stream is as good as gone."""
+        """Add a deletion or expiry to the open batch."""
         batch = self._commits.add(record, encode(record))
         staged.gone = True
         staged.deleted = staged.fork_count() > 0
@@ -155,7 +209,7 @@ class Staging:
         self.buckets.count(staged.meta.name, -1, batch)
         while not staged.deleted and staged.meta.fork is not None:
             source = self.view(staged.meta.fork.name)
-            assert source is not None, "a source stays as long as its forks"
+            assert source is not None, "a source outlives its forks"
             source.forks = source.fork_count() - 1
             self._touch(source, batch)
             if source.forks or not source.deleted:
@@ -164,18 +218,18 @@ class Staging:
             staged = source
 
     def is_gone(self, stream: Stream) -> bool:
-        """Whether the removal of a published stream is pending."""
+        """Whether the removal of this published stream is pending."""
         staged = self.overlay.get(stream.meta.name)
         return staged is not None and (staged.gone or staged.number != stream.number)
 
     def created(self, stream: Stream) -> None:
-        """A stream is published: an entry that later writes keep alive sees it from now on."""
+        """Link a newly published stream to the entry that later writes have for it."""
         staged = self.overlay.get(stream.meta.name)
         if staged is not None and staged.number == stream.number:
             staged.base = stream
 
     def settle(self, batch: Batch) -> None:
-        """The batch is published: drop the entries that nothing later touched."""
+        """Drop the entries that no later batch touched: `batch` is published."""
         overlay = self.overlay
         for staged in batch.touched:
             if staged.batch is batch:
@@ -187,6 +241,6 @@ class Staging:
             self.buckets.settle(batch)
 
     def drop(self) -> None:
-        """A batch failed: nothing of what was pending will be."""
+        """Drop everything pending: a batch failed."""
         self.overlay.clear()
         self.buckets.overlay.clear()

@@ -3,10 +3,10 @@
 Rules:
 
 - Everything runs on one event loop and validation never awaits, so there are no locks.
-- A write is validated against the staged state: the overlay where there is an entry, the published
+- A write is validated against the staged state: the overlay where it has an entry, the published
   state otherwise. Order: exists, closed, content type, producer, `If-Match`, `Stream-Seq`, body.
-- Every answer that rests on an overlay entry, refusals too, waits for the batch that entry rests
-  on. Otherwise a duplicate could be acknowledged before its original is durable.
+- Every reply that depends on an overlay entry, an error too, waits for the batch of that entry.
+  Otherwise a duplicate could be acknowledged before its original is durable.
 - Reads see published state only: no reader sees a byte that is not durable.
 """
 
@@ -15,24 +15,26 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, Any, Final
 
-from holdfast.engine.appending import Appending
-from holdfast.engine.bucket_writes import BucketWrites
-from holdfast.engine.commit import Batch, CommitLoop
+from holdfast.engine.commit import Batch, CommitLoop, reply_after
 from holdfast.engine.counters import Counters
-from holdfast.engine.creating import Creating
-from holdfast.engine.documents import Documents
-from holdfast.engine.existing import confirm
 from holdfast.engine.journal import JournalBatch
 from holdfast.engine.lifetimes import Lifetimes
 from holdfast.engine.listing import Listing
-from holdfast.engine.live import LiveReaders
+from holdfast.engine.metadata_writes import BucketWrites, Documents, SnapshotWrites
 from holdfast.engine.overlay import Staged, Staging
-from holdfast.engine.read_through import Reader
-from holdfast.engine.requests import Appended, AppendRequest, Created, CreateRequest, Deleted
-from holdfast.engine.snapshot_writes import SnapshotWrites
+from holdfast.engine.reading import ShardReader
 from holdfast.engine.state import State
-from holdfast.engine.stream import Stream
+from holdfast.engine.stream import LiveReaders, Stream
 from holdfast.engine.tier import Tier
+from holdfast.engine.writes import (
+    AppendRequest,
+    CreateRequest,
+    Deleted,
+    StreamAppended,
+    StreamCreated,
+    StreamWrites,
+    confirm_created,
+)
 from holdfast.errors import (
     HoldfastError,
     LogCorruptError,
@@ -54,7 +56,7 @@ if TYPE_CHECKING:
     from holdfast.storage.commands import Worker
 
 _log = logging.getLogger(__name__)
-# What changes a stream without its live readers having anything to say about it.
+# Changes of a stream that its live readers are not told about.
 _UNSEEN: Final = (Kind.TOUCH, Kind.SNAPSHOT)
 
 
@@ -101,25 +103,23 @@ class Shard:
         self._staging = Staging(self.state, self._commits)
         self._overlay = self._staging.overlay
         self.lifetimes = Lifetimes(self.state, self._staging, self._commits, clock, catalog)
-        appending = Appending(
-            self.state, self._staging, self.counters, bucket_bytes_max=bucket_bytes_max
-        )
-        self._stage_append = appending.stage
-        self._creating = Creating(
+        writes = StreamWrites(
+            self.state,
             self._staging,
             self._commits,
             self.lifetimes,
+            self.counters,
             ttl_is_fixed=ttl_is_fixed,
-            streams_max=bucket_streams_max,
-            check_room=appending.check_room,
+            bucket_bytes_max=bucket_bytes_max,
+            bucket_streams_max=bucket_streams_max,
         )
+        self._stage_append = writes.append
+        self._stage_create = writes.create
         self.buckets = BucketWrites(self._staging.buckets, self._commits, clock)
         self.documents = Documents(self.state, self._commits, clock)
         self.snapshots = SnapshotWrites(self._staging, self._commits, self.lifetimes, clock)
         self.listing = Listing(self.state, clock, catalog)
-        self.reader = Reader(self.state)
-
-    # Life.
+        self.reader = ShardReader(self.state)
 
     def attach(
         self,
@@ -131,7 +131,7 @@ class Shard:
         flush_age_s: float,
         streams_cached_max: int,
     ) -> None:
-        """Flush to storage, and read from it what is not in memory; before `recover`."""
+        """Flush to storage, and read from it; called before `recover`."""
         self.cold = self.reader.cold = cold
         self.tier = Tier(
             self.state,
@@ -148,9 +148,9 @@ class Shard:
         )
 
     def recover(self) -> int:
-        """Apply what the log has beyond the catalog; the number of batches.
+        """Apply the batches that the log has beyond the catalog, and return their number.
 
-        For a thread, before `start`.
+        Runs in a thread, before `start`.
         """
         batches = 0
         if self.catalog is not None:
@@ -174,46 +174,44 @@ class Shard:
         return batches
 
     def abandon_recovery(self) -> None:
-        """Have `recover` end early with an error; from another thread."""
+        """Make `recover` in another thread raise soon."""
         self._abandoned = True
 
     def start(self, post: Any) -> None:
-        """Take writes from now on; `post` runs a call on the event loop from any thread."""
+        """Accept writes; `post` runs a call on the event loop from any thread."""
         self.log.start(post)
         self.lifetimes.start()
         if self.tier is not None:
             self.tier.start(self._flushed)
 
     def stop(self) -> None:
-        """Start nothing more of one's own accord; what is pending is still answered."""
+        """Start no more background work; pending writes still get their replies."""
         self.lifetimes.stop()
         if self.tier is not None:
             self.tier.stop()
 
     @property
     def position(self) -> int:
-        """The last position handed out."""
+        """The last position assigned to a batch."""
         return self._commits.last_position
 
     @property
     def stalled(self) -> bool:
-        """Whether an unknown outcome keeps writes out."""
+        """Whether writes are rejected because the outcome of a batch is unknown."""
         return self._commits.stalled
 
     @property
     def full(self) -> str:
-        """Why appends are refused for want of memory; empty while they are taken."""
+        """Why appends are rejected for lack of memory; empty while they are accepted."""
         return self._commits.full
 
     @property
     def refusals(self) -> int:
-        """Writes that were refused for want of memory."""
+        """The number of writes rejected for lack of memory."""
         return self._commits.refusals
 
-    # Reading.
-
     def has_bucket(self, name: str) -> bool:
-        """Whether the bucket of this name, `bucket/` or `bucket/id`, is there or about to be."""
+        """Whether the bucket of a name, `bucket/` or `bucket/id`, exists or is pending."""
         bucket = name[: name.index("/")]
         if bucket in self.state.buckets:
             return True
@@ -221,16 +219,16 @@ class Shard:
         return staged is not None and staged.exists
 
     def exists(self, name: str) -> bool:
-        """Whether there is a stream of this name, or is about to be."""
+        """Whether a stream of this name exists or is pending."""
         staged = self._staging.view(name)
         return staged is not None and not staged.gone and not staged.expired(self._clock.now_ms())
 
     def staged(self, name: str) -> Staged | None:
-        """The stream of this name as it will be once all that is pending is durable."""
+        """The stream as it will be once everything pending is durable."""
         return self._staging.view(name)
 
     def names(self, prefix: str) -> Iterator[str]:
-        """The names of all published streams that start so, in order within each bucket."""
+        """The names of published streams with this prefix, in order within each bucket."""
         bucket, slash, _ = prefix.partition("/")
         buckets = (
             [bucket] if slash else [each for each in self.state.buckets if each.startswith(bucket)]
@@ -249,14 +247,12 @@ class Shard:
         if stream.deadline_ms is not None and self.lifetimes.has_ended(stream):
             raise not_found(name)
         if stream.generation is None:
-            # Idle, but used: others leave memory before it.
+            # Mark it as recently used.
             self.state.clean.move_to_end(stream.number)
         return stream
 
-    # Writing.
-
     def append(self, name: str, request: AppendRequest, reply: Reply, context: Any) -> None:
-        """Append to a stream, close it, or both; `reply(context, outcome)` answers once."""
+        """Append to a stream, close it, or both; `reply(context, outcome)` is called once."""
         commits = self._commits
         if commits.stalled or commits.full or commits.pending_bytes > commits.pending_bytes_max:
             commits.check()
@@ -272,9 +268,9 @@ class Shard:
         if staged.gone or (
             staged.deadline_ms is not None and self.lifetimes.lapsed(staged, now_ms)
         ):
-            self._answer(staged, reply, context, _ended(name, staged))
+            reply_after(staged.batch, reply, context, _gone(name, staged))
             return
-        outcome: Appended | HoldfastError
+        outcome: StreamAppended | HoldfastError
         try:
             outcome = self._stage_append(staged, request, now_ms)
         except HoldfastError as error:
@@ -283,20 +279,20 @@ class Shard:
         if batch is None:
             reply(context, outcome)
         else:
-            batch.answers.append((reply, context, outcome))
+            batch.replies.append((reply, context, outcome))
 
     def append_to(
         self, number: int, name: str, request: AppendRequest, reply: Reply, context: Any
     ) -> None:
-        """Append to the stream with this number, and to no other that has its name by now."""
+        """Append to the stream with this number, not to a newer one of the same name."""
         staged = self._staging.view(name)
         if staged is not None and staged.number != number:
-            self._answer(staged, reply, context, not_found(name))
+            reply_after(staged.batch, reply, context, not_found(name))
         else:
             self.append(name, request, reply, context)
 
     def create(self, name: str, request: CreateRequest, reply: Reply, context: Any) -> None:
-        """Create a stream, or confirm that it exists as asked for."""
+        """Create a stream, or confirm that it exists with this configuration."""
         self._commits.check()
         now_ms = self._clock.now_ms()
         existing = self._staging.view(name)
@@ -305,41 +301,34 @@ class Shard:
             and not existing.gone
             and not self.lifetimes.lapsed(existing, now_ms)
         ):
-            self._answer(existing, reply, context, confirm(existing, request))
+            reply_after(existing.batch, reply, context, confirm_created(existing, request))
             return
         if existing is not None and existing.deleted:
             error: HoldfastError = StreamExistsError(StreamDeletedError(name).message)
-            self._answer(existing, reply, context, error)
+            reply_after(existing.batch, reply, context, error)
             return
         try:
-            staged = self._creating.stage(name, request, now_ms)
-        except HoldfastError as refusal:
-            self._answer_refusal(name, existing, request, reply, context, refusal)
+            staged = self._stage_create(name, request, now_ms)
+        except HoldfastError as rejection:
+            reply_after(self._decisive(name, existing, request), reply, context, rejection)
             return
-        outcome = Created(True, staged.meta.content_type, staged.tail, staged.closed, staged.number)
-        self._answer(staged, reply, context, outcome)
+        outcome = StreamCreated(
+            True, staged.meta.content_type, staged.tail, staged.closed, staged.number
+        )
+        reply_after(staged.batch, reply, context, outcome)
 
-    def _answer_refusal(
-        self,
-        name: str,
-        existing: Staged | None,
-        request: CreateRequest,
-        reply: Reply,
-        context: Any,
-        error: HoldfastError,
-    ) -> None:
-        """A creation is refused: that may rest on the name, its source or its bucket."""
+    def _decisive(self, name: str, existing: Staged | None, request: CreateRequest) -> Batch | None:
+        """The last pending batch that the rejection of a creation may depend on.
+
+        It may depend on the name, the source to fork, or the bucket.
+        """
         source = None if request.fork is None else self._overlay.get(request.fork.name)
         bucket = self._staging.buckets.overlay.get(name.partition("/")[0])
         batches = [each.batch for each in (existing, source, bucket) if each is not None]
-        last = max(filter(None, batches), key=lambda batch: batch.position, default=None)
-        if last is None:
-            reply(context, error)
-        else:
-            last.answers.append((reply, context, error))
+        return max(filter(None, batches), key=lambda batch: batch.position, default=None)
 
     def delete(self, name: str, reply: Reply, context: Any) -> None:
-        """Delete a stream and all its data; that is taken even where memory is full."""
+        """Delete a stream and all its data; accepted even when memory is full."""
         self._commits.check_log()
         now_ms = self._clock.now_ms()
         staged = self._staging.view(name)
@@ -347,21 +336,13 @@ class Shard:
             reply(context, not_found(name))
             return
         if staged.gone or self.lifetimes.lapsed(staged, now_ms):
-            self._answer(staged, reply, context, _ended(name, staged))
+            reply_after(staged.batch, reply, context, _gone(name, staged))
             return
         self._staging.remove(staged, Record(Kind.DELETE, staged.number, now_ms))
-        self._answer(staged, reply, context, Deleted())
-
-    def _answer(self, staged: Staged | None, reply: Reply, context: Any, outcome: object) -> None:
-        if staged is None or staged.batch is None:
-            reply(context, outcome)
-        else:
-            staged.batch.answers.append((reply, context, outcome))
-
-    # Publishing.
+        reply_after(staged.batch, reply, context, Deleted())
 
     def _publish(self, batch: Batch) -> None:
-        """Make a durable batch visible, send its answers, wake the readers of its streams."""
+        """Make a durable batch visible, send its replies, wake the readers of its streams."""
         state, position = self.state, batch.position
         append, bytes_before = state.append, state.appended_bytes
         woken: dict[Stream, None] = {}
@@ -387,7 +368,7 @@ class Shard:
         counters = self.counters
         counters.appends += len(batch.records) - len(rare)
         counters.append_bytes += state.appended_bytes - bytes_before
-        batch.answer()
+        batch.send_replies()
         for stream in woken:
             if stream.readers is not None:
                 stream.readers.wake()
@@ -395,12 +376,12 @@ class Shard:
             try:
                 watcher(batch, entries)
             except Exception:  # noqa: BLE001 (a defect in one must not stop the log)
-                _log.exception("a batch could not be told to everybody")
+                _log.exception("a watcher failed on a published batch")
         if self.tier is not None:
             self.tier.published()
 
     def _published_rare(self, record: Record, stream: Stream) -> None:
-        """A record other than an append is applied: count it, and tell who keeps track."""
+        """Count a record other than an append, and update overlay and lifetimes."""
         counters = self.counters
         if record.kind == Kind.CREATE:
             counters.creates += 1
@@ -415,13 +396,13 @@ class Shard:
         self.lifetimes.published(record, stream)
 
     def _drop(self) -> None:
-        """A batch failed: nothing of what was pending will be."""
+        """Drop everything pending: a batch failed."""
         self._staging.drop()
         self.lifetimes.dropped()
         for call in self.documents.on_drop:
             call()
 
 
-def _ended(name: str, staged: Staged) -> HoldfastError:
-    """What a stream that is gone answers: its name may still be taken."""
+def _gone(name: str, staged: Staged) -> HoldfastError:
+    """The error for a stream that is gone; the name of one with forks stays taken."""
     return StreamDeletedError(name) if staged.deleted else not_found(name)

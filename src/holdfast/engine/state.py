@@ -1,12 +1,12 @@
-"""Published state: what the durable records, applied in order, add up to.
+"""Published state: the result of applying all durable records in order.
 
-Nothing here reads a clock or decides anything: `apply` does what a record says, the same at replay
-as right after a commit. Readers see this state and no other.
+Nothing here reads a clock or makes a decision: `apply` does what a record says, at replay and after
+a commit alike. Readers see this state and no other.
 
-Only a part of it is in memory. Streams whose records are all in packs are in the catalog, from
-where they come back when somebody asks for them; of a stream in memory only the bytes from `base`
-on are here. What is not in packs yet belongs to a *generation*: everything since the last cut of
-the log, or between the two cuts before it while that part is being flushed.
+Only a part of it is in memory. Streams whose records are all in packs are in the catalog and are
+loaded on demand; of a stream in memory only the bytes from `base` on are. Bytes that are not in
+packs yet belong to a *generation*: everything since the last cut of the log, or between the two
+cuts before it while that part is being flushed.
 """
 
 from __future__ import annotations
@@ -15,9 +15,8 @@ from collections import OrderedDict
 from typing import TYPE_CHECKING, Final, Protocol
 
 from holdfast.engine.journal import Journal, JournalBatch
-from holdfast.engine.names import Names
+from holdfast.engine.listing import Names
 from holdfast.engine.stream import Generation, Stream
-from holdfast.format.lineage import begin_fork, publish_snapshot, remove
 from holdfast.format.records import (
     Kind,
     Record,
@@ -29,7 +28,10 @@ from holdfast.format.rows import (
     BUCKET_PREFIX,
     BucketRow,
     StreamRow,
+    begin_fork,
     decode_bucket,
+    publish_snapshot,
+    remove,
     renewed_deadline_ms,
     take_over,
 )
@@ -42,20 +44,17 @@ _WITHOUT_STREAM: Final = (Kind.DOCUMENTS, Kind.CREATE_BUCKET, Kind.DELETE_BUCKET
 
 
 class StreamSource(Protocol):
-    """Where streams are that are not in memory: the catalog."""
+    """Finds streams that are not in memory: the catalog."""
 
-    def find_name(self, name: str) -> StreamRow | None:
-        """The stream of this name."""
+    def find_name(self, name: str) -> StreamRow | None: ...
 
-    def find_number(self, number: int) -> StreamRow | None:
-        """The stream with this number."""
+    def find_number(self, number: int) -> StreamRow | None: ...
 
-    def name_of(self, number: int) -> str | None:
-        """The name of the stream with this number."""
+    def name_of(self, number: int) -> str | None: ...
 
 
 class State:
-    """All streams of a shard: by name and by number those in memory, the others on demand."""
+    """All streams of a shard."""
 
     __slots__ = (
         "_source",
@@ -80,9 +79,9 @@ class State:
         self._source = source
         self.by_name: dict[str, Stream] = {}
         self.by_number: dict[int, Stream] = {}
-        # Streams in memory that the catalog has just the same, longest unused first.
+        # Streams in memory that the catalog has in the same state, least recently used first.
         self.clean: OrderedDict[int, Stream] = OrderedDict()
-        # Streams that are gone, but may still be in the catalog.
+        # Removed streams that may still be in the catalog.
         self.removed: dict[str, int] = {}
         self.removed_numbers: set[int] = set()
         self.generation = Generation(0)
@@ -100,11 +99,10 @@ class State:
 
     @property
     def stored_bytes(self) -> int:
-        """Message bytes of all streams."""
         return self.appended_bytes - self.gone_bytes
 
     def begin(self, flushed: int, streams: int, documents: Iterable[tuple[str, bytes]]) -> None:
-        """Start from what the catalog adds up to, before anything is applied."""
+        """Start from the catalog, before any record is applied."""
         for key, value in documents:
             if key.startswith(BUCKET_PREFIX):
                 self.buckets[key.removeprefix(BUCKET_PREFIX)] = decode_bucket(value)
@@ -116,14 +114,12 @@ class State:
         self.journal.start_after(flushed)
 
     def next_generation(self) -> Generation:
-        """The log was cut: what is written from now on is another generation."""
+        """Start a new generation at a cut of the log, and return the one it ends."""
         ended, self.generation = self.generation, Generation(self.appended_bytes)
         return ended
 
-    # Streams that are in memory, or come there.
-
     def find(self, name: str) -> Stream | None:
-        """The stream of this name, from wherever it is."""
+        """The stream of this name, loaded from the catalog if need be."""
         stream = self.by_name.get(name)
         if stream is not None or self._source is None or name in self.removed:
             return stream
@@ -131,7 +127,7 @@ class State:
         return None if row is None else self._load(row)
 
     def find_number(self, number: int) -> Stream | None:
-        """The stream with this number, from wherever it is."""
+        """The stream with this number, loaded from the catalog if need be."""
         stream = self.by_number.get(number)
         if stream is not None or self._source is None or number in self.removed_numbers:
             return stream
@@ -139,7 +135,7 @@ class State:
         return None if row is None else self._load(row)
 
     def name_of(self, number: int) -> str | None:
-        """The name of the stream with this number; it is not brought into memory for that."""
+        """The name of the stream with this number, without loading it."""
         stream = self.by_number.get(number)
         if stream is not None:
             return stream.meta.name
@@ -148,7 +144,7 @@ class State:
         return self._source.name_of(number)
 
     def _load(self, row: StreamRow) -> Stream:
-        # A deleted stream can be there for its forks when its bucket is gone.
+        # None for a deleted stream that is kept for its forks, if its bucket is gone.
         bucket = self.buckets.get(row.meta.name.partition("/")[0])
         stream = Stream.from_row(row, bucket)
         self.by_name[row.meta.name] = self.by_number[row.number] = stream
@@ -159,12 +155,10 @@ class State:
         return stream
 
     def evict(self, stream: Stream) -> None:
-        """Forget a clean stream: the catalog has it."""
+        """Drop a clean stream from memory."""
         del self.clean[stream.number]
         del self.by_number[stream.number]
         del self.by_name[stream.meta.name]
-
-    # What records do.
 
     def replay(self, position: int, records: Iterable[Record]) -> None:
         """Apply a batch from the log."""
@@ -179,19 +173,19 @@ class State:
         self.published(JournalBatch(position, batch, ends, rare))
 
     def published(self, batch: JournalBatch) -> None:
-        """All records of a batch are applied."""
+        """Count and journal a batch whose records are all applied."""
         self.generation.records += len(batch.streams)
         self.journal.add(batch)
 
     def apply(self, record: Record, position: int, index: int) -> Stream | None:
-        """Do what a record says; the stream it changed, if any, is returned."""
+        """Apply a record, and return the stream it changed, if any."""
         kind = record.kind
         if kind == Kind.APPEND:
             return self.append(record)
         if kind == Kind.CREATE:
             return self._create(record, position, index)
         if kind in _WITHOUT_STREAM:
-            self._apply_to_all(record)
+            self._apply_without_stream(record)
             return None
         stream = self._known(record.stream)
         if kind == Kind.TOUCH:
@@ -206,7 +200,7 @@ class State:
         return stream
 
     def _known(self, number: int) -> Stream:
-        """The stream with this number, which is about to change."""
+        """The stream with this number, marked as changed."""
         stream = self.find_number(number)
         if stream is None:
             raise KeyError(number)
@@ -214,7 +208,7 @@ class State:
             self._touch(stream)
         return stream
 
-    def _apply_to_all(self, record: Record) -> None:
+    def _apply_without_stream(self, record: Record) -> None:
         if record.kind == Kind.DOCUMENTS:
             for key, value in decode_documents(record.payload).items():
                 if value is None:
@@ -226,18 +220,18 @@ class State:
         else:
             name = record.payload.decode()
             self.buckets[name].explicit = False
-            self._forget_if_unused(name)
+            self._remove_if_unused(name)
 
     def bucket_of(self, name: str, at_ms: int) -> BucketRow:
-        """The bucket of a stream of this name; a new one if there is none."""
+        """The bucket of a stream name, created if there is none."""
         bucket_id = name[: name.index("/")]
         bucket = self.buckets.get(bucket_id)
         if bucket is None:
             bucket = self.buckets[bucket_id] = BucketRow(at_ms)
         return bucket
 
-    def _forget_if_unused(self, bucket_id: str) -> None:
-        """A bucket that nobody created is there as long as it holds streams."""
+    def _remove_if_unused(self, bucket_id: str) -> None:
+        """Remove a bucket that was not created explicitly and holds no streams."""
         bucket = self.buckets[bucket_id]
         if not bucket.explicit and not bucket.streams:
             del self.buckets[bucket_id]
@@ -261,7 +255,7 @@ class State:
         return self.append(record)
 
     def append(self, record: Record) -> Stream:
-        """Add the record's bytes, and take over the producer, sequence and closure it carries."""
+        """Add the record's bytes, and apply its producer, sequence and closure."""
         stream = self.by_number.get(record.stream)
         if stream is None:
             stream = self.find_number(record.stream)
@@ -289,14 +283,14 @@ class State:
         return stream
 
     def _touch(self, stream: Stream) -> None:
-        """The stream changes for the first time since the last cut."""
+        """Add a stream to the generation: it changes for the first time since the last cut."""
         stream.generation = self.generation
         stream.cut_tail = stream.tail
         self.generation.streams.append(stream)
         self.clean.pop(stream.number, None)
 
     def _end(self, stream: Stream) -> None:
-        """A stream was deleted or has expired: it goes, or stays for its forks only."""
+        """Remove a deleted or expired stream; one with forks stays for them only."""
         stream.bucket.streams -= 1
         self._shrink(stream, stream.tail - stream.start)
         stream.gone = True
@@ -304,11 +298,10 @@ class State:
             stream.deleted = True
             stream.deadline_ms = stream.recorded_deadline_ms = None
         else:
-            remove(stream, self._known, self._remove, self._freed)
-        self._forget_if_unused(stream.meta.name.partition("/")[0])
+            remove(stream, self._known, self._forget, self._freed)
+        self._remove_if_unused(stream.meta.name.partition("/")[0])
 
-    def _remove(self, stream: Stream) -> None:
-        """Forget a stream for good."""
+    def _forget(self, stream: Stream) -> None:
         name, number = stream.meta.name, stream.number
         del self.by_name[name]
         del self.by_number[number]
@@ -321,7 +314,7 @@ class State:
         stream.ends.clear()
 
     def _freed(self, stream: Stream, size_bytes: int) -> None:
-        """Bytes at the start of a stream are not needed any more."""
+        """Release bytes at the start of a stream that no reader needs any more."""
         if not stream.deleted:
             self._shrink(stream, size_bytes)
         stream.forget_before(stream.start)

@@ -1,27 +1,35 @@
-"""A stream in memory, and the generation it belongs to: what was written between two cuts."""
+"""A stream in memory, the generation that changed it last, and its live readers.
+
+Live readers are woken in rounds: a pass over the readers of a stream yields to the event loop every
+`WAKES_PER_ROUND` readers. Each reader knows its own offset and reads whatever it lacks, so it does
+no harm if more is published during a pass; another pass follows.
+"""
 
 from __future__ import annotations
 
+import logging
 from bisect import bisect_right
 from sys import intern
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Protocol
 
 from holdfast.format.records import StreamMeta
 from holdfast.format.rows import BucketRow, StreamRow
 from holdfast.protocol.content import media_type
 
 if TYPE_CHECKING:
-    from holdfast.engine.live import Readers
+    from holdfast.clock import Clock
     from holdfast.format.records import Snapshot
     from holdfast.protocol.producer import Producer, ProducerState
 
-# What a record and a stream take up in memory besides the bytes, as measured.
+_log = logging.getLogger(__name__)
+# Memory taken by a record and by a stream besides their bytes, as measured.
 RECORD_COST_BYTES: Final = 156
 STREAM_COST_BYTES: Final = 700
+WAKES_PER_ROUND: Final = 32
 
 
 class Generation:
-    """What was written between two cuts of the log: who changed, and what it costs to keep."""
+    """The streams that changed between two cuts of the log, and the memory they take."""
 
     __slots__ = ("records", "started_bytes", "streams")
 
@@ -31,7 +39,7 @@ class Generation:
         self.started_bytes = started_bytes
 
     def cost_bytes(self, appended_bytes: int) -> int:
-        """The memory it takes up, once this many bytes were appended in all."""
+        """The memory it takes, given the total of bytes ever appended."""
         return (
             appended_bytes
             - self.started_bytes
@@ -41,7 +49,7 @@ class Generation:
 
 
 class Stream:
-    """A stream as its readers see it."""
+    """A stream as readers see it: published writes only."""
 
     __slots__ = (
         "base",
@@ -85,32 +93,32 @@ class Stream:
         self.closer: Producer | None = None
         self.producers: dict[bytes, ProducerState] | None = None
         self.seq: bytes | None = None
-        # One chunk per append, and the offset each one ends at. What lies before `base` is in
+        # One chunk per append, and the offset where each one ends. Bytes before `base` are in
         # packs only.
         self.base = 0
         self.chunks: list[bytes] = []
         self.ends: list[int] = []
-        # The generation that changed it last, and the tail it had before that.
+        # The generation that changed it last, None if it is clean, and the tail before that.
         self.generation: Generation | None = None
         self.cut_tail = 0
-        # When it expires as far as this process knows, and as far as the log knows.
+        # The deadline in memory, and the one recorded in the log.
         self.deadline_ms: int | None = None
         self.recorded_deadline_ms: int | None = None
         self.readers: Readers | None = None
-        # Where its own bytes and where readers may start; see `format.lineage`.
+        # The first of its own bytes, and the first readable offset; see `format.rows`.
         self.start = 0
         self.earliest = 0
         self.snapshot: Snapshot | None = None
         self.forks = 0
-        # Deleted, but there for its forks; `gone` is for everybody else.
+        # Deleted, but kept for its forks; `gone` means gone for everyone else.
         self.deleted = False
         self.gone = False
 
     @classmethod
     def from_row(cls, row: StreamRow, bucket: BucketRow | None = None) -> Stream:
-        """A stream as it came back from the catalog: all its bytes are in packs."""
+        """Load a stream from the catalog; all its bytes are in packs."""
         meta = row.meta
-        # All streams of a content type share one text.
+        # All streams of one content type share one string.
         meta = StreamMeta(
             meta.name, intern(meta.content_type), meta.ttl_s, meta.expires_at_ms, meta.fork
         )
@@ -126,7 +134,7 @@ class Stream:
         return stream
 
     def forget_before(self, offset: int) -> None:
-        """Let go of the appends that end at this offset or before."""
+        """Drop from memory the appends that end at or before this offset."""
         if offset <= self.base:
             return
         if offset == self.tail:
@@ -139,3 +147,98 @@ class Stream:
             self.base = self.ends[count - 1]
             del self.chunks[:count]
             del self.ends[:count]
+
+
+class LiveReader(Protocol):
+    """Waits for a stream to change."""
+
+    def wake(self) -> None:
+        """Called when the stream grew, was closed or is gone."""
+
+    def finish(self) -> None:
+        """Called when the server shuts down: send a last message."""
+
+
+class Readers:
+    """The live readers of one stream."""
+
+    __slots__ = ("_again", "_clock", "_members", "_pass")
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._members: dict[LiveReader, None] = {}
+        self._pass: list[LiveReader] | None = None
+        self._again = False
+
+    def __len__(self) -> int:
+        return len(self._members)
+
+    def add(self, reader: LiveReader) -> None:
+        self._members[reader] = None
+
+    def remove(self, reader: LiveReader) -> None:
+        """Remove a reader, if it is there."""
+        self._members.pop(reader, None)
+
+    def wake(self) -> None:
+        """Wake every reader, in rounds."""
+        if self._pass is not None:
+            self._again = True
+            return
+        self._pass = list(self._members)
+        self._round(0)
+
+    def _round(self, at: int) -> None:
+        readers = self._pass
+        assert readers is not None
+        members = self._members
+        for reader in readers[at : at + WAKES_PER_ROUND]:
+            if reader in members:
+                try:
+                    reader.wake()
+                except Exception:  # noqa: BLE001 (a defect in one reader must not stop the others)
+                    _log.exception("a live reader could not be woken")
+                    self.remove(reader)
+        at += WAKES_PER_ROUND
+        if at < len(readers):
+            self._clock.call_soon(self._round, at)
+            return
+        self._pass = None
+        if self._again:
+            self._again = False
+            self._clock.call_soon(self.wake)
+
+
+class LiveReaders:
+    """All live readers of a shard."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._clients: dict[LiveReader, None] = {}
+
+    def __len__(self) -> int:
+        return len(self._clients)
+
+    def add(self, stream: Stream, reader: LiveReader) -> None:
+        """Wake this client whenever the stream changes."""
+        self._clients[reader] = None
+        self.attend(stream, reader)
+
+    def attend(self, stream: Stream, reader: LiveReader) -> None:
+        """Wake a reader that is not a client: it is not counted, and not told of a shutdown."""
+        if stream.readers is None:
+            stream.readers = Readers(self._clock)
+        stream.readers.add(reader)
+
+    def remove(self, stream: Stream, reader: LiveReader) -> None:
+        """Remove a reader, if it is there."""
+        self._clients.pop(reader, None)
+        if stream.readers is not None:
+            stream.readers.remove(reader)
+            if not stream.readers:
+                stream.readers = None
+
+    def finish_all(self) -> None:
+        """Tell every client that the server shuts down."""
+        for reader in list(self._clients):
+            reader.finish()

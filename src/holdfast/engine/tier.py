@@ -1,15 +1,15 @@
-"""The tier: when the log is cut and flushed, and what leaves memory then.
+"""The tier: decides when to flush the log to packs, and what leaves memory afterwards.
 
 Rules:
 
-- One flush is under way at a time. It takes everything up to a cut of the log; what is written
-  meanwhile is the next generation.
-- Past the soft limit, or past an age, the log is cut. Past the hard limit nothing is taken until a
-  flush has made room: the writer is told to come back later.
-- Only once the storage worker says that the catalog covers the cut are bytes let go and the log
-  trimmed. A flush that fails is asked for again, later and later, until it succeeds.
-- A stream without anything pending, waiting or unrecorded may leave memory. The last ones used
-  stay, up to a number.
+- One flush runs at a time. It covers everything up to a cut of the log; later writes belong to the
+  next generation.
+- The log is cut past the soft limit, or past an age. Past the hard limit writes are rejected until
+  a flush has made room.
+- Bytes are released and the log is trimmed only once the storage worker reports that the catalog
+  covers the cut. A failed flush is repeated with growing pauses until it succeeds.
+- A stream may be evicted if it has no pending write, no live reader and no unrecorded renewal. Up
+  to a limit, the most recently used ones stay.
 """
 
 from __future__ import annotations
@@ -37,10 +37,10 @@ _log = logging.getLogger(__name__)
 _TICK_S: Final = 1.0
 _RETRY_S_MIN: Final = 0.2
 _RETRY_S_MAX: Final = 10.0
-# Streams whose bytes are let go in one round of the event loop.
+# Streams whose bytes are released in one round of the event loop.
 _STREAMS_PER_ROUND: Final = 500
-# How many streams that cannot leave memory are passed over to find one that can.
-_PASSED_OVER_MAX: Final = 8
+# How many streams that cannot be evicted are skipped to find one that can.
+_SKIPPED_MAX: Final = 8
 
 
 class Tier:
@@ -72,7 +72,7 @@ class Tier:
         self.hard_bytes = hard_bytes
         self._flush_age_s = flush_age_s
         self._streams_cached_max = streams_cached_max
-        # What is being flushed: from the cut until the last byte of it is let go.
+        # The generation being flushed, from the cut until its last byte is released.
         self._flushing: Generation | None = None
         self._flushing_cost = self._flushing_bytes = 0
         self._cut: Cut | None = None
@@ -81,14 +81,14 @@ class Tier:
         self._waiting: list[Callable[[HoldfastError | None], None]] = []
         self._waiting_for_cut: list[Callable[[HoldfastError | None], None]] = []
         self._stopped = False
-        # Why the last attempt to flush failed; empty while all is well.
+        # Why the last flush failed; empty after a success.
         self.trouble = ""
         self.flushed = 0
         self.evictions = 0
         self.retries = 0
 
     def start(self, flushed: int) -> None:
-        """Take up work once the log is replayed; the catalog covers `flushed`."""
+        """Start after replay; the catalog covers the log up to `flushed`."""
         self.flushed = flushed
         self._log.trim(flushed)
         self._state.on_load = self._loaded
@@ -96,20 +96,18 @@ class Tier:
         self.published()
 
     def stop(self) -> None:
-        """Start no more flushes: the log has everything."""
+        """Start no more flushes; the log has everything."""
         self._stopped = True
-
-    # Cost and limits.
 
     @property
     def cost_bytes(self) -> int:
-        """What all that is not in packs, or not let go yet, takes up."""
+        """The memory taken by everything that is not in packs, or not released yet."""
         state = self._state
         return state.generation.cost_bytes(state.appended_bytes) + self._flushing_cost
 
     @property
     def hot_bytes(self) -> int:
-        """Message bytes that are not in packs, or not let go yet."""
+        """Message bytes that are not in packs, or not released yet."""
         state = self._state
         return state.appended_bytes - state.generation.started_bytes + self._flushing_bytes
 
@@ -123,33 +121,30 @@ class Tier:
 
     @property
     def flushing(self) -> bool:
-        """Whether a flush is under way."""
         return self._flushing is not None
 
     def published(self) -> None:
-        """Something was written: see whether it is time to flush, or to take no more."""
+        """Check the limits after a write: flush, or reject further writes."""
         cost_bytes = self.cost_bytes
         if cost_bytes > self.hard_bytes:
             self._commits.full = self._why_full()
         elif self._commits.full:
             self._commits.full = ""
-            _log.info("there is room again: appends are taken")
+            _log.info("memory has room again: appends are accepted")
         if self._flushing is None and cost_bytes > self.soft_bytes:
             self._begin()
 
     def _why_full(self) -> str:
         if not self._commits.full:
-            _log.warning("the hot limit is reached: no append is taken until a flush is done")
+            _log.warning("the hot limit is reached: appends are rejected until a flush is done")
         if self.trouble:
             return f"the hot limit is reached and packs cannot be written: {self.trouble}"
         return "the hot limit is reached: appends come faster than they can be flushed"
 
-    # Flushing.
-
     def flush(self, done: Callable[[HoldfastError | None], None]) -> None:
-        """Flush everything that is durable now; `done` once it is in packs, or has failed once."""
+        """Flush everything durable; `done` is called when it is in packs, or after one failure."""
         if self._flushing is not None:
-            # What is under way may have been cut before the caller's last write.
+            # The flush that is running may have been cut before the caller's last write.
             self._waiting_for_cut.append(done)
         elif not self._state.generation.records:
             done(None)
@@ -158,7 +153,7 @@ class Tier:
             self._begin()
 
     def _tick(self) -> None:
-        """Flush by age, so that a quiet server's log does not stay for ever."""
+        """Flush by age, so that the log of a quiet server does not stay forever."""
         if self._stopped:
             return
         self._clock.call_later(_TICK_S, self._tick)
@@ -172,15 +167,15 @@ class Tier:
 
     def _begin(self) -> None:
         if self._stopped:
-            self._tell_waiting(UnavailableError("The server is shutting down."))
+            self._fail_waiting(UnavailableError("The server is shutting down."))
             return
         self._dirty_since_s = None
-        # Until the cut is there the present generation goes on, so it is what is flushing.
+        # Until the cut is done, writes still go to the generation that will be flushed.
         self._flushing = self._state.generation
         self._log.cut(self._was_cut)
 
     def _was_cut(self, cut: Cut) -> None:
-        """The state is exactly what the log up to the cut adds up to."""
+        """Flush what the log has up to the cut, which is exactly the current state."""
         self._flushing = self._state.next_generation()
         appended_bytes = self._state.appended_bytes
         self._flushing_bytes = appended_bytes - self._flushing.started_bytes
@@ -194,47 +189,44 @@ class Tier:
         segments = [
             SegmentRef(segment.path, segment.end, segment.last_position) for segment in cut.segments
         ]
-        self.worker.submit(FlushLog(segments), self._answered)
+        self.worker.submit(FlushLog(segments), self._was_flushed)
 
-    def _answered(self, answer: int | HoldfastError) -> None:
-        """The worker has flushed up to a position, or could not."""
+    def _was_flushed(self, through: int | HoldfastError) -> None:
         cut, flushing = self._cut, self._flushing
         assert cut is not None
         assert flushing is not None
-        if isinstance(answer, HoldfastError):
-            self._failed(answer)
+        if isinstance(through, HoldfastError):
+            self._retry(through)
             return
-        assert answer >= cut.through, "a flush covers its cut"
+        assert through >= cut.through, "a flush covers its cut"
         if self.trouble:
             _log.info("packs can be written again")
         self.trouble, self._retry_s = "", _RETRY_S_MIN
-        self.flushed = answer
-        self._state.journal.flushed(answer)
+        self.flushed = through
+        self._state.journal.flushed(through)
         self._log.trim(cut.through)
-        self._let_go(flushing, 0)
+        self._release(flushing, 0)
 
-    def _failed(self, error: HoldfastError) -> None:
+    def _retry(self, error: HoldfastError) -> None:
         self.trouble = error.message
         self.retries += 1
-        _log.error("a flush failed, again in %.1f s: %s", self._retry_s, error.message)
+        _log.error("a flush failed, retrying in %.1f s: %s", self._retry_s, error.message)
         if self._commits.full:
             self._commits.full = self._why_full()
-        self._tell_waiting(error)
+        self._fail_waiting(error)
         if not self._stopped:
             self._clock.call_later(self._retry_s, self._submit)
         self._retry_s = min(2 * self._retry_s, _RETRY_S_MAX)
 
-    def _tell_waiting(self, error: HoldfastError) -> None:
-        # Those who came later wait for the flush after this one, which may take as long.
+    def _fail_waiting(self, error: HoldfastError) -> None:
+        # Also callers that wait for the next flush: it cannot start before this one succeeds.
         waiting = self._waiting + self._waiting_for_cut
         self._waiting, self._waiting_for_cut = [], []
         for done in waiting:
             done(error)
 
-    # What leaves memory.
-
-    def _let_go(self, flushed: Generation, at: int) -> None:
-        """Let go of what is in packs now, some streams in each round."""
+    def _release(self, flushed: Generation, at: int) -> None:
+        """Release the memory of flushed streams, some in each round of the event loop."""
         state = self._state
         for stream in flushed.streams[at : at + _STREAMS_PER_ROUND]:
             unchanged = stream.generation is flushed
@@ -251,13 +243,13 @@ class Tier:
         self._evict()
         at += _STREAMS_PER_ROUND
         if at < len(flushed.streams):
-            self._clock.call_soon(self._let_go, flushed, at)
+            self._clock.call_soon(self._release, flushed, at)
         else:
             self._finish()
 
     def _finish(self) -> None:
         if self._flushing is not None:
-            # Streams and generations refer to one another, and the collector rests.
+            # Breaks the reference cycle of streams and generations: collections are very rare.
             self._flushing.streams.clear()
         self._flushing, self._cut = None, None
         self._flushing_cost = self._flushing_bytes = 0
@@ -279,15 +271,15 @@ class Tier:
             del state.removed[stream.meta.name]
 
     def _loaded(self, stream: Stream) -> None:
-        """A stream came back from the catalog: make room for it."""
+        """Watch a stream that was loaded from the catalog, and make room for it."""
         self._lifetimes.loaded(stream)
         self._evict(stream)
 
     def _evict(self, wanted: Stream | None = None) -> None:
-        """Forget the streams that were not used for longest, but never the one just wanted."""
+        """Evict the least recently used streams, but never the one that was just wanted."""
         clean = self._state.clean
-        passed_over = 0
-        while len(clean) > self._streams_cached_max and passed_over < _PASSED_OVER_MAX:
+        skipped = 0
+        while len(clean) > self._streams_cached_max and skipped < _SKIPPED_MAX:
             stream = next(iter(clean.values()))
             if stream is not wanted and self._may_leave(stream):
                 self._state.evict(stream)
@@ -295,7 +287,7 @@ class Tier:
                 self.evictions += 1
             else:
                 clean.move_to_end(stream.number)
-                passed_over += 1
+                skipped += 1
 
     def _may_leave(self, stream: Stream) -> bool:
         return (

@@ -1,19 +1,19 @@
 """Records: everything that changes durable state, as bytes.
 
-A batch's body is its records one after the other. A record is
+A batch's body is a sequence of records. A record is
 
     length u32 | kind u8 | flags u8 | reserved u16 | stream u64 | at_ms i64 | sections | payload
 
-little-endian, `length` counting what follows it. Sections stand in this order, each only if its
-flag is set:
+little-endian; `length` counts the bytes that follow it. Sections come in this order, each only if
+its flag is set:
 
     PRODUCER  id length u16, epoch u64, seq u64, id
     SEQ       length u16, bytes
     META      length u32, MessagePack map (see `StreamMeta`)
 
-`stream` is the stream's number: the position of the batch and the index of the record that created
-it. Append, producer state, `Stream-Seq` and closure share one record, so they are atomic. Nothing
-here depends on a clock: an expiry carries the deadline it acted on in `at_ms`.
+`stream` is the stream's number, made from the position of the batch and the index of the record
+that created it. Append, producer state, `Stream-Seq` and closure share one record, so they are
+atomic. Nothing here depends on a clock: an expiry carries its deadline in `at_ms`.
 """
 
 from __future__ import annotations
@@ -56,20 +56,20 @@ class Kind(IntEnum):
     # The payload is the bucket's name.
     CREATE_BUCKET = 6
     DELETE_BUCKET = 7
-    # The payload is a `Snapshot`: it is visible from now on, and the stream starts there.
+    # The payload is a `Snapshot`, at which the stream starts from then on.
     SNAPSHOT = 8
-    # The payload is a MessagePack map of keys to values, or to nil for those that go.
+    # The payload is a MessagePack map of keys to values, or to nil for removed documents.
     DOCUMENTS = 9
 
 
 class Fork(msgspec.Struct, frozen=True, array_like=True):
-    """Where a fork starts: everything before `offset` is the source's."""
+    """Where a fork starts: all bytes before `offset` are its source's."""
 
     source: int
     name: str
     offset: int
-    # As the client asked for it, so that a repeated request can be told from another one.
-    asked_offset: int | None = None
+    # The offset as the client sent it, to recognise a repeated request.
+    requested_offset: int | None = None
     sub_offset: int = 0
 
 
@@ -84,7 +84,7 @@ class Snapshot(msgspec.Struct, frozen=True, array_like=True):
 
 
 class StreamMeta(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What a stream is created with and keeps for life."""
+    """What a stream is created with; it never changes."""
 
     name: str
     content_type: str
@@ -94,7 +94,7 @@ class StreamMeta(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Record(msgspec.Struct, gc=False):
-    """One decoded record; which fields matter depends on the kind."""
+    """A record; which fields are used depends on the kind."""
 
     kind: int
     stream: int
@@ -120,7 +120,6 @@ def stream_number(position: int, index: int) -> int:
 
 
 def encode(record: Record) -> bytes:
-    """The bytes of one record."""
     payload = record.payload
     if record.producer is None and record.seq is None and record.meta is None:
         flags = CLOSES if record.closes else 0
@@ -149,9 +148,9 @@ def _encode_with_sections(record: Record) -> bytes:
 
 
 def decode(body: bytes) -> Iterator[Record]:
-    """The records of a batch's body, which must end where its last record ends.
+    """Yield the records of a batch's body.
 
-    The body has passed its checksum, so a fault here is a defect of the writer: ValueError.
+    The body has passed its checksum, so a malformed record is a defect of the writer: ValueError.
     """
     at = 0
     size = len(body)

@@ -1,13 +1,23 @@
-"""Stream rows: a stream's durable state without its bytes, and how a record changes it.
+"""Rows: the durable state of streams and buckets without message bytes, and how records change it.
 
 The engine applies records to streams in memory, the storage process applies the same records to
-rows; what a record carries over is therefore said once, here. A row is a MessagePack array in the
-order of `StreamRow`'s fields; fields that later versions add come last and have defaults.
+rows. The rules they share are here. A row is a MessagePack array in the order of the fields; fields
+added by later versions come last and have defaults.
+
+Rules for forks and snapshots:
+
+- A stream keeps its own bytes from `start` on. Without forks that is the first readable offset,
+  `earliest`, or the beginning of the stream if it is a fork and that comes later.
+- While a stream has forks its `start` does not move, whatever snapshots are published, because the
+  forks read the bytes before them. A fork inherits `earliest` and the snapshot of its source; later
+  changes of the source do not affect it.
+- A deleted stream with forks is kept for them, under its name, until the last of them is gone.
 """
 
 from __future__ import annotations
 
-from typing import Final, Protocol
+from collections.abc import Callable
+from typing import Final, Protocol, TypeVar
 
 import msgspec
 
@@ -27,20 +37,19 @@ class StreamRow(msgspec.Struct, array_like=True):
     closer: Producer | None = None
     seq: bytes | None = None
     producers: dict[bytes, ProducerState] | None = None
-    # When it expires as far as the log knows.
+    # The expiry recorded in the log.
     deadline_ms: int | None = None
-    # Its own bytes are kept from here on, and readers may ask for those from `earliest` on. A fork
-    # has no bytes of its own before the place where it starts.
+    # The first of its own bytes, and the first readable offset.
     start: int = 0
     earliest: int = 0
     snapshot: Snapshot | None = None
-    # How many forks of it there are, and whether it is there for them only.
+    # The number of its forks, and whether it is kept for them only.
     forks: int = 0
     deleted: bool = False
 
 
 class BucketRow(msgspec.Struct, array_like=True):
-    """A bucket as of a position in the log; `explicit` if it was created, not just used."""
+    """A bucket as of a position in the log; `explicit` if a request created it."""
 
     created_ms: int
     explicit: bool = False
@@ -50,7 +59,7 @@ class BucketRow(msgspec.Struct, array_like=True):
 
 
 class Writable(Protocol):
-    """What a write changes besides the bytes: of a stream, a staged stream or a row."""
+    """The fields of a stream, staged stream or row that a write changes."""
 
     producers: dict[bytes, ProducerState] | None
     seq: bytes | None
@@ -59,7 +68,7 @@ class Writable(Protocol):
 
 
 def take_over(stream: Writable, record: Record) -> None:
-    """Take over the producer, sequence and closure that a record carries."""
+    """Apply the producer, sequence and closure of a record."""
     if record.producer is not None:
         producer_id, epoch, seq = record.producer
         if stream.producers is None:
@@ -73,7 +82,7 @@ def take_over(stream: Writable, record: Record) -> None:
 
 
 def renewed_deadline_ms(meta: StreamMeta, at_ms: int) -> int | None:
-    """The deadline that a write at this time gives the stream; None if writes do not renew it."""
+    """The deadline after a write at this time; None if writes do not renew it."""
     if meta.ttl_s is None or meta.expires_at_ms is not None:
         return None
     return at_ms + meta.ttl_s * 1000
@@ -84,5 +93,72 @@ decode_row = msgspec.msgpack.Decoder(StreamRow).decode
 encode_bucket = msgspec.msgpack.Encoder().encode
 decode_bucket = msgspec.msgpack.Decoder(BucketRow).decode
 
-# Documents with this prefix are the buckets' rows.
+# Bucket rows are stored as documents with this prefix.
 BUCKET_PREFIX: Final = "bucket/"
+
+
+class Descendant(Protocol):
+    """The fields of a stream or row that forks and snapshots change."""
+
+    number: int
+    meta: StreamMeta
+    tail: int
+    start: int
+    earliest: int
+    snapshot: Snapshot | None
+    forks: int
+    deleted: bool
+
+
+Each = TypeVar("Each", bound=Descendant)
+
+
+def begin_fork(fork: Descendant, source: Descendant) -> None:
+    """Initialise a new fork from its source."""
+    origin = fork.meta.fork
+    assert origin is not None, "a fork has an origin"
+    assert source.earliest <= origin.offset <= source.tail, "a fork starts inside its source"
+    fork.tail = fork.start = origin.offset
+    fork.earliest = source.earliest
+    fork.snapshot = source.snapshot
+    source.forks += 1
+
+
+def publish_snapshot(stream: Descendant, snapshot: Snapshot) -> int:
+    """Make the stream start at the snapshot; returns how many of its own bytes that frees."""
+    stream.snapshot = snapshot
+    stream.earliest = snapshot.offset
+    return _move_start(stream)
+
+
+def remove(
+    stream: Each,
+    find: Callable[[int], Each],
+    gone: Callable[[Each], None],
+    freed: Callable[[Each, int], None],
+) -> None:
+    """Remove a stream without forks, and deleted sources that were kept for it alone.
+
+    Calls `gone` for each removed stream, and `freed` with the number of freed bytes for the source
+    that stays.
+    """
+    while True:
+        assert not stream.forks, "a stream with forks stays"
+        gone(stream)
+        origin = stream.meta.fork
+        if origin is None:
+            return
+        source = find(origin.source)
+        source.forks -= 1
+        if source.forks or not source.deleted:
+            freed(source, _move_start(source))
+            return
+        stream = source
+
+
+def _move_start(stream: Descendant) -> int:
+    if stream.forks:
+        return 0
+    start = max(stream.start, min(stream.earliest, stream.tail))
+    freed, stream.start = start - stream.start, start
+    return freed

@@ -5,14 +5,14 @@ A segment is a 64-byte header and then batches. The header
     magic 8s | version u32 | reserved u32 | salt u64 | first position u64
     | predecessor u64 | predecessor's durable end u64 | checksum u64 | zeros
 
-names the segment before it (its number, 0 for none) and the byte at which that one ends for good:
-what lies beyond was never acknowledged and is ignored. A batch is
+names the segment before it (its number, 0 for none) and the byte where that one ends: bytes beyond
+it were never acknowledged and are ignored. A batch is
 
     magic 4s | body length u32 | position u64 | head checksum u64 | body checksum u64 | body
 
-Both of its checksums are XXH3-64 seeded with the segment's random salt, so that no payload can
-pass for a batch, and the head has one of its own, so that looking for batches in damaged bytes
-never trusts a length that was not written by us.
+Both of its checksums are XXH3-64, seeded with the segment's random salt, so that no payload can
+pass for a batch. The head has its own checksum, so that a search for batches in damaged bytes never
+trusts a length that was not written as such.
 """
 
 from __future__ import annotations
@@ -38,16 +38,14 @@ _FRAME: Final = Struct("<4sIQQQ")
 
 
 class SegmentHeader(NamedTuple):
-    """What a segment says of itself and of the one before it."""
-
     salt: int
     first_position: int
     predecessor: int
     predecessor_end: int
 
 
-class Frame(NamedTuple):
-    """One valid batch found in a segment."""
+class BatchFrame(NamedTuple):
+    """A valid batch in a segment; `end` is the byte after it."""
 
     position: int
     body: bytes
@@ -55,24 +53,23 @@ class Frame(NamedTuple):
 
 
 class UnknownVersionError(ValueError):
-    """The header is sound, but of a version this code does not read."""
+    """The header is valid, but its version is not supported."""
 
 
 class DamagedSegmentError(ValueError):
-    """A segment is not what its header and its end say; the message names the byte."""
+    """A segment's batches do not match its header and end; the message names the byte."""
 
     def __init__(self, at: int, what: str) -> None:
         super().__init__(f"byte {at}: {what}")
 
 
 def encode_header(header: SegmentHeader) -> bytes:
-    """The 64 bytes a segment starts with."""
     packed = _HEADER.pack(_MAGIC, FORMAT_VERSION, 0, *header)
     return (packed + _CHECKSUM.pack(xxh3_64_intdigest(packed))).ljust(HEADER_BYTES, b"\0")
 
 
 def decode_header(data: bytes | memoryview) -> SegmentHeader | None:
-    """The header at the start of `data`, or None where there is no sound one."""
+    """The header at the start of `data`; None if it is not valid."""
     if len(data) < HEADER_BYTES:
         return None
     magic, version, _, *rest = _HEADER.unpack_from(data)
@@ -87,7 +84,6 @@ def decode_header(data: bytes | memoryview) -> SegmentHeader | None:
 
 
 def encode_batch(salt: int, position: int, body: bytes) -> bytes:
-    """A batch's frame and body, ready to be written."""
     head = _FRAME_HEAD.pack(_FRAME_MAGIC, len(body), position)
     return (
         _FRAME.pack(
@@ -101,8 +97,8 @@ def encode_batch(salt: int, position: int, body: bytes) -> bytes:
     )
 
 
-def decode_batch(data: bytes | memoryview, at: int, salt: int) -> Frame | None:
-    """The batch that starts at byte `at`, or None where there is no sound one."""
+def decode_batch(data: bytes | memoryview, at: int, salt: int) -> BatchFrame | None:
+    """The batch at byte `at`; None if there is no valid one."""
     if at + FRAME_BYTES > len(data):
         return None
     magic, length, position, head_sum, body_sum = _FRAME.unpack_from(data, at)
@@ -115,16 +111,15 @@ def decode_batch(data: bytes | memoryview, at: int, salt: int) -> Frame | None:
     body = bytes(data[start : start + length])
     if len(body) != length or body_sum != xxh3_64_intdigest(body, seed=salt):
         return None
-    return Frame(position, body, start + length)
+    return BatchFrame(position, body, start + length)
 
 
 def iter_batches(
     data: bytes | memoryview, header: SegmentHeader, end: int | None
-) -> Iterator[Frame]:
-    """The batches from the header up to byte `end`, all of which must be sound and in order.
+) -> Iterator[BatchFrame]:
+    """Yield the batches up to byte `end`, all of which must be valid and in order.
 
-    Without a known end they go on as far as they are sound; what follows them is the caller's to
-    judge.
+    Without a known end, yield batches as long as they are valid; the caller examines the rest.
     """
     at, expected, salt = HEADER_BYTES, header.first_position, header.salt
     while at != end:
@@ -132,7 +127,7 @@ def iter_batches(
         if frame is None:
             if end is None:
                 return
-            raise DamagedSegmentError(at, f"there is no sound batch, but one up to {end}")
+            raise DamagedSegmentError(at, f"there is no valid batch, but the segment ends at {end}")
         if frame.position != expected:
             raise DamagedSegmentError(at, f"batch {frame.position} where {expected} belongs")
         if end is not None and frame.end > end:
@@ -142,7 +137,7 @@ def iter_batches(
 
 
 def find_batch(data: bytes, at: int, salt: int) -> int | None:
-    """The first byte at or after `at` where a sound batch starts."""
+    """The first byte at or after `at` where a valid batch starts."""
     while (at := data.find(_FRAME_MAGIC, at)) >= 0:
         if decode_batch(data, at, salt) is not None:
             return at

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from holdfast.engine.requests import BucketCreated, Deleted
+from holdfast.engine.writes import BucketCreated, Deleted
 from holdfast.errors import BucketNotFoundError, HoldfastError, InvalidRequestError
 from holdfast.http.exchange import parse_query
 from holdfast.http.responses import JSON_HEADERS, respond_error

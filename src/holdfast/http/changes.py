@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 import msgspec
 
-from holdfast.engine.journal import PAGE_ENTRIES_MAX, Change
+from holdfast.engine.journal import PAGE_ENTRIES_MAX, StreamChange
 from holdfast.errors import CursorGoneError, HoldfastError, InvalidRequestError
 from holdfast.format.records import Kind
 from holdfast.http.buckets import find_bucket
@@ -143,7 +143,7 @@ def batch_entries(state: State, batch: JournalBatch, prefix: str) -> Iterator[Ch
             )
 
 
-def name_of(state: State, change: Change) -> str:
+def name_of(state: State, change: StreamChange) -> str:
     """The name of the stream that changed; empty if it is gone, which a later change tells."""
     if change.name:
         return change.name

@@ -8,8 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from holdfast.engine import reading
-from holdfast.engine.few_messages import first_ends, last_start
-from holdfast.engine.reading import check_offset, end_of_read
+from holdfast.engine.reading import check_offset, end_of_read, first_ends, last_start
 from holdfast.errors import (
     InvalidOffsetError,
     InvalidRequestError,

@@ -31,7 +31,7 @@ from holdfast.storage.catalog_scan import Scanned
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterable
 
-    from holdfast.engine.journal import Change, JournalBatch
+    from holdfast.engine.journal import JournalBatch, StreamChange
     from holdfast.engine.state import State
     from holdfast.engine.stream import Stream
     from holdfast.http.app import App
@@ -80,7 +80,7 @@ async def _record_lines(
             yield b"\n".join([*lines, b""])
 
 
-async def _message_lines(app: App, change: Change, stream_id: str) -> list[bytes]:
+async def _message_lines(app: App, change: StreamChange, stream_id: str) -> list[bytes]:
     """The messages of one append, but for those whose place a snapshot has taken."""
     stream = app.shard.state.find_number(change.stream)
     if stream is None or stream.gone:
@@ -115,7 +115,7 @@ async def _message_lines(app: App, change: Change, stream_id: str) -> list[bytes
     return lines
 
 
-async def _read_change(app: App, stream: Stream, change: Change) -> tuple[int, bytes]:
+async def _read_change(app: App, stream: Stream, change: StreamChange) -> tuple[int, bytes]:
     """Where the bytes of an append start that are still the stream's, and these bytes."""
     end = change.offset + change.length
     while True:
@@ -285,7 +285,7 @@ def _gained(state: State, batch: JournalBatch, asked: ScanRequest) -> tuple[int,
     return size_bytes, messages
 
 
-def _size_of(state: State, change: Change) -> tuple[int, int]:
+def _size_of(state: State, change: StreamChange) -> tuple[int, int]:
     """Bytes and messages of an append that a snapshot has not taken the place of."""
     stream = state.by_number.get(change.stream)
     if stream is None:

@@ -12,10 +12,9 @@ from bisect import bisect_right
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from holdfast.engine.boundaries import is_boundary, message_ends
-from holdfast.engine.reading import read
-from holdfast.engine.requests import SnapshotPublished
-from holdfast.engine.snapshot_writes import check_place
+from holdfast.engine.metadata_writes import check_snapshot_offset
+from holdfast.engine.reading import is_boundary, message_ends, read
+from holdfast.engine.writes import SnapshotPublished
 from holdfast.errors import (
     HoldfastError,
     InvalidOffsetError,
@@ -50,7 +49,7 @@ def publish_snapshot(app: App, request: Request, slot: Slot, name: str) -> None:
     checked = parse_content_type(content_type) if content_type else DEFAULT
     offset = parse_offset(request.parameter)
     stream = app.shard.find(name)
-    check_place(offset, stream.earliest, stream.tail)
+    check_snapshot_offset(offset, stream.earliest, stream.tail)
     app.spawn(_publish(app, request, slot, stream, offset, checked), slot)
 
 

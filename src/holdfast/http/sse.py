@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from holdfast.engine.boundaries import ends_in_memory, message_ends
-from holdfast.engine.reading import end_of_read, read
+from holdfast.engine.reading import end_of_read, ends_in_memory, message_ends, read
 from holdfast.errors import HoldfastError
 from holdfast.http.responses import respond_error
 from holdfast.protocol.content import JSON, is_text

@@ -9,15 +9,14 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from holdfast.engine.boundaries import is_boundary, message_ends
-from holdfast.engine.reading import check_offset
-from holdfast.engine.requests import (
-    Appended,
+from holdfast.engine.reading import check_offset, is_boundary, message_ends
+from holdfast.engine.writes import (
     AppendRequest,
-    Created,
     CreateRequest,
     Deleted,
     ForkRequest,
+    StreamAppended,
+    StreamCreated,
 )
 from holdfast.errors import (
     ForkSourceDeletedError,
@@ -106,7 +105,7 @@ def _remember_media(raw: bytes) -> str:
 
 
 def _respond_appended(slot: Slot, outcome: object) -> None:
-    if type(outcome) is not Appended:
+    if type(outcome) is not StreamAppended:
         assert isinstance(outcome, HoldfastError)
         respond_error(slot, outcome)
         return
@@ -179,7 +178,7 @@ async def _create_fork(
 
 def _respond_created(context: tuple[Slot, bytes, CreateRequest], outcome: object) -> None:
     slot, location, asked = context
-    if not isinstance(outcome, Created):
+    if not isinstance(outcome, StreamCreated):
         assert isinstance(outcome, HoldfastError)
         respond_error(slot, outcome)
         return
@@ -256,7 +255,7 @@ async def resolve_fork(app: App, asked: ForkRequest) -> ForkRequest:
     offset = asked.offset
     if asked.sub_offset:
         offset = await _behind(app, source, offset, asked.sub_offset)
-    return ForkRequest(asked.name, offset, asked.asked_offset, asked.sub_offset, source.number)
+    return ForkRequest(asked.name, offset, asked.requested_offset, asked.sub_offset, source.number)
 
 
 async def _behind(app: App, source: Stream, offset: int, sub_offset: int) -> int:

@@ -1,7 +1,7 @@
-"""The data directory: who may use it, and which format it is in.
+"""The data directory: its lock, its format, and the file operations of the log.
 
-The lock belongs to a server and to the child that inherits its descriptor: after a kill of the
-server the directory stays locked until the child, which ends by itself, is gone.
+The lock belongs to a server and to the storage process, which inherits its descriptor. When a
+server is killed, its directory stays locked until the storage process, too, has ended.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import fcntl
 import logging
 import os
 import threading
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Protocol
 
 from holdfast.errors import DataDirectoryLockedError, HoldfastError, UnknownFormatError
 
@@ -21,10 +21,13 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 FORMAT: Final = "holdfast-data 1\n"
-# What the marker says until a restore is complete.
+# The content of the marker until a restore is complete.
 UNFINISHED_FORMAT: Final = "unfinished: run holdfast restore again\n"
 ORPHAN_WAIT_S_MAX: Final = 5.0
 _POLL_S: Final = 0.05
+_ZEROS: Final = bytes(1 << 20)
+# macOS has neither fdatasync nor posix_fallocate, and its fsync leaves data in the drive's cache.
+_FULL_SYNC: Final = getattr(fcntl, "F_FULLFSYNC", None)
 
 
 def _sleep(seconds: float) -> None:
@@ -32,7 +35,7 @@ def _sleep(seconds: float) -> None:
 
 
 class DataDirectory:
-    """A data directory held by this process until `close`."""
+    """A data directory, locked by this process until `close`."""
 
     def __init__(self, path: Path, lock: int) -> None:
         self.path = path
@@ -45,9 +48,9 @@ class DataDirectory:
     def open(cls, path: Path, *, sleep: Callable[[float], object] = _sleep) -> DataDirectory:
         """Create the directory if need be, lock it, and check its format.
 
-        What a server that is gone has left behind is waited for, through `sleep`.
+        If the storage process of a killed server still has the lock, wait for its end.
         """
-        # Others are told of it, and may be elsewhere or go there.
+        # Absolute, because processes with another working directory are given this path.
         path = path.absolute()
         try:
             _make(path)
@@ -67,31 +70,31 @@ class DataDirectory:
 
     @property
     def lock_descriptor(self) -> int:
-        """The descriptor that holds the lock, for a child to inherit."""
+        """The descriptor that holds the lock, for the storage process to inherit."""
         assert self._lock is not None, "the directory was closed"
         return self._lock
 
     def close(self) -> None:
-        """Give up the lock; a child that has inherited it keeps it until it ends."""
+        """Release the lock; a child process that inherited it keeps it until it ends."""
         if self._lock is None:
             return
         with contextlib.suppress(OSError):
-            # Whoever comes next must not take this process for the child it has to wait for.
+            # The next server must not mistake this process for the child it has to wait for.
             _write_holder(self._lock, "")
         os.close(self._lock)
         self._lock = None
 
 
 def _make(path: Path) -> None:
-    """Create a directory durably: with its parents, and the entry that each has in its own."""
+    """Create a directory and its parents durably."""
     if path.is_dir():
         return
     _make(path.parent)
     path.mkdir(exist_ok=True)
-    _sync(path.parent)
+    _sync_directory(path.parent)
 
 
-def _sync(directory: Path) -> None:
+def _sync_directory(directory: Path) -> None:
     descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(descriptor)
@@ -111,7 +114,7 @@ def _lock(path: Path, sleep: Callable[[float], object]) -> int:
 
 
 def _write_holder(descriptor: int, process: str) -> None:
-    # Always of one length and never cut: on a full disk there might be no room to grow again.
+    # Always the same length and never truncated: a full disk might have no room to grow again.
     os.pwrite(descriptor, process.ljust(20).encode() + b"\n", 0)
 
 
@@ -123,14 +126,14 @@ def _wait_for_lock(path: Path, descriptor: int, sleep: Callable[[float], object]
             return
         except BlockingIOError:
             holder = os.pread(descriptor, 32, 0).decode("ascii", "replace").strip()
-        # Without a number the holder is just coming or going.
+        # Without a process id the holder is just starting or ending.
         if holder and _is_alive(holder):
             raise DataDirectoryLockedError(
                 f"The data directory {path} is in use by another server (process {holder}). "
                 "Stop that one first, or choose another directory with --data-dir."
             )
         if poll == 0:
-            _log.warning("%s is locked by what another server has left behind: waiting", path)
+            _log.warning("%s is locked by the child of a server that has ended: waiting", path)
         sleep(_POLL_S)
     raise DataDirectoryLockedError(
         f"The data directory {path} is locked by a child of a server that has ended"
@@ -140,7 +143,7 @@ def _wait_for_lock(path: Path, descriptor: int, sleep: Callable[[float], object]
 
 
 def _is_alive(process: str) -> bool:
-    """Whether there is such a process; anything that cannot be one counts as such."""
+    """Whether this process may be running; a malformed id counts as running."""
     try:
         os.kill(int(process), 0)
     except ProcessLookupError:
@@ -153,23 +156,23 @@ def _is_alive(process: str) -> bool:
 def _check_format(path: Path) -> None:
     marker = path / "format"
     try:
-        found = marker.read_text("utf-8", "replace")
+        text = marker.read_text("utf-8", "replace")
     except FileNotFoundError:
         _write_format(path)
         return
-    if found == UNFINISHED_FORMAT:
+    if text == UNFINISHED_FORMAT:
         raise UnknownFormatError(
             f"The data directory {path} is half restored: run holdfast restore again."
         )
-    if found != FORMAT:
+    if text != FORMAT:
         raise UnknownFormatError(
-            f"The data directory {path} has the format {found.strip()[:40]!r}, and this version "
+            f"The data directory {path} has the format {text.strip()[:40]!r}, and this version "
             f"of Holdfast reads {FORMAT.strip()!r}. Use the version that wrote it, or a newer one."
         )
 
 
 def _write_format(path: Path) -> None:
-    # The marker comes before any log, so a directory with a log and no marker lost it.
+    # The marker is written before any log, so a directory with a log and no marker has lost it.
     if (path / "log").exists() and any((path / "log").iterdir()):
         raise UnknownFormatError(
             f"The data directory {path} holds a log but no file 'format'. "
@@ -180,4 +183,112 @@ def _write_format(path: Path) -> None:
     with temporary.open() as file:
         os.fsync(file.fileno())
     temporary.rename(path / "format")
-    _sync(path)
+    _sync_directory(path)
+
+
+class File(Protocol):
+    """An open file, written at explicit positions."""
+
+    def write_at(self, data: bytes, at: int) -> None: ...
+
+    def sync(self) -> None:
+        """Return once everything written is on stable storage."""
+
+    def close(self) -> None: ...
+
+
+class Files(Protocol):
+    """The file operations of a log; tests make each of them fail."""
+
+    def names(self, directory: Path) -> list[str]: ...
+
+    def read(self, path: Path) -> bytes: ...
+
+    def read_start(self, path: Path, size_bytes: int) -> bytes:
+        """Read the first bytes of a file, or all if it is shorter."""
+
+    def create(self, path: Path) -> File:
+        """Create an empty file, replacing an old one."""
+
+    def open(self, path: Path) -> File:
+        """Open an existing file for writing."""
+
+    def allocate(self, path: Path, size_bytes: int) -> None:
+        """Reserve room on disk under this name, or leave nothing behind."""
+
+    def truncate(self, path: Path, size_bytes: int) -> None: ...
+
+    def remove(self, path: Path) -> None:
+        """Remove a file, if it is there."""
+
+    def sync_directory(self, directory: Path) -> None:
+        """Return once creations and removals in the directory are on stable storage."""
+
+
+class DiskFile:
+    """A file of the operating system."""
+
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor = descriptor
+
+    def write_at(self, data: bytes, at: int) -> None:
+        written = os.pwrite(self._descriptor, data, at)
+        while written < len(data):
+            written += os.pwrite(self._descriptor, memoryview(data)[written:], at + written)
+
+    def sync(self) -> None:
+        if _FULL_SYNC is not None:
+            fcntl.fcntl(self._descriptor, _FULL_SYNC)
+        else:
+            os.fdatasync(self._descriptor)
+
+    def close(self) -> None:
+        os.close(self._descriptor)
+
+
+class DiskFiles:
+    """The operating system's files."""
+
+    def names(self, directory: Path) -> list[str]:
+        return os.listdir(directory)
+
+    def read(self, path: Path) -> bytes:
+        return path.read_bytes()
+
+    def read_start(self, path: Path, size_bytes: int) -> bytes:
+        with path.open("rb") as file:
+            return file.read(size_bytes)
+
+    def create(self, path: Path) -> File:
+        flags = os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
+        return DiskFile(os.open(path, flags, 0o640))
+
+    def open(self, path: Path) -> File:
+        return DiskFile(os.open(path, os.O_RDWR | os.O_CLOEXEC))
+
+    def allocate(self, path: Path, size_bytes: int) -> None:
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o640)
+        try:
+            _reserve(descriptor, size_bytes)
+        except OSError:
+            os.unlink(path)
+            raise
+        finally:
+            os.close(descriptor)
+
+    def truncate(self, path: Path, size_bytes: int) -> None:
+        os.truncate(path, size_bytes)
+
+    def remove(self, path: Path) -> None:
+        path.unlink(missing_ok=True)
+
+    def sync_directory(self, directory: Path) -> None:
+        _sync_directory(directory)
+
+
+def _reserve(descriptor: int, size_bytes: int) -> None:
+    if hasattr(os, "posix_fallocate"):
+        os.posix_fallocate(descriptor, 0, size_bytes)
+        return
+    for at in range(0, size_bytes, len(_ZEROS)):
+        os.pwrite(descriptor, _ZEROS[: size_bytes - at], at)

@@ -1,21 +1,19 @@
-"""The export: a copy of a log that is being written to, without asking whoever writes it.
+"""Copies a log while a server writes to it, without coordinating with that server.
 
-The batches are framed anew, as a chain of segments that starts with itself, so that the copy is a
-log of its own. Whatever was acknowledged before the export began is in it, as far as the log still
-had it then.
+The batches are framed anew, as a chain of segments of its own, so the copy is a complete log. It
+contains every batch that was acknowledged before the export began and not trimmed by then.
 
 Rules:
 
-- What sealed segments hold is final. The last one is read as far as its batches are sound; where
-  it was sealed meanwhile its successor names the end, and what lies beyond, which the writer has
-  disowned, is left out.
-- A segment that vanishes was trimmed, because the catalog covers it. What remains is the log then:
-  segments given before it are void, and numbers start with 1 again.
-- A sound batch behind an unsound one is damage, unless it was only the moment: bytes are read while
-  they are written, page by page. So the file is read again before it is believed.
+- Sealed segments are final. The last segment is read as far as its batches are valid. If it was
+  sealed meanwhile, its successor names the end; bytes beyond it are disowned and left out.
+- A segment that vanishes was trimmed because the catalog covers it. The export then restarts with
+  the remaining segments: those yielded before are void, and numbers start with 1 again.
+- A valid batch after an invalid one is damage, unless the file was read in the middle of a write,
+  which reaches it page by page. So the file is read again before it counts as damaged.
 
-The last batch may not be synced yet when it is copied. Should the sync fail the writer answers with
-an error for a write that is in this copy: as after a kill, where such a batch comes back too.
+The last batch may not be synced yet when it is copied. If that sync fails, the writer reports an
+error for a write that is in this copy, as can happen after a kill.
 """
 
 from __future__ import annotations
@@ -40,19 +38,19 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from holdfast.clock import Clock
-    from holdfast.format.segments import Frame
-    from holdfast.log.files import Files
+    from holdfast.format.segments import BatchFrame
+    from holdfast.log.directory import Files
     from holdfast.log.recovery import Segment
 
 SEGMENT_BYTES_MAX: Final = 16 * 1024 * 1024
-# How often segments may be trimmed while they are read; each time there are fewer left.
+# How often segments may vanish during one export.
 _TRIMS_MAX: Final = 100
-# How often what looks damaged is read before it is believed to be.
+# How often a log that looks damaged is read before the export fails.
 _READS_MAX: Final = 3
 
 
 class ExportedSegment(NamedTuple):
-    """A segment of the copy. The one with number 1 voids all that were given before it."""
+    """A segment of the copy. The one with number 1 voids all that were yielded before it."""
 
     number: int
     first_position: int
@@ -61,7 +59,7 @@ class ExportedSegment(NamedTuple):
 
 
 class _TrimmedError(Exception):
-    """A segment is gone since the chain was read."""
+    """A segment was removed since the chain was read."""
 
 
 def export_log(
@@ -72,10 +70,10 @@ def export_log(
     *,
     segment_bytes: int = SEGMENT_BYTES_MAX,
 ) -> Iterator[ExportedSegment]:
-    """Every batch past position `after`, in segments of about `segment_bytes`.
+    """Yield every batch past position `after`, in segments of about `segment_bytes`.
 
-    In memory are a segment of the log and one of the copy at a time. They may start later than
-    `after` says, where the log was trimmed meanwhile.
+    One segment of the log and one of the copy are in memory at a time. The copy starts later than
+    `after` if the log was trimmed meanwhile.
     """
     building: _Building | None = None
     for frame in _frames(files, directory, after):
@@ -93,7 +91,7 @@ def export_log(
 
 
 class _Building:
-    """A segment of the copy that is being put together."""
+    """A segment of the copy under construction."""
 
     def __init__(
         self, clock: Clock, first_position: int, predecessor: int, predecessor_end: int
@@ -105,15 +103,13 @@ class _Building:
         self.size = HEADER_BYTES
         self.last_position = first_position - 1
 
-    def add(self, frame: Frame) -> None:
-        """Take the next batch."""
+    def add(self, frame: BatchFrame) -> None:
         part = encode_batch(self._header.salt, frame.position, frame.body)
         self._parts.append(part)
         self.size += len(part)
         self.last_position = frame.position
 
     def finish(self) -> ExportedSegment:
-        """The segment with all batches it was given."""
         header = self._header
         data = b"".join(self._parts)
         self._parts.clear()
@@ -122,8 +118,8 @@ class _Building:
         )
 
 
-def _frames(files: Files, directory: Path, after: int) -> Iterator[Frame]:
-    """The batches past `after`; where a segment is gone, those that come after it."""
+def _frames(files: Files, directory: Path, after: int) -> Iterator[BatchFrame]:
+    """Yield the batches past `after`; if a segment is gone, continue with those after it."""
     trims, reads = _TRIMS_MAX, _READS_MAX
     while True:
         try:
@@ -143,7 +139,7 @@ def _frames(files: Files, directory: Path, after: int) -> Iterator[Frame]:
                 raise
 
 
-def _read_once(files: Files, directory: Path, after: int) -> Iterator[Frame]:
+def _read_once(files: Files, directory: Path, after: int) -> Iterator[BatchFrame]:
     segments = find_chain(files, directory).segments
     for segment, following in pairwise(segments):
         if following.header.first_position > after + 1:
@@ -152,18 +148,18 @@ def _read_once(files: Files, directory: Path, after: int) -> Iterator[Frame]:
         yield from _past(after, _read_last(files, directory, segments[-1]))
 
 
-def _past(after: int, frames: Iterator[Frame]) -> Iterator[Frame]:
+def _past(after: int, frames: Iterator[BatchFrame]) -> Iterator[BatchFrame]:
     return (frame for frame in frames if frame.position > after)
 
 
-def _read_last(files: Files, directory: Path, segment: Segment) -> Iterator[Frame]:
-    """The batches of the segment that was the last when the chain was read."""
+def _read_last(files: Files, directory: Path, segment: Segment) -> Iterator[BatchFrame]:
+    """Yield the batches of the segment that was the last one when the chain was read."""
     data = files.read(segment.path)
     now = {each.number: each for each in find_chain(files, directory).segments}.get(segment.number)
     if now is None or now.header != segment.header:
         raise _TrimmedError
     if now.end is not None:
-        # Read again: it may have grown before it was sealed.
+        # Read it again: it may have grown before it was sealed.
         yield from read_segment(files, now, now.header.first_position)
         return
     end = HEADER_BYTES
@@ -177,5 +173,5 @@ def _read_last(files: Files, directory: Path, segment: Segment) -> Iterator[Fram
     if follower is not None:
         raise LogCorruptError(
             f"The log is damaged: {segment.path} at byte {end}: "
-            f"a sound batch follows at byte {follower}."
+            f"a valid batch follows at byte {follower}."
         )

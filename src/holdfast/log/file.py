@@ -1,22 +1,29 @@
 """The file log: one write and one fdatasync per batch, in one commit thread.
 
-Theory of operation. The engine hands over a batch, the commit thread frames it, writes it behind
-the last durable byte and syncs (`segment_writer.py`), and the outcome goes back to the event loop.
-Everything that touches the disk after the start is a job of that thread, so that jobs see each
-other's effects in order and need no locks. Where an outcome stays unknown `settle` tries again
-later; the thread is free for other jobs meanwhile.
+Theory of operation. The engine hands over a batch. The commit thread frames it, writes it after
+the last durable byte and syncs (`segment_writer.py`); the result is posted back to the event loop.
+After the start only this thread touches the disk, so its jobs see each other's effects in order and
+need no locks. While an outcome stays unknown `settle` tries again after a pause, during which the
+thread runs other jobs.
 """
 
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING, Any, Final
+import threading
+from queue import Empty, SimpleQueue
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from holdfast.errors import HoldfastError, LogCorruptError
 from holdfast.format.segments import encode_batch
-from holdfast.log.commit_thread import CommitThread
-from holdfast.log.files import DiskFiles
-from holdfast.log.interface import Batch, LogStats, Outcome, Result, SealedSegment
+from holdfast.log.directory import DiskFiles
+from holdfast.log.interface import (
+    CommitOutcome,
+    CommitResult,
+    LogStats,
+    ReplayedBatch,
+    SealedSegment,
+)
 from holdfast.log.recovery import Recovered, Tail, find_chain, read_segment
 from holdfast.log.segment_writer import SegmentWriter
 
@@ -25,16 +32,77 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from holdfast.clock import Clock
-    from holdfast.log.commit_thread import Worker
-    from holdfast.log.files import Files
+    from holdfast.log.directory import Files
     from holdfast.log.interface import Cut
+
+    Job = tuple[Callable[..., None], tuple[Any, ...]]
 
 _log = logging.getLogger(__name__)
 _SETTLE_RETRY_S: Final = 0.5
 
 
+class CommitWorker(Protocol):
+    """Runs jobs one at a time, in the order in which they were handed over."""
+
+    def start(self) -> None: ...
+
+    def put(self, call: Callable[..., None], *args: Any) -> None:
+        """Hand over a job without waiting."""
+
+    def later(self, delay_s: float, call: Callable[..., None], *args: Any) -> None:
+        """Run a job after a pause, or at `stop`; called by jobs that have to try again."""
+
+    def stop(self) -> None:
+        """Return once every job has run."""
+
+
+class CommitThread:
+    """A `CommitWorker` with a thread of its own."""
+
+    def __init__(self) -> None:
+        self._jobs: SimpleQueue[Job | None] = SimpleQueue()
+        # Used by the thread alone.
+        self._delayed: list[tuple[float, Job]] = []
+        self._thread = threading.Thread(target=self._run, name="holdfast-commit", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def put(self, call: Callable[..., None], *args: Any) -> None:
+        self._jobs.put((call, args))
+
+    def later(self, delay_s: float, call: Callable[..., None], *args: Any) -> None:
+        """Run a job after a pause, which any other job cuts short: none can put it off forever."""
+        self._delayed.append((delay_s, (call, args)))
+
+    def stop(self) -> None:
+        if self._thread.is_alive():
+            self._jobs.put(None)
+            self._thread.join()
+
+    def _run(self) -> None:
+        jobs = self._jobs
+        while (job := self._wait() if self._delayed else jobs.get()) is not None:
+            call, args = job
+            call(*args)
+        delayed, self._delayed = self._delayed, []
+        for _, (call, args) in delayed:
+            call(*args)
+
+    def _wait(self) -> Job | None:
+        """The next job, or the delayed one once its pause is over."""
+        delay_s, delayed = self._delayed[0]
+        try:
+            job = self._jobs.get(timeout=delay_s)
+        except Empty:
+            del self._delayed[0]
+            return delayed
+        self._delayed[0] = (0.0, delayed)
+        return job
+
+
 class FileLog:
-    """A `Log` in a directory of segment files; one process at a time."""
+    """A `Log` in a directory of segment files, used by one process at a time."""
 
     def __init__(
         self,
@@ -45,11 +113,11 @@ class FileLog:
         ballast_bytes: int,
         zero_ahead_bytes: int = 0,
         files: Files | None = None,
-        worker: Worker | None = None,
+        worker: CommitWorker | None = None,
     ) -> None:
         self._directory = directory
         self._files: Files = files or DiskFiles()
-        self._worker: Worker = worker or CommitThread()
+        self._worker: CommitWorker = worker or CommitThread()
         self._chain = find_chain(self._files, directory)
         self._found: Recovered | None = None
         self._writer = SegmentWriter(
@@ -63,10 +131,8 @@ class FileLog:
         self._post: Callable[..., object] | None = None
         self._closing = False
 
-    # Replay, before start.
-
-    def replay(self, after: int) -> Iterator[Batch]:
-        """Every durable batch past `after`; raises where the log is damaged or starts too late."""
+    def replay(self, after: int) -> Iterator[ReplayedBatch]:
+        """Yield every durable batch past `after`; raises if any are damaged or missing."""
         segments = self._chain.segments
         kept: list[SealedSegment] = []
         orphans, predecessor, tail = list(self._chain.orphans), (0, 0), None
@@ -82,10 +148,10 @@ class FileLog:
             for frame in read_segment(self._files, segment, position + 1):
                 position = frame.position
                 if position > after:
-                    yield Batch(position, frame.body)
+                    yield ReplayedBatch(position, frame.body)
             header, path = segment.header, segment.path
             if frame is None:
-                # Nothing durable in it: its successor takes over what it said of the others.
+                # It holds nothing durable: the next segment takes over its predecessor.
                 predecessor = (header.predecessor, header.predecessor_end)
                 orphans.append(path)
                 continue
@@ -95,18 +161,16 @@ class FileLog:
                 encoded = encode_batch(header.salt, position, frame.body)
                 tail = Tail(path, encoded, frame.end - len(encoded))
         if position < after:
-            # An older copy of the log: all it holds is stored elsewhere, and it ends before the
-            # place where the next batch belongs. So a new chain begins, and this one can go.
+            # An older copy of the log: the catalog covers all of it, and the next batch does not
+            # follow its last one. A new chain begins, and these segments are removed.
             orphans = [*self._chain.orphans, *(segment.path for segment in segments)]
             kept, predecessor, tail = [], (0, 0), None
         self._found = Recovered(
             max(position, after), kept, orphans, self._chain.last_number, predecessor, tail
         )
 
-    # The event loop's side.
-
     def start(self, post: Callable[..., object]) -> None:
-        """Open a new segment, remove what is no part of the log, and start the commit thread."""
+        """Open a new segment, remove stray files, and start the commit thread."""
         assert self._found is not None, "replay() must have been read to its end"
         self._post = post
         try:
@@ -118,56 +182,56 @@ class FileLog:
         self._found = None
         self._worker.start()
 
-    def append(self, position: int, parts: list[bytes], done: Callable[[Result], None]) -> None:
-        """Hand the batch to the commit thread."""
+    def append(
+        self, position: int, parts: list[bytes], done: Callable[[CommitResult], None]
+    ) -> None:
         self._worker.put(self._append, position, parts, done)
 
-    def settle(self, done: Callable[[Result], None]) -> None:
-        """Have the commit thread disown the failed bytes, however long that takes."""
+    def settle(self, done: Callable[[CommitResult], None]) -> None:
+        """Disown the failed bytes, however long that takes."""
         self._worker.put(self._settle, done)
 
     def cut(self, done: Callable[[Cut], None]) -> None:
-        """Have the commit thread go on in a new segment, and tell those before it."""
         self._worker.put(self._cut, done)
 
     def trim(self, through: int) -> None:
-        """Remove kept segments that hold nothing past `through`."""
         self._worker.put(self._writer.trim, through)
 
     def stats(self) -> LogStats:
-        """Bytes and segments on disk, the ballast not counted."""
+        """Bytes and segments on disk, not counting the ballast."""
         return LogStats(self._writer.size_bytes, self._writer.segments)
 
     def close(self) -> None:
-        """Finish what was handed over, then stop the thread."""
         self._closing = True
         self._worker.stop()
         self._writer.close()
 
-    # The commit thread's side.
+    # The methods below run in the commit thread.
 
-    def _answer(self, done: Callable[[Any], None], answer: Result | Cut) -> None:
+    def _report(self, done: Callable[[Any], None], result: CommitResult | Cut) -> None:
         assert self._post is not None
         try:
-            self._post(done, answer)
+            self._post(done, result)
         except RuntimeError:
             if not self._closing:
                 raise
 
-    def _append(self, position: int, parts: list[bytes], done: Callable[[Result], None]) -> None:
+    def _append(
+        self, position: int, parts: list[bytes], done: Callable[[CommitResult], None]
+    ) -> None:
         try:
             result = self._writer.commit(position, b"".join(parts))
-        except Exception as error:  # noqa: BLE001 (the thread must live to settle it)
-            _log.exception("the commit of batch %d ended in a defect", position)
-            result = Result(Outcome.UNKNOWN, f"a defect: {error!r}")
-        self._answer(done, result)
+        except Exception as error:  # noqa: BLE001 (the thread must survive to settle it)
+            _log.exception("a defect while batch %d was committed", position)
+            result = CommitResult(CommitOutcome.UNKNOWN, f"a defect: {error!r}")
+        self._report(done, result)
 
-    def _settle(self, done: Callable[[Result], None]) -> None:
+    def _settle(self, done: Callable[[CommitResult], None]) -> None:
         result = self._writer.disown("the batch could not be written")
-        if result.outcome is Outcome.UNKNOWN and not self._closing:
+        if result.outcome is CommitOutcome.UNKNOWN and not self._closing:
             self._worker.later(_SETTLE_RETRY_S, self._settle, done)
         else:
-            self._answer(done, result)
+            self._report(done, result)
 
     def _cut(self, done: Callable[[Cut], None]) -> None:
-        self._answer(done, self._writer.cut())
+        self._report(done, self._writer.cut())

@@ -1,10 +1,10 @@
-"""What a log is, whoever keeps it: a file on this machine, or a quorum of others.
+"""What every log does, and a log in memory.
 
 Rules every implementation keeps:
 
 - Positions are the numbers of batches, from 1, without gaps. `append` takes exactly the next one.
 - One batch is under way at a time; `done` is called once for it, on the event loop.
-- COMMITTED: the batch is durable, and replay will give it back for ever (until it is trimmed).
+- COMMITTED: the batch is durable, and replay returns it until it is trimmed.
 - FAILED: no byte of the batch will ever be replayed; its position is free again.
 - UNKNOWN: neither is certain. No batch may follow before `settle` has found out.
 """
@@ -18,37 +18,36 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
 
-class Outcome(Enum):
-    """What became of a batch."""
-
+class CommitOutcome(Enum):
     COMMITTED = "committed"
     FAILED = "failed"
     UNKNOWN = "unknown"
 
 
-class Result(NamedTuple):
-    """An outcome, and in words why it is not COMMITTED."""
+class CommitResult(NamedTuple):
+    """An outcome, and the reason if it is not COMMITTED."""
 
-    outcome: Outcome
+    outcome: CommitOutcome
     reason: str = ""
 
 
-class Batch(NamedTuple):
-    """A batch as it is replayed."""
+_COMMITTED = CommitResult(CommitOutcome.COMMITTED)
 
+
+class ReplayedBatch(NamedTuple):
     position: int
     body: bytes
 
 
 class LogStats(NamedTuple):
-    """What a log takes up."""
+    """The size of a log."""
 
     size_bytes: int
     segments: int
 
 
 class SealedSegment(NamedTuple):
-    """A file of batches; its bytes up to `end` are durable and final, what follows is not."""
+    """A file of batches; its bytes up to `end` are durable and final."""
 
     path: str
     end: int
@@ -57,7 +56,7 @@ class SealedSegment(NamedTuple):
 
 
 class Cut(NamedTuple):
-    """Everything durable at one moment: positions up to `through`, and where they are kept."""
+    """Everything durable at one moment: positions up to `through`, and the segments with them."""
 
     through: int
     segments: tuple[SealedSegment, ...]
@@ -66,30 +65,68 @@ class Cut(NamedTuple):
 class Log(Protocol):
     """An ordered, durable sequence of batches with a single writer."""
 
-    def replay(self, after: int) -> Iterator[Batch]:
-        """Every durable batch past position `after`, in order; before `start` only."""
+    def replay(self, after: int) -> Iterator[ReplayedBatch]:
+        """Yield every durable batch past position `after`, in order; only before `start`."""
 
     def start(self, post: Callable[..., object]) -> None:
-        """Make ready to append; `post` runs a call on the event loop from any thread."""
+        """Prepare for appends; `post` runs a call on the event loop from any thread."""
 
-    def append(self, position: int, parts: list[bytes], done: Callable[[Result], None]) -> None:
-        """Make the batch of these records durable, then call `done` with what became of it."""
+    def append(
+        self, position: int, parts: list[bytes], done: Callable[[CommitResult], None]
+    ) -> None:
+        """Make the batch of these records durable, then call `done` with the result."""
 
-    def settle(self, done: Callable[[Result], None]) -> None:
-        """After UNKNOWN: find out what became of the batch; answers COMMITTED or FAILED."""
+    def settle(self, done: Callable[[CommitResult], None]) -> None:
+        """After UNKNOWN, find out whether the batch is COMMITTED or FAILED."""
 
     def cut(self, done: Callable[[Cut], None]) -> None:
-        """Seal what is durable so far; `done` gets every segment still kept, in order.
+        """Seal everything durable; `done` gets all retained segments, in order.
 
-        It is called on the event loop, after the `done` of every batch up to `through` and before
-        that of any later one. After a crash segments that were trimmed can be among them again.
+        `done` is called on the event loop, after the `done` of every batch up to `through` and
+        before that of any later one. After a crash, trimmed segments may be among them again.
         """
 
     def trim(self, through: int) -> None:
-        """Forget batches up to position `through`, as far as whole segments allow."""
+        """Remove the segments that hold nothing past position `through`."""
 
-    def stats(self) -> LogStats:
-        """Bytes and segments kept."""
+    def stats(self) -> LogStats: ...
 
     def close(self) -> None:
-        """Finish what is under way and let go of files and threads."""
+        """Finish what is under way, and close files and threads."""
+
+
+class MemoryLog:
+    """Reports every batch as committed and stores nothing; for tests and demos."""
+
+    def __init__(self) -> None:
+        self._post: Callable[..., object] | None = None
+        self._position = 0
+
+    def replay(self, after: int) -> Iterator[ReplayedBatch]:
+        self._position = after
+        return iter(())
+
+    def start(self, post: Callable[..., object]) -> None:
+        self._post = post
+
+    def append(
+        self, position: int, parts: list[bytes], done: Callable[[CommitResult], None]
+    ) -> None:
+        del parts
+        assert self._post is not None, "start() comes before append()"
+        self._position = position
+        self._post(done, _COMMITTED)
+
+    def settle(self, done: Callable[[CommitResult], None]) -> None:
+        raise AssertionError("a memory log has no unknown outcomes")
+
+    def cut(self, done: Callable[[Cut], None]) -> None:
+        assert self._post is not None, "start() comes before cut()"
+        self._post(done, Cut(self._position, ()))
+
+    def trim(self, through: int) -> None: ...
+
+    def stats(self) -> LogStats:
+        return LogStats(0, 0)
+
+    def close(self) -> None: ...

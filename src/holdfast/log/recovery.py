@@ -1,15 +1,15 @@
-"""Recovery: which bytes of the log's files are the log.
+"""Recovery: finds the durable batches in the log's files.
 
 Rules:
 
-- The last segment with a sound header tells the chain: each header names its predecessor and the
-  byte where that one ended for good. Files outside the chain hold nothing durable.
-- A file without a sound header is an unfinished creation if it is shorter than a header or all
-  zeros, and damage otherwise: a header is written in one piece, and batches only behind it.
-- Up to a segment's end every batch must be sound and the next in order: anything else is damage,
-  and the server names file and byte and refuses.
-- The last segment has no successor to name its end. A bad batch there is a torn tail, to be cut,
-  unless a sound batch follows it: then it is damage too.
+- The last segment with a valid header determines the chain: each header names its predecessor and
+  the byte where that one ends. Files outside the chain hold nothing durable.
+- A file without a valid header is an unfinished creation if it is shorter than a header or all
+  zeros. Otherwise it is damaged: a header is written in one piece, before any batch.
+- Up to a segment's end every batch must be valid and the next in order. Anything else is damage:
+  the server names file and byte, and does not start.
+- The last segment has no successor that names its end. An invalid batch there is a torn tail and
+  is cut off, unless a valid batch follows it: then it is damage, too.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from holdfast.format.segments import Frame
-    from holdfast.log.files import Files
+    from holdfast.format.segments import BatchFrame
+    from holdfast.log.directory import Files
     from holdfast.log.interface import SealedSegment
 
 _log = logging.getLogger(__name__)
@@ -42,7 +42,7 @@ _NAME: Final = re.compile(r"(\d{10})\.seg")
 
 
 class Segment(NamedTuple):
-    """A segment of the chain; `end` is None for the last, whose end a scan finds."""
+    """A segment of the chain; `end` is None for the last one, whose end a scan finds."""
 
     number: int
     path: Path
@@ -51,7 +51,7 @@ class Segment(NamedTuple):
 
 
 class Chain(NamedTuple):
-    """The log's segments in order, and the files that are no part of it."""
+    """The log's segments in order, and the files that are not part of it."""
 
     segments: list[Segment]
     orphans: list[Path]
@@ -59,7 +59,7 @@ class Chain(NamedTuple):
 
 
 class Tail(NamedTuple):
-    """The last batch of the last segment: its bytes, and where they are."""
+    """The last batch of the last segment."""
 
     path: Path
     frame: bytes
@@ -67,25 +67,24 @@ class Tail(NamedTuple):
 
 
 class Recovered(NamedTuple):
-    """What a replay has found, for the writer to go on from."""
+    """The result of a replay, from which the writer continues."""
 
     position: int
     kept: list[SealedSegment]
     orphans: list[Path]
     last_number: int
-    # What the next header will name: a segment's number and its end.
+    # The segment number and end that the next header will name.
     predecessor: tuple[int, int]
-    # None if the last segment holds no batch: then another's header vouches for all there are.
+    # None if the last segment holds no batch: then headers vouch for all batches.
     tail: Tail | None
 
 
 def segment_path(directory: Path, number: int) -> Path:
-    """Where the segment with this number lives."""
     return directory / f"{number:010d}.seg"
 
 
 def find_chain(files: Files, directory: Path) -> Chain:
-    """Read all headers and follow the chain back from the last."""
+    """Read all headers and follow the chain back from the last one."""
     headers: dict[int, SegmentHeader] = {}
     numbers = sorted(int(m[1]) for name in files.names(directory) if (m := _NAME.fullmatch(name)))
     for number in numbers:
@@ -121,8 +120,8 @@ def _read_header(files: Files, path: Path) -> SegmentHeader | None:
     return header
 
 
-def read_segment(files: Files, segment: Segment, expected: int) -> Iterator[Frame]:
-    """The segment's batches; `expected` is the first one's position."""
+def read_segment(files: Files, segment: Segment, expected: int) -> Iterator[BatchFrame]:
+    """Yield the segment's batches; the first one must have the position `expected`."""
     data = files.read(segment.path)
     header, end = segment.header, HEADER_BYTES
     if header.first_position != expected:
@@ -143,7 +142,7 @@ def read_segment(files: Files, segment: Segment, expected: int) -> Iterator[Fram
 def _check_torn_tail(path: Path, data: bytes, at: int, salt: int) -> None:
     follower = find_batch(data, at + 1, salt)
     if follower is not None:
-        raise _damage(path, f"byte {at}: a sound batch follows at byte {follower}")
+        raise _damage(path, f"byte {at}: a valid batch follows at byte {follower}")
     if any(data[at:]):
         _log.warning("cutting a torn tail: %s ends at byte %d of %d", path, at, len(data))
 

@@ -1,21 +1,21 @@
-"""Writing segments: the end of the log on disk, and what is done where the disk fails.
+"""Writes segments, and handles failures of the disk.
 
 Rules:
 
-- A batch is written behind the last durable byte and synced; only then is it durable, and only
-  then is the next one written.
+- A batch is written after the last durable byte and synced. Only then is it durable, and only then
+  is the next one written.
 - A failed write or sync abandons the segment: the next segment's header names the durable end of
-  this one and so disowns the failed bytes. Only once that header is durable is the batch FAILED;
-  if not even that can be written its outcome is UNKNOWN, and `disown` may be tried again.
-- From the moment a successor is being created a segment is sealed, even if the creation fails: a
-  header that names its end may have reached the disk all the same, so nothing may be written behind
-  that end any more. Each attempt takes a new number, and the chain passes by the ones that failed.
+  this one, which disowns the failed bytes. The batch is FAILED only once that header is durable.
+  If the header cannot be written either, the outcome is UNKNOWN, and `disown` may be tried again.
+- A segment is sealed as soon as the creation of its successor begins, even if that fails: a header
+  that names its end may have reached the disk, so nothing may be written past that end any more.
+  Each attempt takes a new number, and the chain skips the failed ones.
 
-The file is filled with zeros some way ahead of the batches: syncing bytes that replace others
-spares the file system its journal, and takes half the time of syncing a file that grows.
+The file is filled with zeros some way ahead of the batches: overwriting bytes spares the file
+system its journal, and syncing takes half the time of syncing a file that grows.
 
-A ballast file keeps some room on the disk. It is freed when the disk is full, so that the header
-can be written; while it cannot be laid again, batches fail before a byte is written.
+A ballast file reserves some room on the disk. It is removed when the disk is full, so that the
+header can be written; until it can be allocated again, batches fail before a byte is written.
 """
 
 from __future__ import annotations
@@ -33,21 +33,24 @@ from holdfast.format.segments import (
     encode_batch,
     encode_header,
 )
-from holdfast.log.interface import Cut, Outcome, Result, SealedSegment
+from holdfast.log.interface import CommitOutcome, CommitResult, Cut, SealedSegment
 from holdfast.log.recovery import segment_path
 
 if TYPE_CHECKING:
     from holdfast.clock import Clock
-    from holdfast.log.files import File, Files
+    from holdfast.log.directory import File, Files
     from holdfast.log.recovery import Recovered
 
 _log = logging.getLogger(__name__)
-_COMMITTED: Final = Result(Outcome.COMMITTED)
+_COMMITTED: Final = CommitResult(CommitOutcome.COMMITTED)
 _FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 
 
 class SegmentWriter:
-    """The segments of one log; everything but `size_bytes` and `segments` is the worker's."""
+    """The segments of one log.
+
+    Only the commit worker calls it, except for `size_bytes` and `segments`.
+    """
 
     def __init__(
         self,
@@ -71,9 +74,9 @@ class SegmentWriter:
         self._last_number = 0
         self._kept: list[SealedSegment] = []
         self._orphans: list[Path] = []
-        # What the next header will say of the segments before it.
+        # The predecessor that the next header names if this segment stays empty.
         self._predecessor = (0, 0)
-        # The segment being written. Bytes up to `_end` are durable, up to `_zeroed` they are ours.
+        # The segment being written: durable up to `_end`, filled with zeros up to `_zeroed`.
         self._file: File | None = None
         self._number = 0
         self._salt = 0
@@ -84,18 +87,17 @@ class SegmentWriter:
 
     @property
     def size_bytes(self) -> int:
-        """Bytes of all segments, as far as they are durable."""
+        """Durable bytes of all segments."""
         return self._end + sum(segment.end for segment in self._kept)
 
     @property
     def segments(self) -> int:
-        """How many segments there are."""
         return len(self._kept) + 1
 
     def start(self, found: Recovered) -> None:
-        """Go on behind what recovery found, and remove what is no part of the log.
+        """Continue after the recovered batches, and remove files that are not part of the log.
 
-        On a full disk there is no segment yet: batches fail until there is room for one.
+        On a full disk no segment is opened: batches fail until there is room for one.
         """
         self._position, self._last_number = found.position, found.last_number
         self._kept, self._orphans = found.kept, found.orphans
@@ -103,7 +105,7 @@ class SegmentWriter:
         try:
             self._confirm(found)
         except OSError as error:
-            # It replaces bytes, but a file system that copies on write needs room for that too.
+            # It overwrites bytes, for which a copy-on-write file system needs room, too.
             self._free_ballast(error)
             self._confirm(found)
         try:
@@ -112,23 +114,24 @@ class SegmentWriter:
         except OSError as error:
             if error.errno not in _FULL:
                 raise
-            _log.error("the disk is full: no write is taken until there is room")
+            _log.error("the disk is full: writes are rejected until there is room")
             self._free_ballast(error)
 
     def close(self) -> None:
-        """Let go of the file."""
         if self._file is not None:
             self._file.close()
             self._file = None
 
-    def commit(self, position: int, body: bytes) -> Result:
-        """Make the batch durable, or see to it that it never comes back."""
+    def commit(self, position: int, body: bytes) -> CommitResult:
+        """Make the batch durable, or make sure that it is never replayed."""
         assert position == self._position + 1, "batches come in order"
         try:
             file = self._make_room(FRAME_BYTES + len(body))
         except OSError as error:
             self._free_ballast(error)
-            return Result(Outcome.FAILED, f"no room for the batch: {error.strerror or error}")
+            return CommitResult(
+                CommitOutcome.FAILED, f"no room for the batch: {error.strerror or error}"
+            )
         frame = encode_batch(self._salt, position, body)
         try:
             file.write_at(frame, self._end)
@@ -141,23 +144,25 @@ class SegmentWriter:
         self._end += len(frame)
         return _COMMITTED
 
-    def disown(self, reason: str) -> Result:
-        """Have a new segment say that nothing behind the durable end counts: FAILED or UNKNOWN."""
+    def disown(self, reason: str) -> CommitResult:
+        """Open a segment whose header disowns the bytes after the durable end."""
         try:
             self._open_next()
         except OSError as error:
             self._free_ballast(error)
-            return Result(Outcome.UNKNOWN, f"{reason}; nor could its bytes be disowned: {error}")
-        return Result(Outcome.FAILED, reason)
+            return CommitResult(
+                CommitOutcome.UNKNOWN, f"{reason}; its bytes could not be disowned either: {error}"
+            )
+        return CommitResult(CommitOutcome.FAILED, reason)
 
     def cut(self) -> Cut:
-        """Seal the segment being written, if it holds batches; every segment that does."""
+        """Seal the current segment if it holds batches, and list all segments that do."""
         if self._end > HEADER_BYTES:
             try:
                 self._open_next()
             except OSError as error:
-                # It is sealed all the same, so what is durable of it can be told.
-                _log.error("no segment could be opened behind a cut: %s", error)
+                # The current segment is sealed all the same, so it is part of the cut.
+                _log.error("no segment could be opened after a cut: %s", error)
                 self._free_ballast(error)
         segments = list(self._kept)
         if self._end > HEADER_BYTES:
@@ -165,16 +170,16 @@ class SegmentWriter:
         return Cut(self._position, tuple(segments))
 
     def trim(self, through: int) -> None:
-        """Remove kept segments that hold nothing past `through`."""
+        """Remove sealed segments that hold nothing past `through`."""
         while self._kept and self._kept[0].last_position <= through:
             self._remove(Path(self._kept.pop(0).path))
 
     def _make_room(self, frame_bytes: int) -> File:
-        """Everything that can fail before a byte of the batch is written; the file to write."""
+        """Do everything that can fail before the batch is written, and return the file."""
         if self._full:
             self._lay_ballast()
             self._full = False
-            _log.info("there is room on the disk again")
+            _log.info("the disk has room again")
         full = self._end > HEADER_BYTES and self._end + frame_bytes > self._segment_bytes
         if full or self._sealed:
             self._open_next()
@@ -185,12 +190,12 @@ class SegmentWriter:
         return self._file
 
     def _confirm(self, found: Recovered) -> None:
-        """Make durable for certain what recovery may have read from the system's cache alone.
+        """Make the last batch durable, which recovery may have read from the page cache alone.
 
-        The last batch may have been written but not synced when the server before this one was
-        killed, or its sync may have failed, after which the system can take its pages for clean:
-        so it is written once more. No other batch can be like that. The directory is synced so that
-        no header comes back that was removed and disowns the batch.
+        It may not have been synced when the previous server was killed, or its sync may have
+        failed, after which the kernel can regard its pages as clean. So it is written again. All
+        batches before it are durable. The directory is synced so that no removed header, which
+        could disown the batch, reappears.
         """
         if found.tail is None:
             return
@@ -204,7 +209,7 @@ class SegmentWriter:
         self._files.sync_directory(self._directory)
 
     def _open_next(self) -> None:
-        """Create the next segment durably, then let go of the one before it."""
+        """Create the next segment durably, then close the one before it."""
         self._sealed = True
         self._last_number += 1
         durable = self._end > HEADER_BYTES
@@ -239,7 +244,7 @@ class SegmentWriter:
         return file
 
     def _clean_up(self) -> None:
-        """After the first segment since the start: what lies beyond the chain can go."""
+        """Remove everything outside the chain, once the first segment after the start exists."""
         if self._kept:
             self._truncate(self._kept[-1])
         for path in self._orphans:
@@ -251,12 +256,12 @@ class SegmentWriter:
         return SealedSegment(str(path), self._end, self._first_position, self._position)
 
     def _truncate(self, segment: SealedSegment) -> None:
-        """Give back the room behind the end of a segment that has a successor."""
+        """Free the room after the end of a segment that has a successor."""
         with contextlib.suppress(OSError):
             self._files.truncate(Path(segment.path), segment.end)
 
     def _remove(self, path: Path) -> None:
-        """Remove a segment that is no part of the chain; the next start does it if this fails."""
+        """Remove a segment outside the chain; the next start retries if this fails."""
         with contextlib.suppress(OSError):
             self._files.remove(path)
 

@@ -15,7 +15,7 @@ from holdfast.http.access.gate import open_gate
 from holdfast.http.app import App
 from holdfast.log.directory import DataDirectory
 from holdfast.log.file import FileLog
-from holdfast.log.memory import MemoryLog
+from holdfast.log.interface import MemoryLog
 from holdfast.node.proxy import open_proxy
 from holdfast.objects.memory_objects import MemoryObjects, PostedRanges
 from holdfast.storage.catalog import Catalog
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from holdfast.clock import Clock
-    from holdfast.log.files import Files
+    from holdfast.log.directory import Files
     from holdfast.log.interface import Log
     from holdfast.settings import Settings
 

@@ -14,7 +14,7 @@ from holdfast.node.node import Node
 
 if TYPE_CHECKING:
     from holdfast.clock import Clock
-    from holdfast.log.files import Files
+    from holdfast.log.directory import Files
     from holdfast.settings import Settings
 
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from holdfast.engine.requests import Appended, AppendRequest, Created, CreateRequest
+from holdfast.engine.writes import AppendRequest, CreateRequest, StreamAppended, StreamCreated
 from holdfast.errors import (
     CommitUnknownError,
     HoldfastError,
@@ -93,7 +93,7 @@ class Desk:
         response.task = asyncio.current_task()
         self.responses[place.producer_id] = response
         try:
-            outcome: Created | Appended = await result_of(
+            outcome: StreamCreated | StreamAppended = await result_of(
                 lambda done: self._start(place, frame, number is None, done)
             )
         except asyncio.CancelledError:
@@ -107,7 +107,7 @@ class Desk:
             else:
                 response.cut()
             raise _as_proxy_error(error, self.stream_id) from None
-        assert isinstance(outcome, Created | Appended)
+        assert isinstance(outcome, StreamCreated | StreamAppended)
         failpoint("proxy.begun")
         response.recording.place = place._replace(number=outcome.number)
         response.recording.has_begun = True

@@ -22,7 +22,7 @@ import logging
 from collections import deque
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from holdfast.engine.requests import AppendRequest
+from holdfast.engine.writes import AppendRequest
 from holdfast.errors import (
     HoldfastError,
     NotFoundError,

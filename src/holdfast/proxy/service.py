@@ -11,7 +11,7 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING, Any, Final
 
-from holdfast.engine.requests import Created, CreateRequest
+from holdfast.engine.writes import CreateRequest, StreamCreated
 from holdfast.errors import (
     ConnectRejectedError,
     HoldfastError,
@@ -241,7 +241,7 @@ class ProxyService:
             return False
         except HoldfastError as error:
             raise ProxyStorageError(f"The stream was not created: {error.message}") from None
-        assert isinstance(outcome, Created)
+        assert isinstance(outcome, StreamCreated)
         return outcome.created
 
     def find_open(self, stream_id: str) -> int:

@@ -9,7 +9,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from holdfast.errors import LogCorruptError
-from holdfast.format.lineage import begin_fork, publish_snapshot, remove
 from holdfast.format.pack_builder import Messages
 from holdfast.format.records import (
     INDEX_BITS,
@@ -23,8 +22,11 @@ from holdfast.format.rows import (
     BUCKET_PREFIX,
     BucketRow,
     StreamRow,
+    begin_fork,
     decode_bucket,
     encode_bucket,
+    publish_snapshot,
+    remove,
     renewed_deadline_ms,
     take_over,
 )

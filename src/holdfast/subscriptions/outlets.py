@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, Final
 
-from holdfast.engine.requests import Appended, AppendRequest
+from holdfast.engine.writes import AppendRequest, StreamAppended
 from holdfast.errors import HoldfastError, UnavailableError
 from holdfast.protocol.content import JSON
 from holdfast.subscriptions import machine, views
@@ -131,7 +131,7 @@ class WakeStreamOutlet:
 
     def _offered(self, context: tuple[Entry, str | None], outcome: object) -> None:
         entry, wake_id = context
-        if isinstance(outcome, Appended):
+        if isinstance(outcome, StreamAppended):
             entry.warned = False
             return
         assert isinstance(outcome, HoldfastError)

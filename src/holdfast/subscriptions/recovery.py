@@ -28,7 +28,7 @@ from holdfast.subscriptions.registry import Entry
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from holdfast.engine.documents import Documents
+    from holdfast.engine.metadata_writes import Documents
     from holdfast.subscriptions.registry import Registry
     from holdfast.subscriptions.streams import Known, Streams
 

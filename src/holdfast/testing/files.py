@@ -7,12 +7,12 @@ import os
 import threading
 from typing import TYPE_CHECKING
 
-from holdfast.log.files import DiskFiles
+from holdfast.log.directory import DiskFiles
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from holdfast.log.files import File
+    from holdfast.log.directory import File
 
 
 class Faults:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING
 
-from holdfast.log.interface import Batch, Cut, LogStats, Outcome, Result
+from holdfast.log.interface import CommitOutcome, CommitResult, Cut, LogStats, ReplayedBatch
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -17,17 +17,17 @@ class ScriptedLog:
     `batches` is what survives: hand it to another `ScriptedLog` to restart after a crash.
     """
 
-    def __init__(self, batches: list[Batch] | None = None) -> None:
-        self.batches: list[Batch] = batches if batches is not None else []
-        self.under_way: Batch | None = None
+    def __init__(self, batches: list[ReplayedBatch] | None = None) -> None:
+        self.batches: list[ReplayedBatch] = batches if batches is not None else []
+        self.under_way: ReplayedBatch | None = None
         self.settling = False
-        self._done: Callable[[Result], None] | None = None
+        self._done: Callable[[CommitResult], None] | None = None
         self._post: Callable[..., object] | None = None
         self._cuts: deque[tuple[Callable[[Cut], None], Cut]] = deque()
         # The last position that is no longer among the batches.
         self._trimmed = 0
 
-    def replay(self, after: int) -> Iterator[Batch]:
+    def replay(self, after: int) -> Iterator[ReplayedBatch]:
         """The batches answered COMMITTED, or settled so."""
         self._trimmed = max(self._trimmed, after)
         return iter([batch for batch in self.batches if batch.position > after])
@@ -36,32 +36,38 @@ class ScriptedLog:
         """Make ready to append."""
         self._post = post
 
-    def append(self, position: int, parts: list[bytes], done: Callable[[Result], None]) -> None:
+    def append(
+        self, position: int, parts: list[bytes], done: Callable[[CommitResult], None]
+    ) -> None:
         """Hold the batch until `answer`."""
         assert self.under_way is None, "one batch at a time"
         assert position == self._last_position + 1, "positions have no gaps"
-        self.under_way = Batch(position, b"".join(parts))
+        self.under_way = ReplayedBatch(position, b"".join(parts))
         self._done = done
 
-    def settle(self, done: Callable[[Result], None]) -> None:
+    def settle(self, done: Callable[[CommitResult], None]) -> None:
         """Hold the question until `answer`."""
         assert self.under_way is not None, "only an unknown outcome needs settling"
         self.settling = True
         self._done = done
 
-    def answer(self, outcome: Outcome, *, stored: bool | None = None) -> None:
+    def answer(self, outcome: CommitOutcome, *, stored: bool | None = None) -> None:
         """Give the batch under way this outcome; `stored` tells what is true for UNKNOWN."""
         assert self.under_way is not None, "no batch is under way"
         assert self._done is not None, "the outcome was given already"
         self._give_cuts()
         done, self._done = self._done, None
-        keeps = outcome is Outcome.COMMITTED or (outcome is Outcome.UNKNOWN and stored)
+        keeps = outcome is CommitOutcome.COMMITTED or (outcome is CommitOutcome.UNKNOWN and stored)
         if keeps and self.under_way not in self.batches:
             self.batches.append(self.under_way)
-        if outcome is not Outcome.UNKNOWN:
+        if outcome is not CommitOutcome.UNKNOWN:
             self.under_way = None
             self.settling = False
-        done(Result(outcome, "" if outcome is Outcome.COMMITTED else "as the test wants it"))
+        done(
+            CommitResult(
+                outcome, "" if outcome is CommitOutcome.COMMITTED else "as the test wants it"
+            )
+        )
 
     def cut(self, done: Callable[[Cut], None]) -> None:
         """Tell what is committed now, before anything else is answered; there are no segments."""

@@ -2,21 +2,21 @@
 
 from unittest.mock import ANY
 
-from holdfast.engine.requests import (
-    Appended,
+from holdfast.engine.shard import Shard
+from holdfast.engine.writes import (
     AppendRequest,
-    Created,
     CreateRequest,
     ForkRequest,
+    StreamAppended,
+    StreamCreated,
 )
-from holdfast.engine.shard import Shard
 from holdfast.errors import HoldfastError
 from holdfast.format.records import Snapshot
-from holdfast.log.interface import Outcome
+from holdfast.log.interface import CommitOutcome
 from holdfast.protocol.producer import Producer
 from holdfast.testing import FakeClock, ScriptedLog
 
-COMMITTED, FAILED, UNKNOWN = Outcome.COMMITTED, Outcome.FAILED, Outcome.UNKNOWN
+COMMITTED, FAILED, UNKNOWN = CommitOutcome.COMMITTED, CommitOutcome.FAILED, CommitOutcome.UNKNOWN
 TEXT = "text/plain"
 JSON = "application/json"
 NAME = "bucket/stream"
@@ -25,12 +25,12 @@ COMMIT_TIMEOUT_S = 5.0
 
 def appended(*fields, **named):
     """What an append is answered, whichever stream it was."""
-    return Appended(*fields, number=ANY, **named)
+    return StreamAppended(*fields, number=ANY, **named)
 
 
 def created(*fields, **named):
     """What a creation is answered, whichever number the stream has."""
-    return Created(*fields, number=ANY, **named)
+    return StreamCreated(*fields, number=ANY, **named)
 
 
 class Ask:

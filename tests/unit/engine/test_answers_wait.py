@@ -2,7 +2,7 @@
 
 import pytest
 
-from holdfast.engine.requests import AppendRequest, Created, Deleted
+from holdfast.engine.writes import AppendRequest, Deleted, StreamCreated
 from holdfast.errors import (
     CommitFailedError,
     ContentTypeMismatchError,
@@ -205,7 +205,7 @@ def test_delete_and_create_again_and_again_in_one_batch(driver):
     for _ in range(3):
         asks += [driver.delete(), driver.create()]
     driver.commit()
-    assert [type(ask.outcome) for ask in asks] == [Deleted, Created] * 3
+    assert [type(ask.outcome) for ask in asks] == [Deleted, StreamCreated] * 3
     assert len(driver.shard.state.by_number) == 1
     assert driver.restart().exists()
 

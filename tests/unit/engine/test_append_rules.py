@@ -2,7 +2,7 @@
 
 import pytest
 
-from holdfast.engine.requests import Appended
+from holdfast.engine.writes import StreamAppended
 from holdfast.errors import (
     ContentTypeMismatchError,
     InvalidJsonError,
@@ -140,7 +140,7 @@ def test_producers_are_independent(driver):
 @pytest.mark.spec("base 5.2-6", "base 5.2-8", "base 5.2-9")
 def test_stream_seq_increases_byte_by_byte(driver):
     for seq in (b"10", b"2", b"20", b"a", b"b\x00"):
-        assert isinstance(driver.committed(driver.append(b"x", seq=seq)), Appended)
+        assert isinstance(driver.committed(driver.append(b"x", seq=seq)), StreamAppended)
     for seq in (b"b\x00", b"b", b"a", b"10", b"999"):
         assert isinstance(driver.append(b"x", seq=seq).outcome, StreamSeqError)
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.engine.boundaries import ends_in_memory, is_boundary, message_ends
+from holdfast.engine.reading import ends_in_memory, is_boundary, message_ends
 from holdfast.engine.stream import Stream
 from holdfast.errors import StoreError
 from holdfast.format.records import StreamMeta

@@ -2,7 +2,7 @@
 
 import pytest
 
-from holdfast.engine.requests import BucketCreated, Deleted
+from holdfast.engine.writes import BucketCreated, Deleted
 from holdfast.errors import (
     BucketExistsError,
     BucketNotEmptyError,

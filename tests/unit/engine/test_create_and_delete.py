@@ -2,7 +2,7 @@
 
 import pytest
 
-from holdfast.engine.requests import Deleted
+from holdfast.engine.writes import Deleted
 from holdfast.errors import (
     InvalidJsonError,
     ProducerGapError,

@@ -10,7 +10,7 @@ from collections import defaultdict
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from holdfast.engine.requests import Appended
+from holdfast.engine.writes import StreamAppended
 from holdfast.errors import CommitFailedError, CommitUnknownError, HoldfastError, ProducerGapError
 from tests.unit.engine.driver import (
     COMMIT_TIMEOUT_S,
@@ -62,7 +62,7 @@ class Clients:
 
 
 def succeeded(ask):
-    return ask.answered and isinstance(ask.outcome, Appended)
+    return ask.answered and isinstance(ask.outcome, StreamAppended)
 
 
 def surely_refused(ask):
@@ -193,7 +193,7 @@ def test_retries_to_the_end_leave_each_message_once(history, batch_limits, crash
         for seq in range(5):
             ask = driver.produce(seq, message(producer_id, seq), producer_id=producer_id, name=name)
             driver.commit()
-            assert isinstance(ask.outcome, Appended)
+            assert isinstance(ask.outcome, StreamAppended)
     for name in NAMES:
         found = contents(driver.restart(), name)
         for producer_id in PRODUCERS:

@@ -1,9 +1,11 @@
 """The journal: what each batch did to which stream, as far back as it is kept."""
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from holdfast.engine import journal
-from holdfast.engine.journal import Change, Journal, JournalBatch
+from holdfast.engine.journal import Journal, JournalBatch, StreamChange
 from holdfast.format.records import Kind, Record
 from tests.unit.engine.driver import NAME, Driver
 from tests.unit.engine.tiered import Tiered
@@ -38,10 +40,10 @@ class TestChanges:
         driver.commit()
         later_ms = start_ms + 1000
         assert self.changes(driver) == [
-            Change(1, number, 0, 3, Kind.CREATE, start_ms, NAME),
-            Change(2, number, 3, 4, Kind.APPEND, later_ms, ""),
-            Change(2, number, 7, 2, Kind.APPEND, later_ms, ""),
-            Change(2, number, 9, 0, Kind.DELETE, later_ms, NAME),
+            StreamChange(1, number, 0, 3, Kind.CREATE, start_ms, NAME),
+            StreamChange(2, number, 3, 4, Kind.APPEND, later_ms, ""),
+            StreamChange(2, number, 7, 2, Kind.APPEND, later_ms, ""),
+            StreamChange(2, number, 9, 0, Kind.DELETE, later_ms, NAME),
         ]
         assert self.changes(driver, 1) == self.changes(driver)[1:]
         assert self.changes(driver, 2) == []
@@ -151,3 +153,73 @@ class TestKeeping:
         again = driver.restart()
         assert (again.state.journal.earliest, again.state.journal.last) == (10, 10)
         again.close()
+
+
+KEPT = 8
+
+
+@pytest.fixture(autouse=True, scope="module")
+def few():
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(journal, "KEPT_ENTRIES", KEPT)
+        yield
+
+
+class Model:
+    """The same with a list of positions and sizes."""
+
+    def __init__(self):
+        self.batches = []
+        self.earliest = self.last = self.flushed = 0
+
+    def add(self, entries):
+        self.last += 1
+        self.batches.append((self.last, entries))
+
+    def trim(self, *, keeps_unflushed):
+        while sum(entries for _, entries in self.batches) > KEPT:
+            position, _ = self.batches[0]
+            if keeps_unflushed and position > self.flushed:
+                return
+            self.batches.pop(0)
+            self.earliest = position
+
+
+@pytest.mark.parametrize("keeps_unflushed", [False, True], ids=["memory", "storage"])
+@given(st.lists(st.integers(0, 12), max_size=60), st.randoms(use_true_random=False))
+def test_any_history(keeps_unflushed, sizes, random):
+    """A size of 0 stands for a flush of some of it."""
+    kept, model = Journal(keeps_unflushed=keeps_unflushed), Model()
+    for size in sizes:
+        if size:
+            model.add(size)
+            kept.add(batch(model.last, size))
+        else:
+            model.flushed = random.randint(model.flushed, model.last)
+            kept.flushed(model.flushed)
+        model.trim(keeps_unflushed=keeps_unflushed)
+        assert (kept.earliest, kept.last) == (model.earliest, model.last)
+        for after in range(model.earliest, model.last + 1):
+            found = [(each.position, len(each.streams)) for each in kept.after(after)]
+            assert found == [each for each in model.batches if each[0] > after]
+
+
+def test_what_is_gone_takes_no_room():
+    kept = Journal(keeps_unflushed=False)
+    for position in range(1, 1000):
+        kept.add(batch(position))
+        assert len(kept._batches) <= 2 * KEPT + 2
+        gone = [each for each in kept._batches if each.position <= kept.earliest]
+        assert not any(each.streams for each in gone)
+    assert [each.position for each in kept.after(kept.earliest)] == list(range(992, 1000))
+
+
+def test_batches_once_taken_stay_whatever_is_trimmed_then():
+    kept = Journal(keeps_unflushed=False)
+    for position in range(1, KEPT + 1):
+        kept.add(batch(position))
+    taken = list(kept.after(0))
+    for position in range(KEPT + 1, 100):
+        kept.add(batch(position))
+    assert [each.position for each in taken] == list(range(1, KEPT + 1))
+    assert all(each.streams for each in taken)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from holdfast.engine.live import WAKES_PER_ROUND
+from holdfast.engine.stream import WAKES_PER_ROUND
 from holdfast.testing import FakeClock
 from tests.unit.engine.driver import COMMITTED, FAILED, NAME, UNKNOWN, Driver
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from holdfast.engine.boundaries import is_boundary, message_ends
+from holdfast.engine.reading import is_boundary, message_ends
 from holdfast.errors import ObjectMissingError, OffsetGoneError, StoreError, StreamNotFoundError
 from holdfast.storage.cold import ColdReader
 from tests.unit.engine.tiered import MIB, Tiered

@@ -4,9 +4,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from holdfast.engine.requests import Appended, Created, Deleted
+from holdfast.engine.writes import Deleted, StreamAppended, StreamCreated
 from holdfast.errors import HoldfastError, LogCorruptError
-from holdfast.log.interface import Batch
+from holdfast.log.interface import ReplayedBatch
 from holdfast.protocol.producer import Producer
 from holdfast.testing import FakeClock
 from tests.unit.engine.driver import COMMITTED, FAILED, JSON, TEXT, UNKNOWN, Driver, dump
@@ -49,9 +49,9 @@ class Model:
     def apply(self, name, body, outcome):
         if isinstance(outcome, Deleted):
             del self.streams[name]
-        elif isinstance(outcome, Created) and outcome.created:
+        elif isinstance(outcome, StreamCreated) and outcome.created:
             self.streams[name] = [body, outcome.closed]
-        elif isinstance(outcome, Appended):
+        elif isinstance(outcome, StreamAppended):
             content, closed = self.streams[name]
             added = body if outcome.added else b""
             assert len(content + added) == outcome.tail
@@ -163,7 +163,7 @@ def test_every_request_is_answered_once(history_steps, batch_limits):
     history.driver.commit()
     for ask, *_ in history.asks:
         assert ask.answered
-        assert isinstance(ask.outcome, (Created, Appended, Deleted, HoldfastError))
+        assert isinstance(ask.outcome, (StreamCreated, StreamAppended, Deleted, HoldfastError))
 
 
 @pytest.mark.parametrize("at", [FLAGS_AT, RESERVED_AT], ids=["flags", "reserved"])
@@ -175,4 +175,4 @@ def test_batch_that_is_sound_but_not_understood_is_refused_in_words(at):
     body = bytearray(batch.body)
     body[at] |= 0x80
     with pytest.raises(LogCorruptError, match=r"batch 1 .*newer server; nothing was changed"):
-        Driver(batches=[Batch(batch.position, bytes(body))])
+        Driver(batches=[ReplayedBatch(batch.position, bytes(body))])

@@ -2,7 +2,7 @@
 
 import pytest
 
-from holdfast.engine.requests import SnapshotPublished
+from holdfast.engine.writes import SnapshotPublished
 from holdfast.errors import (
     CommitFailedError,
     OffsetGoneError,

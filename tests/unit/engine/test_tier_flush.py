@@ -3,7 +3,7 @@
 import pytest
 
 from holdfast.engine import tier as tier_module
-from holdfast.engine.requests import Deleted
+from holdfast.engine.writes import Deleted
 from holdfast.errors import OverloadedError, StoreError
 from tests.unit.engine.driver import COMMITTED, NAME, UNKNOWN, appended
 from tests.unit.engine.tiered import HARD, LARGE, SOFT, Tiered, cost

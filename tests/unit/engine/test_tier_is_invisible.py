@@ -7,7 +7,7 @@ import msgspec
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from holdfast.engine.requests import Appended, Created
+from holdfast.engine.writes import StreamAppended, StreamCreated
 from holdfast.errors import BucketNotEmptyError, HoldfastError
 from tests.memory_directory import memory_directory
 from tests.unit.engine.driver import FAILED, TEXT, Driver
@@ -195,7 +195,7 @@ def _said(outcome):
         return type(outcome)
     if isinstance(outcome, HoldfastError):
         return type(outcome), outcome.message
-    if isinstance(outcome, Appended | Created):
+    if isinstance(outcome, StreamAppended | StreamCreated):
         # Renewals that only one of the two has to record move the numbers.
         return msgspec.structs.replace(outcome, number=0)
     return outcome

@@ -4,8 +4,8 @@ import gc
 
 import pytest
 
-from holdfast.engine.requests import Deleted
 from holdfast.engine.stream import Generation
+from holdfast.engine.writes import Deleted
 from holdfast.errors import StreamNotFoundError
 from holdfast.format.records import Kind
 from holdfast.protocol.producer import Producer

@@ -180,7 +180,7 @@ class TestIteration:
         for number, damaged in enumerate(flips(data[HEADER_BYTES:])):
             at = HEADER_BYTES + number // 8
             start = max(start for start in starts if start <= at)
-            with pytest.raises(ValueError, match=f"^byte {start}: there is no sound batch"):
+            with pytest.raises(ValueError, match=f"^byte {start}: there is no valid batch"):
                 self.read(data[:HEADER_BYTES] + damaged, len(data))
 
     def test_every_end_inside_a_batch_is_refused(self):

@@ -5,8 +5,8 @@ import json
 import pytest
 
 from holdfast.engine import journal
-from holdfast.engine.requests import AppendRequest
 from holdfast.engine.state import State
+from holdfast.engine.writes import AppendRequest
 from holdfast.errors import StoreError
 from holdfast.http import changes
 from tests.unit.engine.driver import COMMITTED, TEXT

@@ -11,8 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from holdfast.engine.boundaries import is_boundary, message_ends
-from holdfast.engine.read_through import Reader
+from holdfast.engine.reading import ShardReader, is_boundary, message_ends
 from holdfast.errors import HoldfastError, OffsetGoneError
 from holdfast.format import pack_builder
 from holdfast.objects import pack_merge
@@ -34,7 +33,7 @@ class Reading:
     """Reads as a client does, and compares with what the streams' writers were told."""
 
     def __init__(self, state, clock=None, cold=None):
-        self.reader = Reader(state)
+        self.reader = ShardReader(state)
         self.reader.cold = cold
         self._clock = clock
 

@@ -4,7 +4,7 @@ import logging
 
 import pytest
 
-from holdfast.engine.requests import AppendRequest, CreateRequest
+from holdfast.engine.writes import AppendRequest, CreateRequest
 from tests.unit.engine.driver import Ask, reply
 from tests.unit.subscriptions.desk import Desk, tails
 

@@ -4,9 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.engine import few_messages
-from holdfast.engine.few_messages import first_ends, last_start
-from holdfast.engine.read_through import Reader
+from holdfast.engine import reading
+from holdfast.engine.reading import ShardReader, first_ends, last_start
 from holdfast.engine.state import State
 from holdfast.errors import OffsetGoneError, StoreError, StreamNotFoundError
 from tests.unit.engine.driver import JSON, NAME, TEXT, Driver
@@ -18,7 +17,7 @@ from tests.unit.engine.tiered import Tiered
 @pytest.fixture(autouse=True, scope="module")
 def small_windows():
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(few_messages, "WINDOW_BYTES", 3)
+        patch.setattr(reading, "WINDOW_BYTES", 3)
         yield
 
 
@@ -34,7 +33,7 @@ def asked(call, *arguments):
 def test_last_messages_in_memory(appends, media, count):
     stream, ends = stream_of(appends, media), expected(appends, media)
     starts = [0, *ends[:-1]] if ends else [0]
-    found = asked(last_start, Reader(State()), stream, count)
+    found = asked(last_start, ShardReader(State()), stream, count)
     assert found == starts[max(0, len(starts) - count)]
 
 
@@ -43,7 +42,7 @@ def test_first_messages_in_memory(appends, start, length, enough):
     stream = stream_of(appends, TEXT)
     end = min(start + length, stream.tail)
     wanted = [each for each in expected(appends, TEXT) if start < each <= end]
-    found = asked(first_ends, Reader(State()), stream, start, end, enough)
+    found = asked(first_ends, ShardReader(State()), stream, start, end, enough)
     assert found == wanted[: len(found)]
     assert len(found) == len(wanted) or len(found) >= enough
 

@@ -6,12 +6,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from holdfast.engine.read_through import Reader
-from holdfast.engine.reading import end_of_read, read
+from holdfast.engine.reading import ShardReader, end_of_read, read
 from holdfast.engine.state import State
 from holdfast.errors import StoreError, StreamNotFoundError
 from holdfast.storage.cold import ColdBytes, ColdReader
 from tests.memory_directory import memory_directory
+from tests.unit.engine.tiered import Tiered
 from tests.unit.storage.cold_streams import MEDIA, appends, boundaries, flushed, in_memory
 from tests.unit.storage.ranges import HeldRanges, make_blocks_small
 from tests.unit.storage.rig import TEXT, Rig
@@ -38,7 +38,7 @@ def partly_cold(number, media, bodies, count):
 
 
 def read_through(cold, stream, start, bytes_max, done):
-    reader = Reader(State())
+    reader = ShardReader(State())
     reader.cold = cold
     reader.read(stream, start, bytes_max, done)
 
@@ -151,3 +151,67 @@ class TestMeanwhile:
         made.stream.chunks.clear()
         made.held.answer_all()
         assert answers == [ColdBytes(4, BODIES[0])]
+
+
+TEXTS = ("abcdefghij", "añ€😀ö€ß", "€€€€")
+
+
+@pytest.fixture(params=["hot", "cold", "source cold", "fork cold"])
+def make(request, tmp_path):
+    """A source, and a fork that starts somewhere in its only message and has bytes of its own."""
+    drivers = []
+
+    def made(source, at, own):
+        driver = Tiered(tmp_path)
+        drivers.append(driver)
+        driver.create("b/source", body=source)
+        if request.param in {"cold", "source cold"}:
+            driver.flush()
+        driver.fork("b/fork", "b/source", at, body=own)
+        driver.commit()
+        if request.param in {"cold", "fork cold"}:
+            driver.flush()
+        return driver
+
+    yield made
+    for driver in drivers:
+        driver.close()
+
+
+def read_fork(driver, at, bytes_max):
+    answers = []
+    driver.shard.reader.read(driver.shard.find("b/fork"), at, bytes_max, answers.append)
+    driver.clock.run()
+    [answer] = answers
+    return answer
+
+
+def test_limit_that_is_smaller_than_a_character_may_be(make):
+    """Text gives room for any one character, but not for what the source has behind the place."""
+    driver = make(b"abcdefghij", 5, b"XYZ")
+    assert read_fork(driver, 0, 1) == ColdBytes(4, b"abcd")
+    assert read_fork(driver, 3, 1) == ColdBytes(5, b"de")
+    assert read_fork(driver, 4, 1) == ColdBytes(5, b"e")
+    assert read_fork(driver, 5, 1) == ColdBytes(8, b"XYZ")
+
+
+@pytest.mark.parametrize("source", TEXTS)
+def test_every_place_offset_and_limit(make, source):
+    """Also where a character has to be looked at as a whole."""
+    whole = source.encode()
+    places = [len(source[:count].encode()) for count in range(len(source) + 1)]
+    place = places[len(places) // 2]
+    driver, expected = make(whole, place, b"XYZ"), whole[:place] + b"XYZ"
+    for at in [each for each in places if each <= place] + [place + 1, place + 2]:
+        for bytes_max in range(1, 9):
+            end, data = read_fork(driver, at, bytes_max)
+            assert data
+            assert data == expected[at:end]
+
+
+@pytest.mark.parametrize("place", [0, 2, 5, 7, 10])
+def test_whole_of_it_in_small_reads(make, place):
+    driver = make(b"abcdefghij", place, b"XYZ")
+    for bytes_max in range(1, 6):
+        found = driver.content("b/fork", bytes_max=bytes_max)
+        assert found == b"abcdefghij"[:place] + b"XYZ"
