@@ -60,7 +60,7 @@ async def test_a_server_that_does_not_answer(open_client: OpenClient) -> None:
         stream = client.stream("a/b", content_type=TEXT)
         with pytest.raises(OutboundError) as raised:
             await stream.head()
-        assert str(raised.value) == f"{url} did not answer within 0.05 s."
+        assert str(raised.value) == f"{url} did not respond within 0.05 s."
         assert len(loopback.heads) == 3
         with pytest.raises(OutboundError):
             await stream.append("not twice")
@@ -83,10 +83,10 @@ async def test_an_answer_that_breaks_off_or_falls_silent(open_client: OpenClient
     async with serving(half) as loopback:
         url = f"http://127.0.0.1:{loopback.port}"
         stream = open_client(url, retry=QUICK, timeouts=Timeouts(request_s=0.05)).stream("a")
-        with pytest.raises(OutboundError, match="did not answer within"):
+        with pytest.raises(OutboundError, match="did not respond within"):
             await stream.read().read_bytes()
         ends = True
-        with pytest.raises(OutboundError, match="did not answer in valid HTTP, or broke off"):
+        with pytest.raises(OutboundError, match="did not respond in valid HTTP, or broke off"):
             await stream.read().read_bytes()
 
 

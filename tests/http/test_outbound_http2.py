@@ -7,15 +7,14 @@ from contextlib import suppress
 
 import h2.errors
 import h2.events
-import httpcore
 import pytest
 import trustme
 import uvloop
 
 from holdfast.errors import OutboundError
 from holdfast.net import http2
-from holdfast.net.http2 import ANSWER_WINDOW_BYTES
-from holdfast.net.http2_answers import Answer
+from holdfast.net.exchange import OutboundRequest, OutboundStream
+from holdfast.net.http2 import RESPONSE_WINDOW_BYTES
 from tests.http.calls_out import calling, collected, run, until
 from tests.http.loopback_http2 import serving_http2
 
@@ -158,7 +157,7 @@ def test_an_answer_that_is_left_early_is_reset_and_gives_its_window_back(authori
                 assert await exchange.reset == h2.errors.ErrorCodes.CANCEL
                 exchange.connection.room.set()
             assert len(server.connections) == 1
-            taken = ANSWER_WINDOW_BYTES * 20
+            taken = RESPONSE_WINDOW_BYTES * 20
             assert taken > server.connections[0].state.outbound_flow_control_window
 
     run(scenario())
@@ -172,7 +171,7 @@ def test_what_nobody_takes_stays_with_the_server(authority, tls):
                 exchange = server.exchanges[0]
                 state = exchange.connection.state
                 window = state.local_flow_control_window(exchange.stream_id)
-                assert window == ANSWER_WINDOW_BYTES
+                assert window == RESPONSE_WINDOW_BYTES
                 sent = 0
                 while room := min(exchange.room(), 16_000):
                     exchange.data(bytes(room))
@@ -281,7 +280,9 @@ def test_a_reset_leaves_nothing_behind(authority, tls, begun):
         exchange.connection.flush()
 
     def left():
-        return [each for each in gc.get_objects() if isinstance(each, Answer | httpcore.Request)]
+        return [
+            each for each in gc.get_objects() if isinstance(each, OutboundStream | OutboundRequest)
+        ]
 
     async def scenario():
         async with serving_http2(behave, authority) as server, calling(tls=tls) as outbound:
@@ -307,7 +308,7 @@ def test_a_request_that_the_server_refuses_counts_as_not_sent(authority, tls):
 
     async def scenario():
         async with serving_http2(behave, authority) as server, calling(tls=tls) as outbound:
-            with pytest.raises(OutboundError, match="did not take the request") as caught:
+            with pytest.raises(OutboundError, match="did not accept the request") as caught:
                 await collected(outbound, "GET", url_of(server))
             assert not caught.value.sent
 
@@ -383,7 +384,7 @@ def test_a_request_behind_the_good_bye_counts_as_not_sent(authority, tls):
 
     async def scenario():
         async with serving_http2(behave, authority) as server, calling(tls=tls) as outbound:
-            with pytest.raises(OutboundError, match="did not take the request") as caught:
+            with pytest.raises(OutboundError, match="did not accept the request") as caught:
                 await collected(outbound, "GET", url_of(server))
             assert not caught.value.sent
 

@@ -2,15 +2,16 @@
 
 import asyncio
 import ssl
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 
-import httpcore
 import pytest
 import trustme
 
 from holdfast.errors import OutboundError
+from holdfast.net.failures import SilenceError, TransportError
+from holdfast.net.http1 import UNREAD_BYTES_MAX
 from holdfast.net.outbound import Outbound
-from holdfast.net.sockets import UNREAD_BYTES_MAX, connect
+from holdfast.net.sockets import open_socket
 from holdfast.net.targets import AnyTarget
 
 LARGE = 64 * 1024 * 1024
@@ -22,6 +23,32 @@ def run(scenario):
             await scenario
 
     asyncio.run(limited())
+
+
+class Receiving:
+    """Notes what a connection receives, and how it ends."""
+
+    def __init__(self):
+        self.data = b""
+        self.errors = []
+
+    def data_received(self, data):
+        self.data += data
+
+    def connection_lost(self, error):
+        self.errors.append(error)
+
+
+async def connected(port):
+    """A connection, and what it receives."""
+    opened, receiving = await open_socket("127.0.0.1", port, 5), Receiving()
+    opened.receive(receiving)
+    return opened, receiving
+
+
+async def until(condition):
+    while not condition():
+        await asyncio.sleep(0.01)
 
 
 @asynccontextmanager
@@ -65,8 +92,10 @@ def test_head_and_body_of_a_request_are_one_packet():
 def test_what_nobody_reads_stays_with_the_server():
     sent = 0
 
-    async def behave(_reader, writer):
+    async def behave(reader, writer):
         nonlocal sent
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % LARGE)
         for _ in range(LARGE // 65_536):
             writer.write(bytes(65_536))
             await writer.drain()
@@ -74,23 +103,45 @@ def test_what_nobody_reads_stays_with_the_server():
 
     async def scenario():
         async with listening(behave) as port:
-            stream = await connect("127.0.0.1", port, 5)
-            first = await stream.read(10)
-            # Until the server cannot send any more: what it sent is in buffers of known size.
-            before = -1
-            while before != sent:
-                before = sent
-                await asyncio.sleep(0.1)
-            held = stream._protocol.unread_bytes
-            size = len(first)
-            while data := await stream.read(1_000_000):
-                size += len(data)
-            await stream.aclose()
+            outbound = Outbound(AnyTarget())
+            url = f"http://127.0.0.1:{port}/"
+            async with outbound.stream("GET", url, {}, silence_s=20) as response:
+                size = len(await response.next_chunk())
+                # Until the server cannot send any more: what it sent is in buffers of known size.
+                before = -1
+                while before != sent:
+                    before = sent
+                    await asyncio.sleep(0.1)
+                held = response.unread_bytes
+                while chunk := await response.next_chunk():
+                    size += len(chunk)
+            await outbound.aclose()
             assert held <= UNREAD_BYTES_MAX + 1_000_000
             assert size == LARGE
 
     run(scenario())
     assert sent == LARGE
+
+
+def test_a_connection_whose_response_was_not_read_to_its_end_is_read_from_again():
+    async def behave(reader, writer):
+        while await reader.readuntil(b"\r\n\r\n"):
+            body = bytes(4 * UNREAD_BYTES_MAX)
+            writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % len(body) + body)
+            await writer.drain()
+
+    async def scenario():
+        async with listening(behave) as port:
+            outbound = Outbound(AnyTarget())
+            url = f"http://127.0.0.1:{port}/"
+            for _ in range(3):
+                async with outbound.stream("GET", url, {}, silence_s=20) as response:
+                    await until(lambda: response.unread_bytes > UNREAD_BYTES_MAX)
+                    while not response.is_over:
+                        await response.next_chunk()
+            await outbound.aclose()
+
+    run(scenario())
 
 
 def test_a_write_waits_for_a_server_that_does_not_read():
@@ -105,30 +156,33 @@ def test_a_write_waits_for_a_server_that_does_not_read():
 
     async def scenario():
         async with listening(behave) as port:
-            stream = await connect("127.0.0.1", port, 5)
-            with pytest.raises(httpcore.WriteTimeout):
-                await write_much(stream)
+            opened, _ = await connected(port)
+            with pytest.raises(SilenceError):
+                await write_much(opened)
             go_on.set()
-            await stream.write(b"end", timeout=5)
-            await stream.aclose()
+            opened.write(b"end")
+            await opened.drain(5)
+            opened.close()
 
-    async def write_much(stream):
+    async def write_much(opened):
         for _ in range(LARGE // 65_536):
-            await stream.write(bytes(65_536), timeout=0.2)
+            opened.write(bytes(65_536))
+            await opened.drain(0.2)
 
     run(scenario())
 
 
-def test_silence_is_an_error_after_its_time():
-    async def behave(reader, _writer):
-        await reader.read()
+def test_what_came_before_there_is_a_receiver_is_passed_on():
+    async def behave(_reader, writer):
+        writer.write(b"bye")
 
     async def scenario():
         async with listening(behave) as port:
-            stream = await connect("127.0.0.1", port, 5)
-            with pytest.raises(httpcore.ReadTimeout):
-                await stream.read(10, timeout=0.05)
-            await stream.aclose()
+            opened = await open_socket("127.0.0.1", port, 5)
+            await until(lambda: opened.is_lost)
+            receiving = Receiving()
+            opened.receive(receiving)
+            assert (receiving.data, receiving.errors) == (b"bye", [None])
 
     run(scenario())
 
@@ -139,30 +193,28 @@ def test_a_hang_up_is_noticed_before_the_connection_is_used_again():
 
     async def scenario():
         async with listening(behave) as port:
-            stream = await connect("127.0.0.1", port, 5)
-            assert await stream.read(2) == b"by"
-            assert stream.get_extra_info("is_readable")
-            assert await stream.read(2) == b"e"
-            assert await stream.read(2) == b""
-            assert stream.get_extra_info("is_readable")
-            with pytest.raises(httpcore.WriteError):
-                await stream.write(b"more")
-            await stream.aclose()
+            opened, receiving = await connected(port)
+            await until(lambda: receiving.errors)
+            assert (receiving.data, receiving.errors) == (b"bye", [None])
+            opened.write(b"more")
+            with pytest.raises(TransportError):
+                await opened.drain(5)
+            opened.close()
 
     run(scenario())
 
 
-def test_a_reset_is_a_read_error():
+def test_a_reset_ends_the_connection():
     async def behave(_reader, writer):
         writer.transport.abort()
 
     async def scenario():
         async with listening(behave) as port:
-            stream = await connect("127.0.0.1", port, 5)
-            await stream.write(b"something")
-            with suppress(httpcore.ReadError):
-                assert await stream.read(10, timeout=5) == b""
-            await stream.aclose()
+            opened, receiving = await connected(port)
+            opened.write(b"something")
+            await until(lambda: receiving.errors)
+            assert len(receiving.errors) == 1
+            opened.close()
 
     run(scenario())
 
@@ -216,11 +268,10 @@ def test_a_connection_that_is_lost_can_be_closed():
 
     async def scenario():
         async with listening(behave) as port:
-            stream = await connect("127.0.0.1", port, 5)
-            await stream.write(bytes(1_000_000), timeout=5)
-            while not stream._protocol.is_lost:
-                await asyncio.sleep(0.01)
-            await stream.aclose()
-            await stream.aclose()
+            opened, _ = await connected(port)
+            opened.write(bytes(1_000_000))
+            await until(lambda: opened.is_lost)
+            opened.close()
+            opened.close()
 
     run(scenario())

@@ -86,9 +86,9 @@ class Digest:
 
     def __init__(self, username: str, password: str) -> None:
         # Brings a whole HTTP client with it, so only where it is needed.
-        from holdfast.net.digest import Digest as Answers  # noqa: PLC0415
+        from holdfast.net.digest import DigestCredentials  # noqa: PLC0415
 
-        self._digest = Answers(username, password)
+        self._digest = DigestCredentials(username, password)
 
     async def header(self, method: str, url: str) -> str | None:
         """The answer to the last challenge, for this request."""

@@ -1,239 +1,199 @@
-"""A connection that speaks HTTP/1.1: one request at a time, answers taken in as they come.
+"""A connection that speaks HTTP/1.1: one request at a time.
 
-Answers are parsed by httptools, as the server's requests are: a small chunk costs a third of what
-it costs in httpcore's own connection, and the proxy takes in thousands of them a second. As in
-`http2.py` nothing is waited for on the way out: a task can be cancelled anywhere.
+httptools parses responses as they arrive, as it does the server's requests: a small chunk costs a
+third of what h11 takes, and the proxy receives thousands a second.
 """
 
 from __future__ import annotations
 
-import asyncio
-from collections import deque
-from collections.abc import AsyncIterator
-from contextlib import suppress
 from typing import Final
 
-import httpcore
 import httptools
 
-from holdfast.net.sockets import SocketStream
+from holdfast.net.exchange import HttpConnection, OutboundRequest, OutboundStream
+from holdfast.net.failures import InvalidResponseError, TransportError
+from holdfast.net.sockets import SocketProtocol
+from holdfast.net.targets import Target
 
-_READ_BYTES: Final = 64 * 1024
-# What may come before the answer's head is complete, interim answers included.
+# The socket is not read while this much of a response waits for the caller.
+UNREAD_BYTES_MAX: Final = 1024 * 1024
+# What may arrive before the head is complete, interim responses included.
 _HEAD_BYTES_MAX: Final = 160 * 1024
-_Limits = dict[str, float | None]
 
 
-class _Answer:
-    """What has come of an answer; httptools calls the `on_…` methods."""
+class Http1Response(OutboundStream):
+    """httptools calls the `on_…` methods."""
 
-    def __init__(self, method: bytes) -> None:
-        self._method = method
-        self._parser = httptools.HttpResponseParser(self)
+    def __init__(self, connection: Http1Connection, request: OutboundRequest) -> None:
+        super().__init__(request)
+        self._connection = connection
+        self._is_head_request = request.method == b"HEAD"
+        self._parser: httptools.HttpResponseParser | None = httptools.HttpResponseParser(self)
+        self._fields: list[tuple[bytes, bytes]] = []
         self._head_bytes = 0
         self._is_sized = False
-        self.status = 0
-        self.headers: list[tuple[bytes, bytes]] = []
-        self.version = b""
-        self.has_head = False
-        self.keeps_alive = False
-        self.is_complete = False
-        # Something follows that nobody has asked for.
-        self.has_excess = False
-        self.pieces: deque[bytes] = deque()
-        self.failure: str = ""
+        self._keeps_alive = False
+        # Bytes followed the response that no request asked for.
+        self._has_excess = False
+        self.unread_bytes = 0
 
     def feed(self, data: bytes) -> None:
-        """Take in what has come; nothing is the end of the connection."""
-        if not data:
-            self._end()
-            return
-        if not self.has_head:
-            self._head_bytes += len(data)
-            if self._head_bytes > _HEAD_BYTES_MAX:
-                self.failure = "The head of the answer is too long."
-                return
+        assert self._parser is not None, "the response is not closed"
         try:
             self._parser.feed_data(data)
         except httptools.HttpParserUpgrade:
-            self.failure = "The server wants to speak another protocol."
+            self.failed(InvalidResponseError("The server switched to another protocol."))
         except httptools.HttpParserError:
-            if not self.is_complete:
-                self.failure = "What came is no HTTP/1.1."
-            self.has_excess = True
+            self._has_excess = True
+            self.failed(InvalidResponseError("This is not HTTP/1.1."))
+        if not self.status:
+            self._head_bytes += len(data)
+            if self._head_bytes > _HEAD_BYTES_MAX:
+                self.failed(InvalidResponseError("The head is too long."))
 
-    def _end(self) -> None:
-        self.keeps_alive = False
-        if self.has_head and not self._is_sized:
-            self.is_complete = True
-        elif not self.is_complete:
-            self.failure = "The server hung up."
+    def connection_lost(self, error: Exception | None) -> None:
+        self._keeps_alive = False
+        if error is not None:
+            failure = TransportError()
+            failure.__cause__ = error
+            self.failed(failure)
+        elif self.status and not self._is_sized:
+            self.finished()
+        else:
+            self.failed(InvalidResponseError("The server closed the connection."))
 
     def on_message_begin(self) -> None:
-        """Another answer begins: behind an interim one that is as it should be."""
-        self.has_excess = self.has_excess or self.has_head
+        # A response that follows an interim one is in order.
+        self._has_excess = self._has_excess or bool(self.status)
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """A field of the head; those behind the body are of no use."""
-        if not self.has_head:
-            self.headers.append((name, value))
+        # Trailers are ignored.
+        if not self.status:
+            self._fields.append((name, value))
 
     def on_headers_complete(self) -> None:
-        """The head is complete; if it is an interim one, the real one is still to come."""
-        if self.has_head:
-            return
+        assert self._parser is not None, "the response is not closed"
         status = self._parser.get_status_code()
-        if status < 200:
-            # Nobody offers another protocol (101): that one fails once the parser says so.
+        # After 101, which nothing here asks for, the parser raises.
+        if self.status or status < 200:
             return
-        self.status = status
-        self.version = b"HTTP/" + self._parser.get_http_version().encode()
-        self.keeps_alive = self._parser.should_keep_alive()
-        self.has_head = True
-        self.is_complete = self._method == b"HEAD"
-        fields = {name.lower(): value for name, value in self.headers}
+        self._keeps_alive = self._parser.should_keep_alive()
+        fields = {name.lower(): value for name, value in self._fields}
         last_coding = fields.get(b"transfer-encoding", b"").lower().rpartition(b",")[2]
         self._is_sized = b"content-length" in fields or last_coding.strip() == b"chunked"
+        self.begun(status, self._fields)
+        if self._is_head_request:
+            self.finished()
 
     def on_body(self, body: bytes) -> None:
-        """A piece of the body."""
-        if not self.is_complete:
-            self.pieces.append(body)
+        if self.is_over:
+            return
+        self.unread_bytes += len(body)
+        if self.unread_bytes > UNREAD_BYTES_MAX:
+            self._connection.pause()
+        self.arrived(body)
+
+    def _taken(self, size: int) -> None:
+        self.unread_bytes -= size
+        if self.unread_bytes <= UNREAD_BYTES_MAX // 2:
+            self._connection.resume()
 
     def on_message_complete(self) -> None:
-        """All of the answer has come, or of an interim one."""
-        if self.has_head:
-            self.is_complete = True
+        if self.status:
+            self.finished()
         else:
-            self.headers = []
+            self._fields = []
 
     @property
     def leaves_connection(self) -> bool:
         """Whether another request may follow on the same connection."""
-        return self.is_complete and self.keeps_alive and not self.has_excess
+        return self._complete and self._keeps_alive and not self._has_excess
+
+    def close(self) -> None:
+        super().close()
+        # The parser holds methods of this object: without a cycle it is freed at once.
+        self._parser = None
+        self._connection.leave(self)
 
 
-class Http1Connection(httpcore.AsyncConnectionInterface):
-    """One connection, for one request after another."""
+class Http1Connection(HttpConnection):
+    def __init__(self, target: Target, socket: SocketProtocol) -> None:
+        super().__init__(target, socket)
+        self._response: Http1Response | None = None
+        self._is_paused = False
+        socket.receive(self)
 
-    def __init__(self, origin: httpcore.Origin, stream: SocketStream, keep_alive_s: float) -> None:
-        self._origin = origin
-        self._stream = stream
-        self._keep_alive_s = keep_alive_s
-        self._loop = asyncio.get_running_loop()
-        self._answer: _Answer | None = None
-        self._is_closed = False
-        self._expires_at = self._loop.time() + keep_alive_s
-
-    async def handle_async_request(self, request: httpcore.Request) -> httpcore.Response:
-        """Send a request and wait for the head of its answer."""
-        if self._is_closed or self._answer is not None:
-            raise httpcore.ConnectionNotAvailable
-        answer = self._answer = _Answer(request.method)
-        limits: _Limits = request.extensions.get("timeout", {})
+    async def send(self, request: OutboundRequest) -> OutboundStream:
+        assert self._response is None, "one request at a time"
+        response = self._response = Http1Response(self, request)
         try:
-            # A server that takes no more may have said why.
-            with suppress(httpcore.WriteError):
-                await self._send(request, limits.get("write"))
-            while not answer.has_head:
-                await self._receive(answer, limits)
+            try:
+                await self._write(request)
+            except TransportError as error:
+                # A server that closed the connection may have said why.
+                if error.late:
+                    raise
+            await response.head()
         except BaseException:
-            self._leave(answer)
+            response.close()
             raise
-        return httpcore.Response(
-            answer.status,
-            headers=answer.headers,
-            content=_Content(self, answer, limits),
-            extensions={"http_version": answer.version, "network_stream": self._stream},
-        )
+        return response
 
-    async def _send(self, request: httpcore.Request, limit_s: float | None) -> None:
-        lines = [b"%b %b HTTP/1.1\r\n" % (request.method, request.url.target)]
-        lines += [b"%b: %b\r\n" % field for field in request.headers]
-        write = self._stream.write
-        await write(b"".join([*lines, b"\r\n"]), limit_s)
-        is_chunked = any(name.lower() == b"transfer-encoding" for name, _ in request.headers)
-        assert hasattr(request.stream, "__aiter__")
-        async for piece in request.stream:
-            if is_chunked and piece:
-                await write(b"%x\r\n%b\r\n" % (len(piece), piece), limit_s)
-            else:
-                await write(piece, limit_s)
-        if is_chunked:
-            await write(b"0\r\n\r\n", limit_s)
-
-    async def _receive(self, answer: _Answer, limits: _Limits) -> None:
-        """Wait for more of the answer; raises if there will be none."""
-        if answer.failure:
-            raise httpcore.RemoteProtocolError(answer.failure)
-        answer.feed(await self._stream.read(_READ_BYTES, limits.get("read")))
-
-    async def pieces(self, answer: _Answer, limits: _Limits) -> AsyncIterator[bytes]:
-        """The body as it comes."""
-        pieces = answer.pieces
-        while True:
-            while pieces:
-                yield pieces.popleft()
-            if answer.is_complete:
-                return
-            await self._receive(answer, limits)
-
-    def _leave(self, answer: _Answer) -> None:
-        """Nobody waits for the answer any more, or it is complete."""
-        if self._answer is not answer:
+    async def _write(self, request: OutboundRequest) -> None:
+        socket, limit_s = self._socket, request.silence_s
+        headers = b"".join([b"%b: %b\r\n" % header for header in request.headers])
+        socket.write(b"%b %b HTTP/1.1\r\n%b\r\n" % (request.method, request.path, headers))
+        if isinstance(request.body, bytes):
+            if request.body:
+                socket.write(request.body)
+                await socket.drain(limit_s)
             return
-        self._answer = None
-        if answer.leaves_connection:
-            self._expires_at = self._loop.time() + self._keep_alive_s
+        chunked = any(name.lower() == b"transfer-encoding" for name, _ in request.headers)
+        async for piece in request.body:
+            if piece:
+                socket.write(b"%x\r\n%b\r\n" % (len(piece), piece) if chunked else piece)
+                await socket.drain(limit_s)
+        if chunked:
+            socket.write(b"0\r\n\r\n")
+
+    def data_received(self, data: bytes) -> None:
+        if self._response is None:
+            # Nothing was asked for.
+            self.close()
         else:
-            self._close()
+            self._response.feed(data)
 
-    def _close(self) -> None:
-        self._is_closed = True
-        self._stream.close()
+    def connection_lost(self, error: Exception | None) -> None:
+        if self._response is not None:
+            self._response.connection_lost(error)
+        super().close()
 
-    async def aclose(self) -> None:
-        """Close at once; an answer under way fails."""
-        self._close()
+    def leave(self, response: Http1Response) -> None:
+        """The caller is done with the response, complete or not."""
+        if self._response is not response:
+            return
+        self._response = None
+        if response.leaves_connection and not self.is_closed:
+            self.resume()
+            self.on_free(self)
+        else:
+            self.close()
 
-    def can_handle_request(self, origin: httpcore.Origin) -> bool:
-        """Whether it leads where a request is to go."""
-        return origin == self._origin
+    def close(self) -> None:
+        if self._response is not None:
+            self._response.failed(TransportError("The connection is closed."))
+        super().close()
 
-    def is_available(self) -> bool:
-        """Whether it takes another request now."""
-        return self._answer is None and not self._is_closed
-
-    def has_expired(self) -> bool:
-        """Whether it was idle for too long, or the server has hung up."""
-        if self._answer is not None:
-            return False
-        is_readable = self._stream.get_extra_info("is_readable")
-        return bool(is_readable) or self._loop.time() > self._expires_at
-
+    @property
     def is_idle(self) -> bool:
-        """Whether it has no request under way."""
-        return self._answer is None and not self._is_closed
+        return self._response is None
 
-    def is_closed(self) -> bool:
-        """Whether it is of no use any more."""
-        return self._is_closed
+    def pause(self) -> None:
+        if not self._is_paused and not self.is_closed:
+            self._is_paused = True
+            self._socket.transport.pause_reading()
 
-    def info(self) -> str:
-        """For those who look at a pool."""
-        return "HTTP/1.1, " + ("idle" if self._answer is None else "a request under way")
-
-
-class _Content:
-    """An answer's body, as the pool takes it."""
-
-    def __init__(self, connection: Http1Connection, answer: _Answer, limits: _Limits) -> None:
-        self._connection = connection
-        self._answer = answer
-        self._limits = limits
-
-    def __aiter__(self) -> AsyncIterator[bytes]:
-        return self._connection.pieces(self._answer, self._limits)
-
-    async def aclose(self) -> None:
-        self._connection._leave(self._answer)
+    def resume(self) -> None:
+        if self._is_paused and not self.is_closed:
+            self._is_paused = False
+            self._socket.transport.resume_reading()

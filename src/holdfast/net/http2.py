@@ -1,25 +1,17 @@
-"""An HTTP/2 connection, as the pool drives it.
-
-The pool has one of its own. There, whichever answer is waited for first reads for all the others,
-which learn of what came for them only when their turn comes: good for short answers, but one that
-lasts stands still while its neighbours do. It does not tell the server either that nobody waits for
-an answer any more. So this one is for answers that last.
+"""A connection that speaks HTTP/2: many requests at a time, with responses that may last.
 
 Rules:
 
-- One task reads for all answers. What comes wakes the one it is for.
-- Who leaves an answer before its end resets it, so that the server stops, too.
-- A server that wants to go (GOAWAY without an error) gets no new requests, and may finish those it
-  has. A request that it has not looked at counts as never sent.
-- Silence ends one answer, not its neighbours. But a connection on which nothing came for a while
-  after a request gets no further ones: it may be dead without anybody having said so.
-- Closing never waits, so that there is nothing for a cancelled task to leave half done.
+- A caller that leaves a response early resets its stream, so that the server stops as well.
+- After a graceful GOAWAY no new requests are sent, and those that the server has are finished. A
+  request that it has not processed counts as never sent.
+- Silence ends one response, not its neighbours. But a connection on which nothing arrived for a
+  while after a request takes no further ones: it may be dead without either side knowing.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
 from contextlib import suppress
 from typing import Any, Final
 
@@ -29,28 +21,34 @@ import h2.errors
 import h2.events
 import h2.exceptions
 import h2.settings
-import httpcore
 
-from holdfast.net.http2_answers import Answer, NotTakenError
-from holdfast.net.sockets import SocketStream, wake, within
+from holdfast.net.exchange import HttpConnection, OutboundRequest, OutboundStream
+from holdfast.net.failures import (
+    InvalidResponseError,
+    RequestRefusedError,
+    SilenceError,
+    TransportError,
+    UnsendableError,
+)
+from holdfast.net.sockets import SocketProtocol
+from holdfast.net.targets import Target
 
-# How much of one answer the server may send before it is taken, and of all together.
-ANSWER_WINDOW_BYTES: Final = 1024 * 1024
+# How much of one response the server may send before it is taken, and of all together.
+RESPONSE_WINDOW_BYTES: Final = 1024 * 1024
 _CONNECTION_WINDOW_BYTES: Final = 16 * 1024 * 1024
-# After a request that has had no reaction for so long, others go elsewhere.
+# A request without any reaction for so long keeps others from following it.
 REACTION_S: Final = 10.0
-# A server that asks for this much in reply, and takes none of it, is left.
+# A server that causes this much to be sent back without reading any of it is disconnected.
 _UNSENT_BYTES_MAX: Final = 4 * 1024 * 1024
-_READ_BYTES: Final = 64 * 1024
 _HEADER_LIST_BYTES_MAX: Final = 64 * 1024
-# They are about an HTTP/1.1 connection. The host has a field of its own.
-_LEFT_OUT: Final = frozenset(
+# These are about an HTTP/1.1 connection; the host has a pseudo-header.
+_HTTP1_HEADERS: Final = frozenset(
     {b"host", b"connection", b"keep-alive", b"proxy-connection", b"transfer-encoding", b"upgrade"}
 )
 
 
-class _State(h2.connection.H2Connection):
-    """Takes a server's good-bye for what it is: no end of what has begun."""
+class _H2State(h2.connection.H2Connection):
+    """Keeps streams open after a graceful GOAWAY, which h2 takes for the end of all of them."""
 
     def _receive_goaway_frame(self, frame: Any) -> Any:
         if frame.error_code != h2.errors.ErrorCodes.NO_ERROR:
@@ -61,25 +59,52 @@ class _State(h2.connection.H2Connection):
         return [], [event]
 
 
-class Http2Connection(httpcore.AsyncConnectionInterface):
-    """One connection, for many requests at a time."""
+class Http2Response(OutboundStream):
+    def __init__(
+        self, connection: Http2Connection, request: OutboundRequest, stream_id: int, *, sent: bool
+    ) -> None:
+        super().__init__(request)
+        self._connection = connection
+        self.stream_id = stream_id
+        self.sent = sent
+        self.unread_bytes = 0
 
-    def __init__(self, origin: httpcore.Origin, stream: SocketStream, keep_alive_s: float) -> None:
-        self._origin = origin
-        self._stream = stream
-        self._keep_alive_s = keep_alive_s
+    def arrived(self, piece: bytes) -> None:
+        if piece:
+            self.unread_bytes += len(piece)
+            super().arrived(piece)
+
+    def _taken(self, size: int) -> None:
+        self.unread_bytes -= size
+        self._connection.acknowledge(self.stream_id, size)
+
+    @property
+    def needs_reset(self) -> bool:
+        """Whether the server still holds the stream open."""
+        if self._failure is not None:
+            return isinstance(self._failure, SilenceError)
+        return not (self._complete and self.sent)
+
+    def close(self) -> None:
+        super().close()
+        self._connection.leave(self)
+
+
+class Http2Connection(HttpConnection):
+    def __init__(self, target: Target, socket: SocketProtocol) -> None:
+        super().__init__(target, socket)
         self._loop = asyncio.get_running_loop()
-        self._answers: dict[int, Answer] = {}
+        self._responses: dict[int, Http2Response] = {}
+        # Requests that were given this connection and are about to be sent.
+        self.reserved = 0
         self._is_leaving = False
-        self._is_closed = False
-        self._expires_at = self._loop.time() + keep_alive_s
-        # When the first of the requests was sent that nothing has come after yet.
-        self._asked_at: float | None = None
-        # How many requests the server takes at a time is known once its settings came.
-        self._settled = self._loop.create_future()
-        self._state = _State(h2.config.H2Configuration(validate_inbound_headers=False))
+        # When the first request was sent that nothing has arrived after yet.
+        self._unanswered_since_s: float | None = None
+        # Done when the server's settings have arrived: they say how many requests it takes.
+        self.settled: asyncio.Future[None] = self._loop.create_future()
+        self._state = _H2State(h2.config.H2Configuration(validate_inbound_headers=False))
         self._begin()
-        self._reading = asyncio.create_task(self._read_on())
+        socket.receive(self)
 
     def _begin(self) -> None:
         codes = h2.settings.SettingCodes
@@ -87,253 +112,217 @@ class Http2Connection(httpcore.AsyncConnectionInterface):
             client=True,
             initial_values={
                 codes.ENABLE_PUSH: 0,
-                codes.INITIAL_WINDOW_SIZE: ANSWER_WINDOW_BYTES,
+                codes.INITIAL_WINDOW_SIZE: RESPONSE_WINDOW_BYTES,
                 codes.MAX_HEADER_LIST_SIZE: _HEADER_LIST_BYTES_MAX,
             },
         )
-        # Some servers do not pass over what they do not know, as they should.
+        # Some servers fail on settings they do not know, which they should ignore.
         del settings[codes.ENABLE_CONNECT_PROTOCOL]
         self._state.local_settings = settings
         self._state.initiate_connection()
         self._state.increment_flow_control_window(_CONNECTION_WINDOW_BYTES)
-        self._post()
+        self._flush()
 
-    async def handle_async_request(self, request: httpcore.Request) -> httpcore.Response:
-        """Send a request and wait for the head of its answer."""
-        limits = request.extensions.get("timeout", {})
-        if self._answers and not self._settled.done():
-            waiting = self._loop.create_future()
-            self._settled.add_done_callback(lambda _: wake(waiting))
-            await within(waiting, limits.get("pool"), httpcore.PoolTimeout)
-        if not self.is_available():
-            raise httpcore.ConnectionNotAvailable
-        answer = self._ask(request, limits)
+    # Requests.
+
+    @property
+    def is_idle(self) -> bool:
+        return not self._responses and not self.reserved
+
+    @property
+    def has_room(self) -> bool:
+        """Whether it takes another request now."""
+        if self.is_closed or self._is_leaving:
+            return False
+        since_s = self._unanswered_since_s
+        if since_s is not None and self._loop.time() - since_s > REACTION_S:
+            return False
+        streams_max = self._state.remote_settings.max_concurrent_streams
+        return len(self._responses) + self.reserved < (streams_max if self.settled.done() else 1)
+
+    async def send(self, request: OutboundRequest) -> OutboundStream:
+        response = self._send_head(request)
         try:
-            await self._send_body(request, answer)
-            while answer.head is None and not answer.is_over:
-                await answer.news("read", httpcore.ReadTimeout)
-            return self._response(answer)
+            if not response.sent:
+                await self._send_body(request, response)
+            await response.head()
         except BaseException:
-            self._leave(answer)
+            response.close()
             raise
+        return response
 
-    def _ask(self, request: httpcore.Request, limits: dict[str, float | None]) -> Answer:
-        fields = [(name.lower(), value) for name, value in request.headers]
+    def _send_head(self, request: OutboundRequest) -> Http2Response:
+        headers = [(name.lower(), value) for name, value in request.headers]
         head = [
             (b":method", request.method),
-            (b":authority", next(value for name, value in fields if name == b"host")),
-            (b":scheme", request.url.scheme),
-            (b":path", request.url.target),
-            *((name, value) for name, value in fields if name not in _LEFT_OUT),
+            (b":authority", next(value for name, value in headers if name == b"host")),
+            (b":scheme", request.target.scheme.encode()),
+            (b":path", request.path),
+            *(header for header in headers if header[0] not in _HTTP1_HEADERS),
         ]
-        has_body = any(name in {b"content-length", b"transfer-encoding"} for name, _ in fields)
+        has_body = any(name in {b"content-length", b"transfer-encoding"} for name, _ in headers)
         try:
-            answer = Answer(self._state.get_next_available_stream_id(), limits)
-            self._state.send_headers(answer.stream_id, head, end_stream=not has_body)
+            stream_id = self._state.get_next_available_stream_id()
+            self._state.send_headers(stream_id, head, end_stream=not has_body)
         except h2.exceptions.NoAvailableStreamIDError:
-            self._take_no_more()
-            raise httpcore.ConnectionNotAvailable from None
+            self._finish_and_close()
+            raise RequestRefusedError from None
         except h2.exceptions.ProtocolError as error:
             # Half a head may have changed the table that heads are compressed with.
-            self._take_no_more()
-            raise httpcore.LocalProtocolError("The head cannot be sent.") from error
-        answer.sent = not has_body
-        self._answers[answer.stream_id] = answer
-        if self._asked_at is None:
-            self._asked_at = self._loop.time()
-        self._post()
-        return answer
+            self._finish_and_close()
+            raise UnsendableError from error
+        response = Http2Response(self, request, stream_id, sent=not has_body)
+        self._responses[stream_id] = response
+        if self._unanswered_since_s is None:
+            self._unanswered_since_s = self._loop.time()
+        self._flush()
+        return response
 
-    async def _send_body(self, request: httpcore.Request, answer: Answer) -> None:
-        if answer.sent:
-            return
-        assert hasattr(request.stream, "__aiter__")
-        async for piece in request.stream:
-            await self._send_piece(piece, answer)
-            if answer.is_over:
-                break
-        if not answer.is_over:
-            self._state.end_stream(answer.stream_id)
-            answer.sent = True
-            self._post()
+    async def _send_body(self, request: OutboundRequest, response: Http2Response) -> None:
+        if isinstance(request.body, bytes):
+            await self._send_piece(request, response, request.body)
+        else:
+            async for piece in request.body:
+                await self._send_piece(request, response, piece)
+                if response.is_over:
+                    break
+        if not response.is_over:
+            self._state.end_stream(response.stream_id)
+            response.sent = True
+            self._flush()
 
-    async def _send_piece(self, piece: bytes, answer: Answer) -> None:
-        state = self._state
-        while piece and not answer.is_over:
-            window = state.local_flow_control_window(answer.stream_id)
+    async def _send_piece(
+        self, request: OutboundRequest, response: Http2Response, piece: bytes
+    ) -> None:
+        state, at = self._state, 0
+        while at < len(piece) and not response.is_over:
+            window = state.local_flow_control_window(response.stream_id)
             room = min(window, state.max_outbound_frame_size)
             if room <= 0:
-                await answer.news("write", httpcore.WriteTimeout)
+                await response.news()
                 continue
-            state.send_data(answer.stream_id, piece[:room])
-            piece = piece[room:]
-            await self._stream.write(state.data_to_send(), answer.limits.get("write"))
+            state.send_data(response.stream_id, piece[at : at + room])
+            at += room
+            self._flush()
+            await self._socket.drain(request.silence_s)
 
-    def _response(self, answer: Answer) -> httpcore.Response:
-        if answer.head is None:
-            raise answer.error()
-        status = next((value for name, value in answer.head if name == b":status"), b"")
-        if len(status) != 3 or not status.isdigit():
-            raise httpcore.RemoteProtocolError("The answer has no status.")
-        return httpcore.Response(
-            int(status),
-            headers=[(name, value) for name, value in answer.head if name[:1] != b":"],
-            content=_Content(self, answer),
-            extensions={"http_version": b"HTTP/2", "network_stream": self._stream},
-        )
+    def acknowledge(self, stream_id: int, size: int) -> None:
+        """Let the server send this much more."""
+        if not self.is_closed:
+            with suppress(h2.exceptions.ProtocolError):  # the server has closed the stream
+                self._state.acknowledge_received_data(size, stream_id)
+            self._flush()
 
-    async def _content(self, answer: Answer) -> AsyncIterator[bytes]:
-        while True:
-            while answer.pieces:
-                piece, size = answer.pieces.popleft()
-                if size and not self._is_closed:
-                    self._state.acknowledge_received_data(size, answer.stream_id)
-                    self._post()
-                if piece:
-                    yield piece
-            if answer.failure is not None:
-                raise answer.error()
-            if answer.ended:
-                return
-            await answer.news("read", httpcore.ReadTimeout)
-
-    def _leave(self, answer: Answer) -> None:
-        """Nobody waits for the answer any more, or it is complete."""
-        if self._answers.pop(answer.stream_id, None) is None:
+    def leave(self, response: Http2Response) -> None:
+        """The caller is done with the response, complete or not."""
+        if self._responses.pop(response.stream_id, None) is None:
             return
-        unread = sum(size for _, size in answer.pieces)
-        answer.pieces.clear()
-        with suppress(h2.exceptions.ProtocolError):  # the server has closed it already
-            if unread:
-                self._state.acknowledge_received_data(unread, answer.stream_id)
-            if answer.failure is None and not (answer.ended and answer.sent):
-                self._state.reset_stream(answer.stream_id, h2.errors.ErrorCodes.CANCEL)
-        answer.fail(httpcore.ReadError("The answer was left."))
-        self._post()
-        self._expires_at = self._loop.time() + self._keep_alive_s
+        with suppress(h2.exceptions.ProtocolError):  # the server has closed the stream
+            if response.unread_bytes:
+                self._state.acknowledge_received_data(response.unread_bytes, response.stream_id)
+            if response.needs_reset:
+                self._state.reset_stream(response.stream_id, h2.errors.ErrorCodes.CANCEL)
+        response.failed(TransportError("The response was left."))
+        self._flush()
         if self._is_leaving:
-            self._take_no_more()
+            self._finish_and_close()
+        elif not self.is_closed:
+            self.on_free(self)
 
-    def _take_no_more(self) -> None:
-        """Finish what is under way, and close."""
+    def _finish_and_close(self) -> None:
+        """Take no further requests, and close when those under way are finished."""
         self._is_leaving = True
-        if not self._answers:
-            self._close(httpcore.ReadError("The connection is closed."))
+        if not self._responses:
+            self.close()
 
-    async def _read_on(self) -> None:
-        try:
-            while data := await self._stream.read(_READ_BYTES):
-                self._asked_at = None
-                for event in self._state.receive_data(data):
-                    self._take(event)
-                if self._is_closed:
-                    return
-                # Without waiting for room: the server may be waiting itself, to be read from.
-                self._post()
-                if self._stream.unsent_bytes > _UNSENT_BYTES_MAX:
-                    break
-            self._close(httpcore.RemoteProtocolError("The server hung up, or takes nothing."))
-        except httpcore.NetworkError as error:
-            self._close(error)
-        except Exception as error:  # noqa: BLE001 (whatever it is, all answers wait for this task)
-            broken = httpcore.RemoteProtocolError("What came is no HTTP/2.")
-            broken.__cause__ = error
-            self._close(broken)
+    # Received bytes.
 
-    def _take(self, event: h2.events.Event) -> None:
-        if isinstance(event, h2.events.DataReceived):
-            answer = self._answers.get(event.stream_id)
-            if answer is not None:
-                answer.pieces.append((event.data or b"", event.flow_controlled_length or 0))
-                wake(answer.waiting)
-        elif isinstance(event, h2.events.ResponseReceived):
-            if (answer := self._answers.get(event.stream_id)) is not None:
-                answer.head = list(event.headers or ())
-                wake(answer.waiting)
-        elif isinstance(event, h2.events.StreamEnded):
-            if (answer := self._answers.get(event.stream_id)) is not None:
-                answer.ended = True
-                wake(answer.waiting)
-        elif isinstance(event, h2.events.StreamReset):
-            if (answer := self._answers.get(event.stream_id)) is not None:
-                answer.reset(event.error_code)
-        elif isinstance(event, h2.events.ConnectionTerminated):
-            self._say_good_bye(event)
-        elif isinstance(event, h2.events.WindowUpdated | h2.events.RemoteSettingsChanged):
-            if not self._settled.done() and isinstance(event, h2.events.RemoteSettingsChanged):
-                self._settled.set_result(None)
-            for answer in self._answers.values():
-                # To the others it is no news, and their silence goes on.
-                if not answer.sent:
-                    wake(answer.waiting)
-
-    def _say_good_bye(self, event: h2.events.ConnectionTerminated) -> None:
-        last = event.last_stream_id or 0
-        for answer in self._answers.values():
-            if answer.stream_id > last:
-                answer.fail(NotTakenError("It can be sent again."))
-        if event.error_code != h2.errors.ErrorCodes.NO_ERROR:
-            self._close(httpcore.RemoteProtocolError("The server has given the connection up."))
-        self._take_no_more()
-
-    def _post(self) -> None:
-        if (data := self._state.data_to_send()) and not self._is_closed:
-            self._stream.post(data)
-
-    def _close(self, failure: Exception) -> None:
-        if self._is_closed:
+    def data_received(self, data: bytes) -> None:
+        if self.is_closed:
             return
-        self._is_closed = True
-        for answer in self._answers.values():
-            answer.fail(failure)
-        if not self._settled.done():
-            self._settled.set_result(None)
-        self._reading.cancel()
-        self._stream.close()
+        self._unanswered_since_s = None
+        try:
+            for event in self._state.receive_data(data):
+                self._handle(event)
+        except Exception as error:  # noqa: BLE001 (whatever it is, responses wait for this)
+            failure = InvalidResponseError("This is not HTTP/2.")
+            failure.__cause__ = error
+            self._fail(failure)
+            return
+        # Without waiting for room: the server may itself be waiting for us to read.
+        self._flush()
+        if self._socket.unsent_bytes > _UNSENT_BYTES_MAX:
+            self._fail(InvalidResponseError("The server sends but does not read."))
 
-    async def aclose(self) -> None:
-        """Close at once; answers under way fail."""
-        self._close(httpcore.ReadError("The connection is closed."))
+    def connection_lost(self, error: Exception | None) -> None:
+        failure = InvalidResponseError() if error is None else TransportError()
+        failure.__cause__ = error
+        self._fail(failure)
 
-    def can_handle_request(self, origin: httpcore.Origin) -> bool:
-        """Whether it leads where a request is to go."""
-        return origin == self._origin
+    def _handle(self, event: h2.events.Event) -> None:
+        response = self._responses.get(getattr(event, "stream_id", 0) or 0)
+        if isinstance(event, h2.events.DataReceived):
+            data, size = event.data or b"", event.flow_controlled_length or 0
+            if response is not None:
+                response.arrived(data)
+                size -= len(data)
+            if size:
+                # Padding, or a stream that nobody reads any more.
+                self.acknowledge(event.stream_id or 0, size)
+        elif isinstance(event, h2.events.ResponseReceived):
+            if response is not None:
+                _begin_response(response, list(event.headers or ()))
+        elif isinstance(event, h2.events.StreamEnded):
+            if response is not None:
+                response.finished()
+        elif isinstance(event, h2.events.StreamReset):
+            if response is not None:
+                refused = event.error_code == h2.errors.ErrorCodes.REFUSED_STREAM
+                response.failed(RequestRefusedError() if refused else InvalidResponseError())
+        elif isinstance(event, h2.events.ConnectionTerminated):
+            self._go_away(event)
+        elif isinstance(event, h2.events.WindowUpdated | h2.events.RemoteSettingsChanged):
+            if isinstance(event, h2.events.RemoteSettingsChanged):
+                self._settle()
+            for each in self._responses.values():
+                # The others are not concerned, and their silence goes on.
+                if not each.sent:
+                    each.wake()
 
-    def is_available(self) -> bool:
-        """Whether it takes another request now."""
-        if self._is_closed or self._is_leaving:
-            return False
-        if self._asked_at is not None and self._loop.time() - self._asked_at > REACTION_S:
-            return False
-        return len(self._answers) < self._state.remote_settings.max_concurrent_streams
+    def _settle(self) -> None:
+        if not self.settled.done():
+            self.settled.set_result(None)
+        if not self.is_closed:
+            self.on_free(self)
 
-    def has_expired(self) -> bool:
-        """Whether it was idle for too long."""
-        return not self._answers and self._loop.time() > self._expires_at
+    def _go_away(self, event: h2.events.ConnectionTerminated) -> None:
+        last = event.last_stream_id or 0
+        for response in self._responses.values():
+            if response.stream_id > last:
+                response.failed(RequestRefusedError())
+        if event.error_code != h2.errors.ErrorCodes.NO_ERROR:
+            self._fail(InvalidResponseError("The server ended the connection with an error."))
+        else:
+            self._finish_and_close()
 
-    def is_idle(self) -> bool:
-        """Whether it has no request under way."""
-        return not self._answers
+    def _flush(self) -> None:
+        if (data := self._state.data_to_send()) and not self.is_closed:
+            self._socket.write(data)
 
-    def is_closed(self) -> bool:
-        """Whether it is of no use any more."""
-        return self._is_closed
+    def _fail(self, failure: TransportError) -> None:
+        for response in self._responses.values():
+            response.failed(failure)
+        super().close()
+        if not self.settled.done():
+            self.settled.set_result(None)
 
-    def info(self) -> str:
-        """For those who look at a pool."""
-        return f"HTTP/2, {len(self._answers)} requests under way"
+    def close(self) -> None:
+        self._fail(TransportError("The connection is closed."))
 
 
-class _Content:
-    """An answer's body, as the pool takes it."""
-
-    def __init__(self, connection: Http2Connection, answer: Answer) -> None:
-        self._connection = connection
-        self._answer = answer
-
-    async def __aiter__(self) -> AsyncIterator[bytes]:
-        async for piece in self._connection._content(self._answer):
-            yield piece
-
-    async def aclose(self) -> None:
-        self._connection._leave(self._answer)
+def _begin_response(response: Http2Response, head: list[tuple[bytes, bytes]]) -> None:
+    status = next((value for name, value in head if name == b":status"), b"")
+    if len(status) == 3 and status.isdigit():
+        response.begun(int(status), [header for header in head if header[0][:1] != b":"])
+    else:
+        response.failed(InvalidResponseError("The response has no status."))

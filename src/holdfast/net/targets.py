@@ -180,6 +180,12 @@ def path_of(url: str) -> str:
     return "/" + url.partition("?")[0].partition("://")[2].partition("/")[2]
 
 
+def sent_path(url: str) -> bytes:
+    """Path and query as they are sent; of a URL that `parse_target` took."""
+    _, question, query = url.partition("?")
+    return f"{path_of(url)}{question}{query}".encode("ascii")
+
+
 def _clean_host(host: str) -> str:
     """The host in lower case, without the dot at its end; or an error if it is none."""
     host = host.lower().removesuffix(".")

@@ -196,7 +196,7 @@ class TestRetries:
             silent = answer(200).after(never)
             timeouts = Timeouts(request_s=0.05)
             async with scripted(silent, timeouts=timeouts, retry=NO_RETRY) as (_, client):
-                with pytest.raises(OutboundError, match="did not answer") as caught:
+                with pytest.raises(OutboundError, match="did not respond") as caught:
                     await text_stream(client).head()
                 assert caught.value.sent
 
