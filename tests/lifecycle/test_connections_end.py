@@ -125,7 +125,7 @@ async def fill(server: Server, client: socket.socket) -> Connection:
         answered(*args)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(type(server._node.app.counters), "answered", lambda _, *args: count(*args))
+        patch.setattr(type(server._node.app.counters), "count", lambda _, *args: count(*args))
         for number in range(1, 1000):
             await loop.sock_sendall(client, request)
             await until(lambda number=number: counted == number)

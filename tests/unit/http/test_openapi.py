@@ -61,9 +61,9 @@ def proxy_resources() -> Iterator[tuple[str, Resource]]:
     proxy = open_proxy(engine.shard, settings, engine.clock)
     router = Router(TREE, proxy)
     for path in (PROXY, f"{PROXY}/{{stream_id}}"):
-        place = proxy.place(path.encode(), router)
-        assert place is not None
-        yield path, place.resource
+        match = proxy.match(path.encode(), router)
+        assert match is not None
+        yield path, match.resource
 
 
 def routes() -> dict[tuple[str, str], Route]:
