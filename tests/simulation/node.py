@@ -8,7 +8,7 @@ from holdfast.engine.shard import Shard
 from holdfast.errors import HoldfastError
 from holdfast.log.file import FileLog
 from holdfast.log.interface import CommitOutcome
-from holdfast.objects.memory_objects import MemoryObjects
+from holdfast.objects.store import MemoryObjects
 from holdfast.storage.catalog import Catalog
 from holdfast.storage.catalog_writer import CatalogWriter
 from holdfast.storage.cold import ColdReader

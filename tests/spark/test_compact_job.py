@@ -9,7 +9,7 @@ import pytest
 
 from holdfast import failpoints
 from holdfast.errors import HoldfastError, NotFoundError, SettingsError, StoreError
-from holdfast.objects.place import StorePlace
+from holdfast.objects.locations import StoreLocation
 from holdfast.settings.options import build
 from holdfast.spark.compaction import CompactionLimits, Rewrite, plan_groups, rewrite
 from holdfast.spark.connection import SparkClient, SparkConnection
@@ -335,7 +335,7 @@ def test_store_out_of_reach(spark, stored, tmp_path):
     (away / "holdfast-store.json").write_text('{"format":1,"id":"other"}')
     (task,) = tasks_of(stored)
     with pytest.raises(StoreError, match="is not the server's own"):
-        rewrite(replace(task, place=StorePlace(str(away)), store_id="mine"))
+        rewrite(replace(task, place=StoreLocation(str(away)), store_id="mine"))
 
 
 def test_server_without_packs(spark, tmp_path):

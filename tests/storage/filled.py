@@ -18,7 +18,7 @@ from holdfast.format.records import (
     stream_number,
 )
 from holdfast.format.segments import HEADER_BYTES, SegmentHeader, encode_batch, encode_header
-from holdfast.objects.memory_objects import MemoryObjects
+from holdfast.objects.store import MemoryObjects
 from holdfast.protocol.producer import Producer
 from holdfast.storage.catalog_schema import open_for_reading
 from holdfast.storage.catalog_writer import CatalogWriter

@@ -7,7 +7,7 @@ import asyncio
 from pathlib import Path
 
 from holdfast.clock import SystemClock
-from holdfast.objects.memory_objects import MemoryObjects, PostedRanges
+from holdfast.objects.store import MemoryObjects, PostedRanges
 from holdfast.settings import StorageSettings
 from holdfast.storage.open_objects import open_objects, open_ranges
 from holdfast.testing import FaultyObjects, FaultyRanges

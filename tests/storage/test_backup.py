@@ -20,7 +20,7 @@ from holdfast.errors import (
     UnknownFormatError,
 )
 from holdfast.format.packs import HEADER_BYTES
-from holdfast.objects.memory_objects import MemoryObjects
+from holdfast.objects.store import MemoryObjects
 from holdfast.storage.backup import PIN_MS, Backup
 from holdfast.storage.commands import CollectGarbage
 from holdfast.storage.manifest import (

@@ -3,8 +3,8 @@
 import pytest
 
 from holdfast.errors import HoldfastError, ObjectMissingError, PackCorruptError, SettingsError
-from holdfast.objects.memory_objects import MemoryObjects
 from holdfast.objects.pack_reader import Pack
+from holdfast.objects.store import MemoryObjects
 from holdfast.storage.catalog import Catalog
 from holdfast.storage.open_objects import claim
 from holdfast.storage.restore import Restore

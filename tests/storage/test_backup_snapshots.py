@@ -7,7 +7,7 @@ from xxhash import xxh3_64_hexdigest
 
 from holdfast.errors import ObjectMissingError, PackCorruptError
 from holdfast.format.records import Kind, Record, Snapshot, encode_snapshot
-from holdfast.objects.memory_objects import MemoryObjects
+from holdfast.objects.store import MemoryObjects
 from holdfast.storage.backup import Backup
 from holdfast.storage.catalog_schema import open_for_reading
 from holdfast.storage.commands import CollectGarbage

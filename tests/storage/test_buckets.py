@@ -10,15 +10,19 @@ import pytest
 import uvloop
 
 from holdfast.errors import StoreError
-from holdfast.objects.bucket_connection import bucket_connection
-from holdfast.objects.obstore_objects import AsyncRanges, ObstoreObjects, Patience
+from holdfast.objects.bucket_objects import (
+    AsyncRanges,
+    ObstoreObjects,
+    StoreTimeouts,
+    bucket_connection,
+)
 from holdfast.settings import StorageSettings
-from holdfast.storage.open_objects import open_objects, store_place
+from holdfast.storage.open_objects import open_objects, store_location
 from tests.storage.canned_s3 import CannedS3
 from tests.storage.stores import read_range
 
 KEYS = {"s3_access_key_id": "the-key-id", "s3_secret_access_key": "the-secret-key"}
-BRIEF = Patience(connect_s=1, attempt_s=5, whole_s=0.3)
+BRIEF = StoreTimeouts(connect_s=1, attempt_s=5, whole_s=0.3)
 
 
 @pytest.fixture
@@ -30,7 +34,7 @@ def canned():
 
 def connection(settings):
     """How to connect to the bucket that the settings name, whatever the environment says."""
-    return bucket_connection(store_place(settings, Path("/nowhere")), {})
+    return bucket_connection(store_location(settings, Path("/nowhere")), {})
 
 
 def sent(canned, tmp_path, **settings):

@@ -6,8 +6,8 @@ import pytest
 
 from holdfast.errors import CatalogError, SettingsError
 from holdfast.format.packs import HEADER_BYTES
-from holdfast.objects.memory_objects import MemoryObjects
 from holdfast.objects.pack_reader import Pack
+from holdfast.objects.store import MemoryObjects
 from holdfast.storage.findings import Findings
 from holdfast.storage.open_objects import claim
 from holdfast.storage.verify import verify_catalog

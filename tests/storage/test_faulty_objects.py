@@ -3,7 +3,7 @@
 import pytest
 
 from holdfast.errors import ObjectMissingError, StoreError
-from holdfast.objects.memory_objects import MemoryObjects, PostedRanges
+from holdfast.objects.store import MemoryObjects, PostedRanges
 from holdfast.testing import FakeClock, FaultyObjects, FaultyRanges
 from tests.storage.stores import contents
 

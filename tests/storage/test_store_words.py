@@ -11,9 +11,8 @@ from holdfast.errors import (
     UnavailableError,
     UnknownFormatError,
 )
-from holdfast.objects.marker import MARKER
-from holdfast.objects.obstore_errors import explained
-from holdfast.objects.store import ObjectStore
+from holdfast.objects.bucket_objects import explained
+from holdfast.objects.store import MARKER, ObjectStore
 from holdfast.settings import StorageSettings
 from holdfast.storage.open_objects import claim, open_objects, open_ranges, probe
 from tests.storage.canned_s3 import CannedS3, error_body
@@ -155,7 +154,7 @@ class TestS3ThatMayComeBack:
         with socket.create_server(("127.0.0.1", 0)) as silent:
             endpoint = f"http://127.0.0.1:{silent.getsockname()[1]}"
             error = no_answer(tmp_path, store="s3://b", s3_endpoint=endpoint, **KEYS)
-        assert "does not answer in time" in error.message
+        assert "does not respond in time" in error.message
 
     def test_busy_store(self, tmp_path, canned):
         canned.answer(503, error_body("SlowDown"))

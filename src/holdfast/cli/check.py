@@ -18,7 +18,7 @@ from holdfast.cli.wording import as_bytes
 from holdfast.clock import SystemClock
 from holdfast.errors import DataDirectoryLockedError, SettingsError
 from holdfast.log.directory import DataDirectory
-from holdfast.objects.marker import store_owner
+from holdfast.objects.store import store_owner
 from holdfast.settings import Settings
 from holdfast.storage.findings import Finding, Progress
 from holdfast.storage.garbage import PACKS_PREFIX

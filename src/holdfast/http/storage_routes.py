@@ -25,7 +25,7 @@ from holdfast.http.routes import Resource, Route
 from holdfast.protocol.content import JSON, media_type
 from holdfast.storage.catalog_packs import used_extents, used_packs
 from holdfast.storage.commands import CollectGarbage, PinPacks, SwapPacks
-from holdfast.storage.open_objects import store_place
+from holdfast.storage.open_objects import store_location
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
@@ -297,7 +297,7 @@ def store_url(app: App) -> str:
     catalog = app.shard.catalog
     if catalog is None:
         return ""
-    url = store_place(app.settings.storage, catalog.path.parent / "objects").url
+    url = store_location(app.settings.storage, catalog.path.parent / "objects").url
     if url.startswith("file:"):
         path = Path(os.fsdecode(unquote_to_bytes(urlsplit(url).path)))
     elif "://" in url:

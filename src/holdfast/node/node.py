@@ -17,7 +17,7 @@ from holdfast.log.directory import DataDirectory
 from holdfast.log.file import FileLog
 from holdfast.log.interface import MemoryLog
 from holdfast.node.proxy import open_proxy
-from holdfast.objects.memory_objects import MemoryObjects, PostedRanges
+from holdfast.objects.store import MemoryObjects, PostedRanges
 from holdfast.storage.catalog import Catalog
 from holdfast.storage.catalog_writer import CatalogWriter
 from holdfast.storage.cold import ColdReader

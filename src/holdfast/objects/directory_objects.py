@@ -1,9 +1,8 @@
-"""Objects as files below a directory, durable like the log's.
+"""Objects as files in a directory, as durable as the log.
 
-obstore's own local store is not used here: it never syncs, and renames before anybody could, so
-that after a power failure an object could be there by name and empty, which a rebuild of the
-catalog would take for damage. Here a file is synced before it gets its name, and its directory
-after.
+obstore's own local store never syncs and renames at once, so a power failure could leave an empty
+object under its final name, which a rebuild of the catalog would report as damage. Here a file is
+synced before it gets its name, and its directory after that.
 """
 
 from __future__ import annotations
@@ -16,29 +15,28 @@ import os
 import tempfile
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from holdfast.errors import HoldfastError, StoreError
-from holdfast.objects.store import ObjectInfo, closing, cut_short, missing
+from holdfast.errors import StoreError
+from holdfast.objects.store import FutureRanges, ObjectInfo, cut_short, missing
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
-# Where files are written before they get their names; no object can have this name.
+# Where files are written before they are renamed; no object may have this name.
 UNFINISHED: Final = ".unfinished"
 _READ_THREADS: Final = 8
 # Smaller parts are quicker to copy than to map.
 _MAPPED_BYTES_MIN: Final = 1024 * 1024
 # Linux 5.14 and later; Python has no name for it.
 _POPULATE_READ: Final = 22
-# What an operator can mend. A full disk or a failing one is not among them: it may get better.
-_OURS_TO_CHANGE: Final = frozenset(
+# Errors an operator has to fix. Full and failing disks may recover by themselves.
+_NEEDS_OPERATOR: Final = frozenset(
     {errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EEXIST, errno.ENOENT}
 )
 _ADVICE: Final = "Set `store` to a directory that the server may write to."
-# macOS keeps what was synced in the drive's cache unless told otherwise.
+# On macOS, fsync leaves data in the drive's cache.
 _FULL_SYNC: Final = getattr(fcntl, "F_FULLFSYNC", None)
 
 
@@ -58,8 +56,7 @@ def _sync_directory(directory: Path) -> None:
 
 
 def _read(descriptor: int, at: int, size: int) -> bytes:
-    """At most `size` bytes from byte `at` on."""
-    # One call without a buffer in between is all it takes, but for huge parts.
+    # One call is enough except for huge parts.
     data = os.pread(descriptor, size, at)
     while 0 < len(data) < size:
         more = os.pread(descriptor, size - len(data), at + len(data))
@@ -70,10 +67,10 @@ def _read(descriptor: int, at: int, size: int) -> bytes:
 
 
 def _mapped(descriptor: int, at: int, size: int) -> memoryview | None:
-    """These bytes without a copy of them, as they lie in memory; None where that cannot be had.
+    """The bytes as a memory map, without a copy; None if that is not possible.
 
-    Objects never change, and one that is removed stays for whoever has it open. All of it is read
-    now: a disk that fails is an error then, and not a signal when the bytes are looked at.
+    Objects never change, and a removed file stays readable while it is mapped. Everything is read
+    now, so that a failing disk raises an error here and not a signal when the bytes are used.
     """
     before = at % mmap.ALLOCATIONGRANULARITY
     try:
@@ -82,13 +79,13 @@ def _mapped(descriptor: int, at: int, size: int) -> memoryview | None:
         )
         mapped.madvise(_POPULATE_READ)
     except (OSError, ValueError, AttributeError):
-        # The file ends first, or this system knows nothing of it.
+        # The file is too short, or the system does not support it.
         return None
     return memoryview(mapped)[before:]
 
 
 class DirectoryObjects:
-    """An object store in a local directory, which is made when the first object is put."""
+    """An object store in a local directory, which the first put creates."""
 
     def __init__(self, root: Path) -> None:
         self.root = root.absolute()
@@ -96,11 +93,9 @@ class DirectoryObjects:
         self._known: set[Path] = set()
 
     def put(self, name: str, data: bytes | bytearray | memoryview) -> None:
-        """Write the file, sync it, give it its name."""
         self.put_parts(name, [data])
 
     def put_parts(self, name: str, parts: Iterable[bytes | bytearray | memoryview]) -> None:
-        """The same, part by part."""
         with self._explained(name):
             final = self._place(name)
             with self._unfinished(parts) as path:
@@ -108,10 +103,10 @@ class DirectoryObjects:
                 _sync_directory(final.parent)
 
     def put_many(self, objects: Sequence[tuple[str, bytes]]) -> None:
-        """Several small objects at once; if it raises, each of them may be there or not.
+        """Put several small objects; if it raises, each of them may or may not be there.
 
-        All are written before the first is synced, and named before the first directory is: what
-        the file system does for one sync, it has done for most of the others then.
+        All are written before the first sync, and renamed before the first directory sync: one sync
+        does most of the file system's work for the others.
         """
         with self._explained(objects[0][0]), ExitStack() as leftovers:
             finals = [self._place(name) for name, _ in objects]
@@ -124,7 +119,7 @@ class DirectoryObjects:
                 _sync_directory(directory)
 
     def create(self, name: str, data: bytes) -> bool:
-        """The same, with a link instead of a renaming: it fails if the name is taken."""
+        """Link instead of rename: it fails if the name is taken."""
         with self._explained(name):
             final = self._place(name)
             with self._unfinished([data]) as path:
@@ -136,14 +131,13 @@ class DirectoryObjects:
         return True
 
     def read(self, name: str, at: int = 0, size: int | None = None) -> bytes:
-        """Read a part of the file."""
         with self._opened(name) as descriptor:
             if size is None:
                 size = max(0, os.fstat(descriptor).st_size - at)
             return _read(descriptor, at, size)
 
     def read_ranges(self, name: str, ranges: Sequence[tuple[int, int]]) -> Sequence[memoryview]:
-        """Read parts of the file, one after the other; large ones stay in the system's cache."""
+        """Read parts of the file; large ones are mapped and stay in the system's cache."""
         if not ranges:
             return []
         with self._opened(name) as descriptor:
@@ -157,7 +151,6 @@ class DirectoryObjects:
         return found
 
     def size(self, name: str) -> int:
-        """The length of the file."""
         with self._explained(name, reading=True):
             path = self._path(name)
             if path.is_dir():
@@ -165,17 +158,17 @@ class DirectoryObjects:
             return path.stat().st_size
 
     def list(self, prefix: str = "") -> Iterator[ObjectInfo]:
-        """Walk the directory; one level of names is in memory at a time."""
+        """Walk the directory, with one level of names in memory at a time."""
         with self._explained(prefix):
             yield from self._walk(self.root / prefix, prefix)
 
     def remove(self, name: str) -> None:
-        """Remove the file. Its directory stays, and is not synced: it may be removed again."""
+        """Remove the file. The directory is not synced: a file that reappears is removed again."""
         with self._explained(name), suppress(FileNotFoundError, NotADirectoryError):
             self._path(name).unlink()
 
     def remove_unfinished(self, before_ms: int) -> int:
-        """Remove files that a killed process did not get to name."""
+        """Remove files that a killed process left without a name."""
         removed = 0
         with self._explained(UNFINISHED), suppress(FileNotFoundError):
             for path in (self.root / UNFINISHED).iterdir():
@@ -187,7 +180,6 @@ class DirectoryObjects:
 
     @contextmanager
     def _opened(self, name: str) -> Iterator[int]:
-        """A descriptor of the file, for reading."""
         with self._explained(name, reading=True):
             descriptor = os.open(self._path(name), os.O_RDONLY | os.O_CLOEXEC)
             try:
@@ -217,7 +209,7 @@ class DirectoryObjects:
 
     @contextmanager
     def _unfinished(self, parts: Iterable[bytes | bytearray | memoryview]) -> Iterator[Path]:
-        """A synced file without its name, which is gone afterwards."""
+        """A synced temporary file, removed afterwards unless it was renamed."""
         with self._written(parts) as (descriptor, path):
             _sync(descriptor)
             yield path
@@ -226,7 +218,7 @@ class DirectoryObjects:
     def _written(
         self, parts: Iterable[bytes | bytearray | memoryview]
     ) -> Iterator[tuple[int, Path]]:
-        """A file without its name, open and not synced yet, which is gone afterwards."""
+        """The same file, still open and not synced."""
         directory = self.root / UNFINISHED
         self._make_directory(directory)
         descriptor, name = tempfile.mkstemp(dir=directory)
@@ -242,16 +234,16 @@ class DirectoryObjects:
             path.unlink(missing_ok=True)
 
     def _place(self, name: str) -> Path:
-        """Where the object goes, in a directory that is there."""
+        """The object's path, in a directory that exists."""
         path = self._path(name)
         self._make_directory(path.parent)
         return path
 
     def _make_directory(self, directory: Path) -> None:
-        """Make a directory whose own name is durable, and so are those above it.
+        """Create a directory and make its name durable, and those of its parents.
 
-        One that exists may have been made by a process that was killed before it synced, so each
-        is synced once whether it is new or not, up to the root, and beyond it those that were new.
+        An existing directory may come from a process that was killed before it synced. So each one
+        is synced once, new or not, up to the root; above the root only new ones are.
         """
         if directory in self._known:
             return
@@ -265,62 +257,35 @@ class DirectoryObjects:
 
     @contextmanager
     def _explained(self, name: str, *, reading: bool = False) -> Iterator[None]:
-        """Turn what the operating system says into errors of ours."""
         try:
             yield
         except OSError as error:
             code = error.errno
             if reading and code in {None, errno.ENOENT, errno.ENOTDIR, errno.EISDIR}:
                 raise missing(self.url, name) from None
-            # Somebody may have removed a directory: the next put looks again.
+            # A directory may have been removed: the next put checks again.
             self._known.clear()
             reason = error.strerror or str(error)
             at = f" at {name!r}" if name else ""
             raise StoreError(
                 f"The object store {self.url} fails{at}: {reason}.",
-                _ADVICE if code in _OURS_TO_CHANGE else "",
+                _ADVICE if code in _NEEDS_OPERATOR else "",
             ) from None
 
 
-class PooledRanges:
-    """A range reader over a store that blocks: a few threads do the waiting."""
+class PooledRanges(FutureRanges):
+    """A range reader over a blocking store, with a few threads."""
 
     def __init__(self, store: DirectoryObjects) -> None:
+        super().__init__(store.url)
         self._store = store
         self._pool = ThreadPoolExecutor(_READ_THREADS, "range-reader")
-        self._under_way: set[asyncio.Future[bytes]] = set()
-        self._closed = False
 
-    def read(
-        self, name: str, at: int, size: int, done: Callable[[bytes | HoldfastError], None]
-    ) -> None:
-        """Read in a thread."""
+    def _start(self, name: str, at: int, size: int) -> asyncio.Future[bytes]:
         loop = asyncio.get_running_loop()
-        if self._closed:
-            loop.call_soon(done, closing(self._store.url))
-            return
-        future = loop.run_in_executor(self._pool, self._store.read, name, at, size)
-        self._under_way.add(future)
-        future.add_done_callback(partial(self._finish, done))
+        return loop.run_in_executor(self._pool, self._store.read, name, at, size)
 
     def close(self) -> None:
-        """Answer reads under way with an error; their threads end by themselves."""
-        self._closed = True
-        for future in self._under_way:
-            future.cancel()
+        """Fail pending reads; their threads end by themselves."""
+        super().close()
         self._pool.shutdown(wait=False, cancel_futures=True)
-
-    def _finish(
-        self, done: Callable[[bytes | HoldfastError], None], future: asyncio.Future[bytes]
-    ) -> None:
-        self._under_way.discard(future)
-        if future.cancelled():
-            done(closing(self._store.url))
-            return
-        error = future.exception()
-        if error is None:
-            done(future.result())
-        elif isinstance(error, HoldfastError):
-            done(error)
-        else:
-            done(HoldfastError(f"Reading from {self._store.url} failed: {error!r}."))

@@ -37,9 +37,9 @@ from holdfast.errors import (
 )
 from holdfast.failpoints import failpoint
 from holdfast.format.packs import Extent, PackExtent, PackInfo
+from holdfast.objects.locations import StoreLocation
 from holdfast.objects.pack_merge import Merge, merge_packs
 from holdfast.objects.pack_reader import Pack
-from holdfast.objects.place import StorePlace
 from holdfast.objects.store import ObjectStore
 from holdfast.spark.connection import SparkClient, SparkConnection
 from holdfast.spark.reading.packs import reachable_store
@@ -201,7 +201,7 @@ class Rewrite:
 
     group: PackGroup
     connection: SparkConnection
-    place: StorePlace
+    place: StoreLocation
     store_id: str
 
 

@@ -29,7 +29,7 @@ from holdfast.errors import (
     SettingsError,
 )
 from holdfast.failpoints import failpoint
-from holdfast.objects.marker import store_owner
+from holdfast.objects.store import store_owner
 from holdfast.storage.catalog import Catalog
 from holdfast.storage.catalog_copy import CopiedCatalog, copy_catalog, upload
 from holdfast.storage.catalog_writer import CatalogWriter

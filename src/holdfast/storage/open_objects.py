@@ -5,10 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from holdfast.errors import ObjectMissingError, SettingsError, StoreError
-from holdfast.objects.marker import MARKER, encode_marker, read_marker, store_owner
-from holdfast.objects.obstore_objects import PROBING, ObstoreObjects
-from holdfast.objects.opening import open_range_reader, open_store
-from holdfast.objects.place import StorePlace
+from holdfast.objects.bucket_objects import PROBING, ObstoreObjects
+from holdfast.objects.locations import StoreLocation, open_range_reader, open_store
+from holdfast.objects.store import MARKER, encode_marker, read_marker, store_owner
 from holdfast.storage.snapshot_store import PART_BYTES
 
 if TYPE_CHECKING:
@@ -21,9 +20,9 @@ if TYPE_CHECKING:
 _PROBE: Final = "holdfast-probe"
 
 
-def store_place(storage: StorageSettings, default_directory: Path) -> StorePlace:
+def store_location(storage: StorageSettings, default_directory: Path) -> StoreLocation:
     """Where the settings say that packs are, or the directory if they do not say."""
-    return StorePlace(
+    return StoreLocation(
         url=storage.store or default_directory.absolute().as_uri(),
         endpoint=storage.s3_endpoint,
         region=storage.s3_region,
@@ -36,7 +35,7 @@ def store_place(storage: StorageSettings, default_directory: Path) -> StorePlace
 
 def open_objects(storage: StorageSettings, default_directory: Path) -> ObjectStore:
     """The store for packs. Nothing is asked of it or written to it yet."""
-    return open_store(store_place(storage, default_directory))
+    return open_store(store_location(storage, default_directory))
 
 
 def open_uploads(storage: StorageSettings, default_directory: Path) -> ObjectStore:
@@ -47,7 +46,7 @@ def open_uploads(storage: StorageSettings, default_directory: Path) -> ObjectSto
 
 def open_ranges(storage: StorageSettings, default_directory: Path) -> RangeReader:
     """The same store for reads on the event loop."""
-    return open_range_reader(store_place(storage, default_directory))
+    return open_range_reader(store_location(storage, default_directory))
 
 
 def probe(store: ObjectStore) -> None:
@@ -57,7 +56,7 @@ def probe(store: ObjectStore) -> None:
     may yet come back.
     """
     if isinstance(store, ObstoreObjects):
-        store = store.with_patience(PROBING)
+        store = store.with_timeouts(PROBING)
     try:
         next(store.list(), None)
         store.put(_PROBE, b"")

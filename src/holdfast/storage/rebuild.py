@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING, Final
 from holdfast.errors import CatalogError
 from holdfast.failpoints import failpoint
 from holdfast.format.rows import decode_row
-from holdfast.objects.marker import store_owner
 from holdfast.objects.pack_reader import Pack
+from holdfast.objects.store import store_owner
 from holdfast.storage.bucket_sums import complete
 from holdfast.storage.catalog_check import check_streams
 from holdfast.storage.catalog_schema import open_for_reading

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Final
 
 from holdfast.errors import SettingsError
 from holdfast.failpoints import failpoint
-from holdfast.objects.marker import store_owner
+from holdfast.objects.store import store_owner
 from holdfast.storage.catalog_copy import adopt_catalog, download
 from holdfast.storage.garbage import PACKS_PREFIX
 from holdfast.storage.manifest import BACKUPS_PREFIX

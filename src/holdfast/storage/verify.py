@@ -16,9 +16,9 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from holdfast.errors import CatalogError, ObjectMissingError, PackCorruptError, SettingsError
-from holdfast.objects.marker import store_owner
 from holdfast.objects.pack_check import fault_of
 from holdfast.objects.pack_reader import Pack
+from holdfast.objects.store import store_owner
 from holdfast.storage.catalog_check import (
     CATALOG,
     check_file,

@@ -6,7 +6,7 @@ from holdfast.errors import StoreError
 from holdfast.format.records import Kind, decode
 from holdfast.format.segments import SegmentHeader, encode_batch, encode_header
 from holdfast.log.interface import SealedSegment
-from holdfast.objects.memory_objects import MemoryObjects, PostedRanges
+from holdfast.objects.store import MemoryObjects, PostedRanges
 from holdfast.storage.catalog import Catalog
 from holdfast.storage.catalog_writer import CatalogWriter
 from holdfast.storage.cold import ColdReader

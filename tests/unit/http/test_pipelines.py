@@ -5,7 +5,7 @@ import json
 
 import pytest
 
-from holdfast.objects.memory_objects import MemoryObjects, PostedRanges
+from holdfast.objects.store import MemoryObjects, PostedRanges
 from holdfast.storage.snapshot_store import SnapshotStore
 from holdfast.testing import FakeClock
 from tests.unit.engine.driver import Driver

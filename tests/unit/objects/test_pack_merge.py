@@ -7,9 +7,9 @@ from holdfast.errors import ObjectMissingError, PackCorruptError
 from holdfast.format.pack_builder import pack_name
 from holdfast.format.packs import PackMeta
 from holdfast.format.records import INDEX_BITS
-from holdfast.objects.memory_objects import MemoryObjects
 from holdfast.objects.pack_merge import Merge, merge_packs
 from holdfast.objects.pack_reader import Pack
+from holdfast.objects.store import MemoryObjects
 from holdfast.testing import FakeClock, FaultyObjects
 from tests.unit.format.test_packs import build
 

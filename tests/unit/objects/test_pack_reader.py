@@ -9,8 +9,8 @@ from holdfast.errors import ObjectMissingError, PackCorruptError, UnknownFormatE
 from holdfast.format.pack_builder import PackBuilder
 from holdfast.format.packs import BLOCK_BYTES, FOOTER_BYTES, FORMAT_VERSION, HEADER_BYTES, PackMeta
 from holdfast.objects import pack_reader
-from holdfast.objects.memory_objects import MemoryObjects
 from holdfast.objects.pack_reader import Pack, SequentialReader
+from holdfast.objects.store import MemoryObjects
 from holdfast.testing import FakeClock, FaultyObjects
 from tests.unit.format.test_packs import SALT, SMALL, build, index_of
 

@@ -4,14 +4,14 @@ from pathlib import Path
 
 from holdfast.client.tls import shared
 from holdfast.objects.directory_objects import DirectoryObjects
-from holdfast.objects.marker import MARKER, encode_marker
-from holdfast.objects.place import StorePlace
+from holdfast.objects.locations import StoreLocation
+from holdfast.objects.store import MARKER, encode_marker
 from holdfast.spark.reading.packs import reachable_store
 from holdfast.testing import FakeClock
 
 
 def test_a_store_that_comes_later_is_found(tmp_path: Path) -> None:
-    clock, place = FakeClock(), StorePlace(str(tmp_path / "store"))
+    clock, place = FakeClock(), StoreLocation(str(tmp_path / "store"))
 
     def look(*, insist: bool = False) -> object:
         return reachable_store(place, "abc", insist=insist, clock=clock)
@@ -26,7 +26,7 @@ def test_a_store_that_comes_later_is_found(tmp_path: Path) -> None:
 
 
 def test_who_insists_looks_again(tmp_path: Path) -> None:
-    clock, place = FakeClock(), StorePlace(str(tmp_path / "store"))
+    clock, place = FakeClock(), StoreLocation(str(tmp_path / "store"))
     assert isinstance(reachable_store(place, "abc", clock=clock), str)
     DirectoryObjects(tmp_path / "store").put(MARKER, encode_marker("abc"))
     assert isinstance(reachable_store(place, "abc", insist=True, clock=clock), DirectoryObjects)
@@ -34,7 +34,7 @@ def test_who_insists_looks_again(tmp_path: Path) -> None:
 
 def test_a_store_of_another_server(tmp_path: Path) -> None:
     DirectoryObjects(tmp_path).put(MARKER, encode_marker("other"))
-    said = reachable_store(StorePlace(str(tmp_path)), "abc", clock=FakeClock())
+    said = reachable_store(StoreLocation(str(tmp_path)), "abc", clock=FakeClock())
     assert said == f"The object store {tmp_path} is not the server's own."
 
 

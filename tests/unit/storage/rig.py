@@ -16,8 +16,8 @@ from holdfast.format.records import (
     stream_number,
 )
 from holdfast.format.segments import SegmentHeader, encode_batch, encode_header
-from holdfast.objects.memory_objects import MemoryObjects, PostedRanges
 from holdfast.objects.pack_reader import Pack
+from holdfast.objects.store import MemoryObjects, PostedRanges
 from holdfast.storage.catalog import Catalog
 from holdfast.storage.catalog_writer import CatalogWriter
 from holdfast.storage.cold import ColdReader

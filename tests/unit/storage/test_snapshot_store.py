@@ -7,7 +7,7 @@ import pytest
 from xxhash import xxh3_64_intdigest
 
 from holdfast.errors import InvalidRequestError, OverloadedError, StoreError
-from holdfast.objects.memory_objects import MemoryObjects, PostedRanges
+from holdfast.objects.store import MemoryObjects, PostedRanges
 from holdfast.storage import snapshot_store
 from holdfast.storage.snapshot_store import SnapshotStore
 from holdfast.testing import FakeClock, FaultyObjects

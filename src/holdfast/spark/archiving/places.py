@@ -22,11 +22,8 @@ from urllib.parse import unquote_to_bytes, urlsplit
 import obstore
 
 from holdfast.errors import ConflictError, ObjectMissingError, SettingsError, StoreError
-from holdfast.objects.bucket_connection import bucket_connection
-from holdfast.objects.obstore_errors import explained
-from holdfast.objects.obstore_objects import UPLOADS
-from holdfast.objects.opening import open_store
-from holdfast.objects.place import StorePlace
+from holdfast.objects.bucket_objects import UPLOADS, bucket_connection, explained
+from holdfast.objects.locations import StoreLocation, open_store
 from holdfast.objects.store import ObjectStore
 from holdfast.spark.archiving.names import CONTROL
 
@@ -40,7 +37,7 @@ _LOCK: Final = "lock"
 class Place:
     """The root of a table. It can be sent to executors, which open it by themselves."""
 
-    store: StorePlace
+    store: StoreLocation
 
     @classmethod
     def of(cls, url: str, endpoint: str, region: str, env: Mapping[str, str]) -> Place:
@@ -48,9 +45,9 @@ class Place:
 
         Executors are given the keys, as Spark does with those for its own readers of S3.
         """
-        found = StorePlace(url)
+        found = StoreLocation(url)
         if url.startswith("s3://"):
-            found = StorePlace(
+            found = StoreLocation(
                 url,
                 endpoint=endpoint or _of(env, "AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL"),
                 region=region or _of(env, "AWS_REGION", "AWS_DEFAULT_REGION"),

@@ -9,7 +9,7 @@ from functools import partial
 
 from holdfast.errors import DataLossError, SettingsError
 from holdfast.failpoints import failpoint
-from holdfast.objects.place import StorePlace
+from holdfast.objects.locations import StoreLocation
 from holdfast.spark.archiving.batches import Feed, explained_loss, grouped, sample, task_bytes
 from holdfast.spark.archiving.files import Output, Written, write_task
 from holdfast.spark.archiving.layout import Layout
@@ -63,7 +63,7 @@ def _source(job: Archive) -> ReadSource:
         job.bucket,
         Selection(frozenset(job.streams) if job.streams else None, job.stream_pattern),
         fail_on_data_loss=job.fail_on_data_loss,
-        place=StorePlace(job.store, endpoint=job.store_endpoint, region=job.store_region),
+        place=StoreLocation(job.store, endpoint=job.store_endpoint, region=job.store_region),
         via=job.via,
     )
 

@@ -26,7 +26,7 @@ from holdfast.spark.jobs.progress import Progress
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from holdfast.objects.place import StorePlace
+    from holdfast.objects.locations import StoreLocation
 
 __all__ = ["Audit", "Seen", "tiling_faults"]
 
@@ -60,7 +60,7 @@ class Audit:
         spark: SparkSession,
         server: SparkClient,
         connection: SparkConnection,
-        place: StorePlace,
+        place: StoreLocation,
         store_id: str,
         via: str,
         progress: Progress,

@@ -24,8 +24,8 @@ from holdfast.errors import (
 )
 from holdfast.format.packs import Delta, PackExtent, PackInfo
 from holdfast.format.rows import decode_row
+from holdfast.objects.locations import StoreLocation
 from holdfast.objects.pack_check import fault_of
-from holdfast.objects.place import StorePlace
 from holdfast.objects.store import ObjectStore
 from holdfast.spark.auditing.findings import PackReport
 from holdfast.spark.auditing.one_pack import PackAudit, open_pack
@@ -48,7 +48,7 @@ class Look:
 
     packs: tuple[tuple[int, PackInfo], ...]
     connection: SparkConnection
-    place: StorePlace
+    place: StoreLocation
     store_id: str
     via: str
     deep: bool

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from holdfast.errors import SettingsError
-from holdfast.objects.place import StorePlace
+from holdfast.objects.locations import StoreLocation
 from holdfast.settings.options import Option, option
 from holdfast.spark.connection import SparkConnection
 
@@ -58,9 +58,9 @@ class StoreOptions:
     )
     store_session_token_env: str = option("Environment variable with the S3 session token.", "")
 
-    def place(self, named: str, env: Mapping[str, str] = os.environ) -> StorePlace:
+    def place(self, named: str, env: Mapping[str, str] = os.environ) -> StoreLocation:
         """Return the store to use; `named` is the server's name for it."""
-        return StorePlace(
+        return StoreLocation(
             self.store.strip() or named,
             endpoint=self.store_endpoint.strip(),
             region=self.store_region.strip(),

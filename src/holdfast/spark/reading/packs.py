@@ -27,11 +27,9 @@ from holdfast.errors import (
     StoreError,
 )
 from holdfast.format.packs import BLOCK_BYTES, HEADER_BYTES, checksum, padded
-from holdfast.objects.marker import read_marker
-from holdfast.objects.obstore_objects import PROBING, ObstoreObjects
-from holdfast.objects.opening import open_store
-from holdfast.objects.place import StorePlace
-from holdfast.objects.store import ObjectStore, cut_short
+from holdfast.objects.bucket_objects import PROBING, ObstoreObjects
+from holdfast.objects.locations import StoreLocation, open_store
+from holdfast.objects.store import ObjectStore, cut_short, read_marker
 from holdfast.spark.connection import SparkClient
 from holdfast.spark.reading.arrow import (
     BATCH_BYTES,
@@ -54,8 +52,8 @@ _PART_BYTES: Final = 8 * 1024 * 1024
 # For so long a store that could not be used is not tried again: each attempt takes seconds.
 _UNREACHABLE_S: Final = 60.0
 # Shared by all tasks of the process.
-_reachable: dict[tuple[StorePlace, str], ObjectStore] = {}
-_unreachable: dict[tuple[StorePlace, str], tuple[str, float]] = {}
+_reachable: dict[tuple[StoreLocation, str], ObjectStore] = {}
+_unreachable: dict[tuple[StoreLocation, str], tuple[str, float]] = {}
 
 
 class PackBytes(Protocol):
@@ -77,7 +75,7 @@ def open_packs(source: ReadSource, server: SparkClient) -> PackBytes:
 
 
 def reachable_store(
-    place: StorePlace, store_id: str, *, insist: bool = False, clock: Clock | None = None
+    place: StoreLocation, store_id: str, *, insist: bool = False, clock: Clock | None = None
 ) -> ObjectStore | str:
     """The store, or a sentence that says why it cannot be used.
 
@@ -97,10 +95,10 @@ def reachable_store(
     return store
 
 
-def _open_store(place: StorePlace, store_id: str) -> ObjectStore | str:
+def _open_store(place: StoreLocation, store_id: str) -> ObjectStore | str:
     try:
         store = open_store(place)
-        probed = store.with_patience(PROBING) if isinstance(store, ObstoreObjects) else store
+        probed = store.with_timeouts(PROBING) if isinstance(store, ObstoreObjects) else store
         owner = read_marker(probed)
     except ObjectMissingError:
         return f"The object store {place.url} does not exist, or is not one of Holdfast's."

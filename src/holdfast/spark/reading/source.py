@@ -13,7 +13,7 @@ from pyspark.sql.datasource import InputPartition
 
 from holdfast.client import ScanRange
 from holdfast.errors import DataLossError
-from holdfast.objects.place import StorePlace
+from holdfast.objects.locations import StoreLocation
 from holdfast.spark.connection import CONNECTION_OPTIONS, Options, SparkClient, SparkConnection
 from holdfast.spark.reading.arrow import DEFAULT_COLUMNS, check_columns
 from holdfast.spark.reading.selection import Selection, make_selection
@@ -57,7 +57,7 @@ class ReadSource:
     framed: bool = False
     fail_on_data_loss: bool = True
     # The store as executors reach it; with an empty URL, the one that the server names.
-    place: StorePlace = field(default_factory=lambda: StorePlace(""))
+    place: StoreLocation = field(default_factory=lambda: StoreLocation(""))
     store_id: str = ""
     # `store`: packs from the object store. `server`: packs through the server. `auto`: the store if
     # it can be reached, else the server. `http`: plain stream reads, which any server offers.
@@ -106,9 +106,9 @@ class ReadSource:
         )
 
 
-def _store_place(options: Options) -> StorePlace:
+def _store_place(options: Options) -> StoreLocation:
     addressing = options.one_of("storeAddressing", ("auto", "path", "virtual"), "auto")
-    return StorePlace(
+    return StoreLocation(
         options.text("store").strip(),
         endpoint=options.text("storeEndpoint").strip(),
         region=options.text("storeRegion").strip(),

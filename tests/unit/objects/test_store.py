@@ -3,8 +3,7 @@
 import pytest
 
 from holdfast.errors import ObjectMissingError, UnknownFormatError
-from holdfast.objects.marker import MARKER, encode_marker, read_marker, store_owner
-from holdfast.objects.memory_objects import MemoryObjects
+from holdfast.objects.store import MARKER, MemoryObjects, encode_marker, read_marker, store_owner
 from holdfast.testing import FakeClock
 
 
