@@ -6,8 +6,12 @@ What HTTP/1.1 itself asks for is the host's business here, and stays in `tests/h
 from importlib import import_module
 from types import ModuleType
 
+import pytest
+
 from tests.http.test_listing import sorted_bucket
 from tests.http.test_restart import restart
+
+pytestmark = pytest.mark.slow
 
 __all__ = ["restart", "sorted_bucket"]
 

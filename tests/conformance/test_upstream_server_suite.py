@@ -7,12 +7,13 @@ import pytest
 
 from tests.conformance.suite import DEADLINE_S, SETTINGS, check_upstream_suite
 from tests.server_process import ServerProcess
+from tests.thorough import some_of
 
 TOKEN = "a token with enough bits for a test"
 
 
 @pytest.mark.timeout(DEADLINE_S)
-@pytest.mark.parametrize("durability", ["fsync", "memory"])
+@pytest.mark.parametrize("durability", some_of(["fsync", "memory"], 1))
 @pytest.mark.spec("base 9-1", "base 9.1-2", "base 9.1-3", "base 9.1-7", "base 9.1-8")
 @pytest.mark.spec("forks 4.2-1", "forks 4.2-2", "forks 4.2-3", "forks 4.2-5", "forks 4.2-6")
 @pytest.mark.spec("forks 4.2-7", "forks 4.2-8", "forks 4.2-9", "forks 4.2-10", "forks 4.2-12")
@@ -35,6 +36,7 @@ def test_server_passes_the_upstream_suite(durability: str, vitest: Path, tmp_pat
         check_upstream_suite(vitest, server.url, tmp_path / "report.json")
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(DEADLINE_S)
 def test_server_with_access_control_passes_the_upstream_suite(vitest: Path, tmp_path: Path) -> None:
     tokens = tmp_path / "tokens.toml"

@@ -18,6 +18,8 @@ from tests.server_process import ServerProcess
 from tests.storage_stats import metrics
 from tests.tcp_proxy import TcpProxy
 
+pytestmark = pytest.mark.slow
+
 ALL_COLD = {
     "hot_bytes_soft": 1,
     "block_cache_bytes": 0,

@@ -23,6 +23,7 @@ from tests.crash.conftest import MakeServer
 from tests.crash.snapshot_writers import Moment, Snapshots
 from tests.crash.wire import Answer, Wire
 from tests.server_process import COMMAND, ServerProcess
+from tests.thorough import some_of
 
 HOLDFAST = COMMAND[0]
 BUSY = {
@@ -269,6 +270,7 @@ def pins(data_dir: Path) -> int:
         return catalog.execute("SELECT count(*) FROM pins").fetchone()[0]
 
 
+@pytest.mark.slow
 def test_backups_of_a_busy_server_hold_all_that_was_acknowledged_before(
     make_server: MakeServer, tmp_path: Path
 ) -> None:
@@ -332,6 +334,7 @@ def test_a_killed_backup_is_no_backup_and_the_next_one_works(
     asyncio.run(scenario())
 
 
+@pytest.mark.slow
 def test_a_killed_restore_is_no_data_directory_and_can_be_run_again(
     make_server: MakeServer, tmp_path: Path
 ) -> None:
@@ -367,7 +370,7 @@ def test_a_killed_restore_is_no_data_directory_and_can_be_run_again(
     asyncio.run(scenario())
 
 
-@pytest.mark.parametrize("moment", ["locked", "copying"])
+@pytest.mark.parametrize("moment", some_of(["locked", "copying"], 1))
 def test_a_restore_killed_at_any_other_moment_can_be_run_again(
     make_server: MakeServer, tmp_path: Path, moment: str
 ) -> None:

@@ -3,6 +3,8 @@
 import asyncio
 from pathlib import Path
 
+import pytest
+
 from tests.crash.conftest import MakeServer
 from tests.crash.small_disk import take_the_rest
 from tests.crash.wire import Answer, Wire
@@ -96,6 +98,7 @@ def test_full_disk_refuses_then_takes_appends_again(make_server: MakeServer, dis
     asyncio.run(scenario())
 
 
+@pytest.mark.slow
 def test_what_was_refused_stays_away_after_a_restart(make_server: MakeServer, disk: Path) -> None:
     server = make_server(disk / "data", **SETTINGS)
 
@@ -113,6 +116,7 @@ def test_what_was_refused_stays_away_after_a_restart(make_server: MakeServer, di
     asyncio.run(scenario())
 
 
+@pytest.mark.slow
 def test_a_server_can_be_restarted_on_a_full_disk(make_server: MakeServer, disk: Path) -> None:
     """It serves reads and refuses writes, as it did before the restart."""
     server = make_server(disk / "data", **SETTINGS)

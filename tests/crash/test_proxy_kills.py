@@ -14,6 +14,7 @@ from tests.crash.proxy_callers import SETTINGS, Caller, call_until, client_of
 from tests.crash.storage_kills import TINY, check_data
 from tests.server_process import START_DEADLINE_S, ServerProcess
 from tests.storage_stats import until
+from tests.thorough import some_of
 from tests.upstreams import Upstream
 
 KILLS = {"in memory": 2, "in packs": 3}
@@ -65,7 +66,7 @@ def wait_for(callers: list[Caller], random: Random) -> None:
 
 
 @pytest.mark.spec("proxy 5.3-1", "proxy 5.3-2", "proxy 5.2-4")
-@pytest.mark.parametrize("storage", ["in memory", "in packs"])
+@pytest.mark.parametrize("storage", some_of(["in memory", "in packs"], 1))
 def test_kills_at_any_moment(make_server: MakeServer, upstream: Upstream, storage: str) -> None:
     """Once all is flushed at once, and streams leave memory, so that recovery meets cold ones."""
     random = Random(storage)
@@ -81,6 +82,7 @@ def test_kills_at_any_moment(make_server: MakeServer, upstream: Upstream, storag
     check_data(server)
 
 
+@pytest.mark.slow
 def test_kills_at_every_step(
     make_server: MakeServer, upstream: Upstream, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -98,6 +100,7 @@ def test_kills_at_every_step(
     check_data(server)
 
 
+@pytest.mark.slow
 def test_kills_during_recovery(
     make_server: MakeServer, upstream: Upstream, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -17,8 +17,9 @@ from tests.crash.conftest import MakeServer
 from tests.crash.wire import Lost, Wire
 from tests.crash.writers import Appender, Changer, Producer, Writer
 from tests.server_process import START_DEADLINE_S, ServerProcess
+from tests.thorough import THOROUGH, some_of
 
-KILLS = 10
+KILLS = 10 if THOROUGH else 4
 # `make test-crash` has more of them.
 SEEDS = range(1, 1 + int(os.environ.get("CRASH_SEEDS", "3")))
 LONGEST_RUN_S = 0.5
@@ -72,18 +73,20 @@ async def crash_again_and_again(
 
 
 @pytest.mark.spec("base 4-2", "base 4-3", "base 4-4", "base 4.1-4")
-@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("seed", some_of(SEEDS, 1))
 def test_what_was_acknowledged_survives_every_kill(make_server: MakeServer, seed: int) -> None:
     random = Random(seed)
     asyncio.run(crash_again_and_again(make_server(), make_writers(seed), random, KILLS))
 
 
+@pytest.mark.slow
 def test_kills_while_segments_rotate(make_server: MakeServer) -> None:
     server = make_server(wal_segment_bytes=16_384, wal_zero_ahead_bytes=4096)
     asyncio.run(crash_again_and_again(server, make_writers(6), Random(6), 6))
     assert len(list((server.data_dir / "log").glob("*.seg"))) > 10
 
 
+@pytest.mark.slow
 def test_kills_during_recovery(make_server: MakeServer) -> None:
     """Recovery itself writes (a new segment) and removes (what is no part of the log)."""
     server, writers, random = (

@@ -53,6 +53,7 @@ def check_stream(stream: BucketStream, at: int, state: bytes) -> None:
     assert parts(stream.bootstrap()) == expected
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("cold", [False, True], ids=["hot", "cold"])
 @pytest.mark.parametrize("size", [SMALL, LARGE], ids=["small", "large"])
 @pytest.mark.parametrize(
@@ -107,6 +108,7 @@ def test_kill_at_the_first_snapshot(make_server: MakeServer, client_of, monkeypa
     check_data(server)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", [SMALL, LARGE], ids=["small", "large"])
 def test_kill_in_the_middle_of_a_body(make_server: MakeServer, client_of, size) -> None:
     server = make_server()
@@ -125,11 +127,13 @@ def test_kill_in_the_middle_of_a_body(make_server: MakeServer, client_of, size) 
     check_data(server)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", SEEDS)
 def test_kills_at_any_moment(make_server: MakeServer, seed: int) -> None:
     kill_again_and_again(make_server(**TINY), seed)
 
 
+@pytest.mark.slow
 def test_kills_without_flushes(make_server: MakeServer) -> None:
     """Everything comes back from the log alone."""
     kill_again_and_again(make_server(log_level="warning"), 3, somebody=False)
@@ -141,6 +145,7 @@ def moto() -> Iterator[MotoServer]:
         yield server
 
 
+@pytest.mark.slow
 def test_kills_with_snapshots_in_s3(make_server: MakeServer, moto: MotoServer) -> None:
     kill_again_and_again(make_server(**TINY, **moto.settings(moto.new_bucket())), 4)
 

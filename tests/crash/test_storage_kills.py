@@ -29,12 +29,15 @@ from tests.crash.storage_writers import make_writers
 from tests.moto_server import MotoServer
 from tests.server_process import ServerProcess
 from tests.storage_stats import metrics, stats
+from tests.thorough import THOROUGH, some_of
 
 POINTS = [name for name in failpoints.NAMES if name.startswith(("flush.", "merge.", "garbage."))]
 # Far enough into the work that there is something to lose.
 VISITS = {"flush": 20, "merge": 10, "garbage": 5}
+# The steps that `make test` kills at.
+QUICK = ("flush.uploaded", "merge.uploaded")
 SEEDS = (1, 3)
-KILLS = 6
+KILLS = 6 if THOROUGH else 3
 
 
 @pytest.fixture
@@ -86,7 +89,9 @@ async def until_child_is_killed(client: httpx.Client) -> None:
     await until(was_restarted)
 
 
-@pytest.mark.parametrize("point", POINTS)
+@pytest.mark.parametrize(
+    "point", some_of(sorted(POINTS, key=QUICK.__contains__, reverse=True), len(QUICK))
+)
 def test_kill_at_every_step(point: str, arm, make_server: MakeServer, monkeypatch) -> None:
     server, writers = make_server(**TINY), make_writers(POINTS.index(point))
 
@@ -136,11 +141,12 @@ def moto() -> Iterator[MotoServer]:
         yield server
 
 
-@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("seed", some_of(SEEDS, 1))
 def test_kills_at_any_moment(seed: int, make_server: MakeServer) -> None:
     kill_again_and_again(make_server(**TINY), seed)
 
 
+@pytest.mark.slow
 def test_kills_with_packs_in_s3(make_server: MakeServer, moto: MotoServer) -> None:
     kill_again_and_again(make_server(**TINY, **moto.settings(moto.new_bucket())), 4)
 

@@ -154,6 +154,7 @@ def test_store_that_is_away_for_a_while(
     check_data(server)
 
 
+@pytest.mark.slow
 def test_start_while_the_store_is_away(make_server: MakeServer, client_of, moto, elsewhere) -> None:
     settings = moto.settings(moto.new_bucket())
     with make_server(**LIMITS, **settings) as server:
@@ -180,6 +181,7 @@ def test_start_while_the_store_is_away(make_server: MakeServer, client_of, moto,
     check_data(server)
 
 
+@pytest.mark.slow
 def test_store_that_takes_connections_and_says_nothing(
     make_server: MakeServer, client_of, moto, elsewhere
 ) -> None:
@@ -222,6 +224,7 @@ def check_ends_soon(server: ServerProcess) -> None:
     assert not is_running(child)
 
 
+@pytest.mark.slow
 def test_slow_store_is_asked_once_and_keeps_nobody_else_waiting(
     make_server: MakeServer, client_of, moto, elsewhere
 ) -> None:
@@ -275,6 +278,7 @@ def test_wrong_store_ends_the_start_with_words(
     assert "the-secret-key" not in stderr
 
 
+@pytest.mark.slow
 def test_missing_bucket_and_foreign_store(make_server: MakeServer, tmp_path: Path, moto) -> None:
     settings = moto.settings(moto.new_bucket())
     with make_server(**settings):
@@ -306,6 +310,7 @@ def test_directory_that_is_full(make_server: MakeServer, client_of, disk: Path) 
     check_data(server)
 
 
+@pytest.mark.slow
 def test_directory_that_cannot_be_written(make_server: MakeServer, client_of, disk: Path) -> None:
     server = make_server(store=disk / "objects", **LIMITS).start()
     client = client_of(server)
@@ -323,6 +328,7 @@ def test_directory_that_cannot_be_written(make_server: MakeServer, client_of, di
     check_data(server)
 
 
+@pytest.mark.slow
 def test_disk_with_everything_on_it_is_full(make_server: MakeServer, client_of, disk: Path) -> None:
     """Log, catalog and packs compete for the room; whoever loses comes back when there is some."""
     wal = {"wal_segment_bytes": 262_144, "wal_ballast_bytes": 65_536, "wal_zero_ahead_bytes": 4096}

@@ -186,6 +186,7 @@ class Worker:
             self.problems.append(answer.text)
 
 
+@pytest.mark.slow
 @pytest.mark.spec("subscriptions 7-1")
 @pytest.mark.parametrize("seed", [1, 2])
 def test_everything_is_processed_however_often_the_server_is_killed(

@@ -5,6 +5,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.http.streams import JSON, check_error
+from tests.thorough import examples
 
 # Bytes a header value may hold on the wire, without the spaces that are stripped at its ends.
 VALUES = st.binary(max_size=40).map(
@@ -29,7 +30,7 @@ BODIES = st.binary(max_size=60) | st.sampled_from(
 )
 METHODS = st.sampled_from(["PUT", "POST", "GET", "HEAD", "DELETE", "OPTIONS", "PATCH"])
 PROPERLY = settings(
-    max_examples=300,
+    max_examples=examples(300),
     deadline=None,
     derandomize=True,
     suppress_health_check=[HealthCheck.function_scoped_fixture],

@@ -26,6 +26,7 @@ from tests.http.conftest import DEADLINE_S
 from tests.http.described import World
 from tests.http.described_proxy import SECRET, ProxyWorld
 from tests.server_process import ServerProcess
+from tests.thorough import THOROUGH
 from tests.upstreams import Upstream
 
 CHECKS = [
@@ -37,7 +38,7 @@ CHECKS = [
     unsupported_method,
     allow_header_conformance,
 ]
-EXAMPLES = 10
+EXAMPLES = 10 if THOROUGH else 3
 BRIEF_S = 0.02
 
 

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from holdfast.log.interface import CommitOutcome, ReplayedBatch
 from tests.log.implementations import FileImplementation, batches
 from tests.memory_directory import memory_directory
+from tests.thorough import examples
 
 BALLAST_BYTES = 8192
 
@@ -240,7 +241,7 @@ faults = st.lists(
 events = st.lists(st.tuples(faults, st.booleans(), st.integers(0, 300)), min_size=5, max_size=14)
 
 
-@settings(max_examples=40, derandomize=True, deadline=None)
+@settings(max_examples=examples(40), derandomize=True, deadline=None)
 @given(events, st.sampled_from([0, 200]), st.sampled_from([0, 4096]))
 def test_any_faults_and_crashes_keep_what_was_committed(history, zero_ahead_bytes, ballast):
     with memory_directory() as directory:

@@ -4,6 +4,8 @@ import pytest
 
 from tests.simulation.run import run_seed
 
+pytestmark = pytest.mark.slow
+
 CHUNK = 10
 
 

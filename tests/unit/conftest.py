@@ -2,11 +2,13 @@
 
 from hypothesis import HealthCheck, settings
 
+from tests.thorough import examples
+
 settings.register_profile(
     "holdfast",
     derandomize=True,
     deadline=None,
-    max_examples=100,
+    max_examples=examples(100),
     suppress_health_check=[HealthCheck.too_slow],
 )
 settings.load_profile("holdfast")

@@ -29,6 +29,7 @@ from tests.client.scripted.proxying import (
     start,
 )
 from tests.client.scripted.server import at, run, scripted
+from tests.thorough import examples
 
 BODY = b"event: a\ndata: one\n\ndata: two\r\n\r\ndata: three\ndata: four\n\ndata: left\n"
 EVENTS = [
@@ -91,7 +92,10 @@ class TestViews:
         run(scenario())
 
     @settings(
-        max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow], database=None
+        max_examples=examples(25),
+        deadline=None,
+        suppress_health_check=[HealthCheck.too_slow],
+        database=None,
     )
     @given(st.lists(st.integers(1, 60), min_size=1, max_size=8), st.booleans())
     def test_are_the_same_wherever_frames_are_cut_as_they_arrive(self, sizes, as_events):

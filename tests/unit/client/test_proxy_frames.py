@@ -19,6 +19,7 @@ from holdfast.protocol.frames import (
     encode_frame,
     encode_start,
 )
+from tests.thorough import examples
 from tests.unit.protocol.splits import random_cuts
 
 TYPE = "application/octet-stream"
@@ -89,7 +90,7 @@ def from_offset(offset, places, name):
 
 @pytest.mark.parametrize("name", [counted, opaque])
 class TestPlaces:
-    @settings(max_examples=30)
+    @settings(max_examples=examples(30))
     @given(random_cuts, random_cuts)
     def test_whoever_goes_on_from_a_position_sees_the_rest_and_nothing_twice(
         self, name, cuts, others
@@ -103,7 +104,7 @@ class TestPlaces:
             before = [each.frame for each in placed[:number]]
             assert joined(before + later) == WHOLE
 
-    @settings(max_examples=30)
+    @settings(max_examples=examples(30))
     @given(random_cuts)
     def test_a_read_can_begin_at_every_offset(self, name, cuts):
         placed = fed(FrameFeed(Position()), batches(places_of(cuts), name))

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from holdfast.engine.writes import StreamAppended
 from holdfast.errors import CommitFailedError, CommitUnknownError, HoldfastError, ProducerGapError
+from tests.thorough import examples
 from tests.unit.engine.driver import (
     COMMIT_TIMEOUT_S,
     COMMITTED,
@@ -146,7 +147,7 @@ def run(history, driver, clients):
         yield
 
 
-@settings(max_examples=250)
+@settings(max_examples=examples(250))
 @given(histories, limits)
 def test_crash_at_any_moment_keeps_every_promise(history, batch_limits):
     driver = Driver(**batch_limits)
@@ -155,7 +156,7 @@ def test_crash_at_any_moment_keeps_every_promise(history, batch_limits):
         check(driver.restart(), clients.sent)
 
 
-@settings(max_examples=250)
+@settings(max_examples=examples(250))
 @given(histories, limits)
 def test_live_server_keeps_every_promise(history, batch_limits):
     driver = Driver(**batch_limits)
@@ -179,7 +180,7 @@ def settle(driver):
         driver.clock.run()
 
 
-@settings(max_examples=150)
+@settings(max_examples=examples(150))
 @given(histories, limits, st.booleans())
 def test_retries_to_the_end_leave_each_message_once(history, batch_limits, crash):
     driver = Driver(**batch_limits)

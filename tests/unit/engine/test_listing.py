@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.memory_directory import memory_directory
+from tests.thorough import examples
 from tests.unit.engine.driver import FAILED, Driver
 from tests.unit.engine.tiered import Tiered
 
@@ -201,7 +202,7 @@ class Listed:
         assert self.driver.listed(prefix, after, page) == expected
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(st.integers(0, 2**32), st.integers(20, 120))
 def test_it_is_the_sorted_list_of_what_is_there(seed, length):
     with memory_directory() as path:

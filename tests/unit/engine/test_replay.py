@@ -9,6 +9,7 @@ from holdfast.errors import HoldfastError, LogCorruptError
 from holdfast.log.interface import ReplayedBatch
 from holdfast.protocol.producer import Producer
 from holdfast.testing import FakeClock
+from tests.thorough import examples
 from tests.unit.engine.driver import COMMITTED, FAILED, JSON, TEXT, UNKNOWN, Driver, dump
 
 # Where a record has its flags, and the bytes that are for later use.
@@ -123,7 +124,7 @@ histories = st.lists(steps, max_size=40) | st.lists(steps, min_size=25, max_size
 limits = st.sampled_from([{}, {"batch_bytes_max": 1}, {"batch_bytes_max": 120}])
 
 
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 @given(histories, limits)
 def test_replay_gives_the_live_state(history_steps, batch_limits):
     history = History(**batch_limits)
@@ -137,7 +138,7 @@ def test_replay_gives_the_live_state(history_steps, batch_limits):
         assert again.shard.position == history.driver.shard.position
 
 
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 @given(histories, limits)
 def test_every_answer_is_true_and_nothing_else_happened(history_steps, batch_limits):
     history = History(**batch_limits)

@@ -11,6 +11,7 @@ from holdfast.engine.state import State
 from holdfast.errors import StoreError, StreamNotFoundError
 from holdfast.storage.cold import ColdBytes, ColdReader
 from tests.memory_directory import memory_directory
+from tests.thorough import examples
 from tests.unit.engine.tiered import Tiered
 from tests.unit.storage.cold_streams import MEDIA, appends, boundaries, flushed, in_memory
 from tests.unit.storage.ranges import HeldRanges, make_blocks_small
@@ -52,7 +53,7 @@ def answer_of(rig, stream, start, bytes_max):
 
 
 class TestAgainstMemory:
-    @settings(max_examples=60)
+    @settings(max_examples=examples(60))
     @given(
         st.sampled_from(MEDIA),
         appends,

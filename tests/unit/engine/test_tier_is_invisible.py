@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from holdfast.engine.writes import StreamAppended, StreamCreated
 from holdfast.errors import BucketNotEmptyError, HoldfastError
 from tests.memory_directory import memory_directory
+from tests.thorough import examples
 from tests.unit.engine.driver import FAILED, TEXT, Driver
 from tests.unit.engine.tiered import Tiered
 
@@ -201,7 +202,7 @@ def _said(outcome):
     return outcome
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(st.integers(0, 2**32), st.integers(40, 200), st.sampled_from([ACTIONS, RELATED, RELATED]))
 def test_answers_bytes_and_counts_are_the_same(seed, length, actions):
     with memory_directory() as path:

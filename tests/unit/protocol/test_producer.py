@@ -14,6 +14,7 @@ from holdfast.protocol.producer import (
     is_duplicate,
     parse_producer,
 )
+from tests.thorough import examples
 
 
 class Producers(RuleBasedStateMachine):
@@ -91,7 +92,7 @@ class Producers(RuleBasedStateMachine):
 
 
 TestProducers = Producers.TestCase
-TestProducers.settings = settings(max_examples=60, stateful_step_count=25)
+TestProducers.settings = settings(max_examples=examples(60), stateful_step_count=25)
 TestProducers.pytestmark = [pytest.mark.spec("base 5.2.1-11", "base 5.2.1-14")]
 
 

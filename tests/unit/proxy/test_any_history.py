@@ -19,6 +19,7 @@ from hypothesis.stateful import (
 from holdfast.errors import OutboundError
 from holdfast.proxy.desk import decode_place
 from holdfast.proxy.stream_ids import name_of, session_stream_id
+from tests.thorough import examples
 from tests.unit.engine.driver import COMMIT_TIMEOUT_S, COMMITTED, FAILED, UNKNOWN
 from tests.unit.proxy.driver import Proxy, body_of, ends_of, parse
 
@@ -309,5 +310,5 @@ class Histories(RuleBasedStateMachine):
         self.proxy.close()
 
 
-Histories.TestCase.settings = settings(max_examples=200, stateful_step_count=50)
+Histories.TestCase.settings = settings(max_examples=examples(200), stateful_step_count=50)
 TestHistories = Histories.TestCase

@@ -16,6 +16,7 @@ from holdfast.spark.archiving.schema import (
     inferred_columns,
     new_columns,
 )
+from tests.thorough import examples
 
 UTC = dt.UTC
 
@@ -163,7 +164,7 @@ VALUES = st.recursive(
 OBJECTS = st.dictionaries(st.sampled_from(["a", "b", "c", "A", "timestamp", "x y"]), VALUES)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(st.lists(OBJECTS | VALUES, min_size=1, max_size=5), st.integers(0, 4))
 def test_nothing_is_lost(values, sampled):
     messages = [json.dumps(each) for each in values]

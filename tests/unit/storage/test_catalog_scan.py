@@ -10,6 +10,7 @@ from holdfast.format.rows import decode_row
 from holdfast.storage import catalog_scan, catalog_schema
 from holdfast.storage.catalog_scan import Scanned, ScanRange, after_prefix
 from tests.memory_directory import memory_directory
+from tests.thorough import examples
 from tests.unit.storage.histories import History, steps
 from tests.unit.storage.rig import Rig
 
@@ -117,7 +118,7 @@ def way(request):
 
 @pytest.mark.usefixtures("way")
 class TestPositions:
-    @settings(max_examples=30)
+    @settings(max_examples=examples(30))
     @given(steps)
     def test_every_range_of_positions(self, script):
         history = History(script)

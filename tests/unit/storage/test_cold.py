@@ -18,6 +18,7 @@ from holdfast.format import pack_builder
 from holdfast.storage import cold
 from holdfast.storage.cold import ColdBytes, ColdReader, ColdRequest
 from tests.memory_directory import memory_directory
+from tests.thorough import examples
 from tests.unit.storage.cold_streams import MEDIA, appends, boundaries, flushed, in_memory
 from tests.unit.storage.ranges import HeldRanges, make_blocks_small
 from tests.unit.storage.rig import BINARY, JSON, Rig, calls
@@ -34,7 +35,7 @@ def shared():
 
 
 class TestAgainstMemory:
-    @settings(max_examples=60)
+    @settings(max_examples=examples(60))
     @given(
         st.sampled_from(MEDIA),
         appends,
@@ -54,7 +55,7 @@ class TestAgainstMemory:
                 )
                 assert rig.read_cold(request) == expected
 
-    @settings(max_examples=40)
+    @settings(max_examples=examples(40))
     @given(st.sampled_from(MEDIA), appends, st.integers(1, 30))
     def test_reading_on_gives_everything_once(self, shared, media, script, bytes_max):
         rig = shared
@@ -71,7 +72,7 @@ class TestAgainstMemory:
         assert data == b"".join(stream.chunks)
 
     @given(appends, st.integers(1, 60))
-    @settings(max_examples=30)
+    @settings(max_examples=examples(30))
     def test_offsets_inside_json_messages_are_refused(self, shared, script, bytes_max):
         rig = shared
         number, stream = flushed(rig, JSON, script)
@@ -82,7 +83,7 @@ class TestAgainstMemory:
             assert isinstance(result, InvalidOffsetError) == (start not in sound)
 
     @given(st.sampled_from(MEDIA), appends, st.integers(1, 200))
-    @settings(max_examples=30)
+    @settings(max_examples=examples(30))
     def test_limit_is_never_passed(self, shared, media, script, bytes_max):
         rig = shared
         number, stream = flushed(rig, media, script)

@@ -10,6 +10,7 @@ from holdfast.format.records import Kind, Record, encode
 from holdfast.format.rows import BUCKET_PREFIX, decode_bucket, decode_row, encode_row
 from holdfast.storage.gather import Gather
 from tests.memory_directory import memory_directory
+from tests.thorough import examples
 from tests.unit.storage.histories import (
     History,
     fields_of_row,
@@ -115,7 +116,7 @@ class TestEquality:
         assert once.messages == often.messages
         assert once.removed == set()
 
-    @settings(max_examples=60)
+    @settings(max_examples=examples(60))
     @given(steps)
     def test_flushes_into_a_catalog_add_up_to_the_engines_state(self, script):
         history = History(script)

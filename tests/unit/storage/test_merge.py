@@ -16,6 +16,7 @@ from holdfast.objects.pack_reader import Pack
 from holdfast.storage import flush
 from holdfast.storage.swap import plan_merge, swap
 from tests.memory_directory import memory_directory
+from tests.thorough import examples
 from tests.unit.storage.histories import (
     History,
     fields_of_row,
@@ -122,7 +123,7 @@ class TestBytes:
         assert contents(rig) == before
         rig.verify()
 
-    @settings(max_examples=40)
+    @settings(max_examples=examples(40))
     @given(steps, st.integers(2, 5), st.booleans())
     def test_whatever_was_written_and_however_it_is_merged(self, script, merge_packs, is_late):
         history = History(script)

@@ -23,6 +23,7 @@ from holdfast.storage.live_packs import resolve, survey
 from holdfast.storage.rebuild import build
 from holdfast.storage.swap import plan_merge, swap
 from tests.memory_directory import memory_directory
+from tests.thorough import examples
 from tests.unit.storage.histories import History, steps
 from tests.unit.storage.rig import Rig
 
@@ -99,7 +100,7 @@ def test_from_memory(script, seed):
     Reading(history.state()).check(history, seed)
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(steps, st.integers(0, 99), st.integers(0, 5))
 def test_from_packs_and_from_both(script, seed, hot_cuts):
     """With the last few cuts in memory and all before them in packs; 0 is all in packs."""
@@ -113,7 +114,7 @@ def test_from_packs_and_from_both(script, seed, hot_cuts):
         rig.close()
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(steps, st.integers(0, 99), st.booleans())
 def test_after_merges_garbage_and_a_rebuilt_catalog(script, seed, is_late):
     history = History(script)
@@ -139,7 +140,7 @@ def test_after_merges_garbage_and_a_rebuilt_catalog(script, seed, is_late):
         rig.close()
 
 
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 @given(steps)
 def test_merged_packs_hold_nothing_that_is_dead(script):
     """But for the messages that a start lies inside of."""

@@ -10,6 +10,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from holdfast.subscriptions.delivery import Receipt
 from holdfast.subscriptions.model import decode_link, decode_subscription, parse_link_key
+from tests.thorough import examples
 from tests.unit.engine.driver import COMMITTED, FAILED
 from tests.unit.subscriptions.desk import Desk, tails
 
@@ -201,4 +202,4 @@ class Histories(RuleBasedStateMachine):
 
 
 TestHistories = Histories.TestCase
-TestHistories.settings = settings(max_examples=100, stateful_step_count=40, deadline=None)
+TestHistories.settings = settings(max_examples=examples(100), stateful_step_count=40, deadline=None)
