@@ -76,7 +76,7 @@ def tasks_of(stored, first=None):
     """What the job would have its executors do, with the first packs or all of them."""
     with SparkClient(stored.connection) as server:
         packs = server.collect(lambda client: client.storage.packs())
-        store = server.ask(lambda client: client.storage.store())
+        store = server.storage.store()
     place = Compact().place(store.store)
     return [
         Rewrite(group, stored.connection, place, store.store_id)

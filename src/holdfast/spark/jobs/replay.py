@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 
     from holdfast.spark.connection import SparkClient
     from holdfast.spark.reading.planning import ReadPlan
-    from holdfast.spark.replaying.comparing import ReplayReport, ReplayWork, Todo
-    from holdfast.spark.replaying.slice_copy import CopyTask
+    from holdfast.spark.replaying.comparing import PendingCopy, ReplayReport, ReplayWork
+    from holdfast.spark.replaying.copying import CopyTask
 
 _CONCURRENCY: Final = 32
 _CONCURRENCY_MAX: Final = 512
@@ -100,7 +100,7 @@ def run(spark: SparkSession, job: Replay, progress: Progress = UNSEEN) -> Replay
     from holdfast.spark.jobs.load import ensure_bucket  # noqa: PLC0415
     from holdfast.spark.jobs.tasks import core_count, run_tasks  # noqa: PLC0415
     from holdfast.spark.replaying.comparing import compare_streams  # noqa: PLC0415
-    from holdfast.spark.replaying.slice_copy import copy_slice  # noqa: PLC0415
+    from holdfast.spark.replaying.copying import copy_slice  # noqa: PLC0415
 
     progress.start("listing streams")
     with SparkClient(job.server) as server, SparkClient(job.target) as target:
@@ -178,7 +178,9 @@ def _together(stream_ids: Sequence[str], cores: int) -> list[Sequence[str]]:
     return [stream_ids[at : at + size] for at in range(0, len(stream_ids), size)]
 
 
-def _plan(job: Replay, server: SparkClient, todo: Sequence[Todo], min_partitions: int) -> ReadPlan:
+def _plan(
+    job: Replay, server: SparkClient, todo: Sequence[PendingCopy], min_partitions: int
+) -> ReadPlan:
     from holdfast.spark.reading.planning import plan_between  # noqa: PLC0415
     from holdfast.spark.reading.selection import Selection  # noqa: PLC0415
     from holdfast.spark.reading.source import ReadSource  # noqa: PLC0415
@@ -193,11 +195,11 @@ def _plan(job: Replay, server: SparkClient, todo: Sequence[Todo], min_partitions
     return plan_between(server, source, "", "", min_partitions=min_partitions, whole_streams=True)
 
 
-def _tasks(plan: ReadPlan, todo: Sequence[Todo]) -> list[CopyTask]:
+def _tasks(plan: ReadPlan, todo: Sequence[PendingCopy]) -> list[CopyTask]:
     """The slices, each with the streams that it has."""
     from holdfast.spark.reading.selection import Selection  # noqa: PLC0415
     from holdfast.spark.reading.source import Slice  # noqa: PLC0415
-    from holdfast.spark.replaying.slice_copy import CopyTask  # noqa: PLC0415
+    from holdfast.spark.replaying.copying import CopyTask  # noqa: PLC0415
 
     # Each is told of its own streams only.
     source = replace(plan.source, selection=Selection())

@@ -1,20 +1,25 @@
-"""Which streams have to be copied, from where, and what else there is to do about each."""
+"""Comparing streams with their copies: what has to be copied, and what else is to be done."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+import hashlib
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from typing import Final, Self
 
 from holdfast.client import Client
 from holdfast.client.stream import Stream
-from holdfast.client.types import StreamHead
+from holdfast.client.types import ProducerStamp, StreamHead
 from holdfast.errors import (
-    HoldfastError,
+    BadAnswerError,
+    BucketNotFoundError,
+    ContentTypeMismatchError,
     InvalidRequestError,
     OffsetGoneError,
     PreconditionFailedError,
+    ProducerFencedError,
     SnapshotConflictError,
     SnapshotNotFoundError,
     StreamClosedError,
@@ -24,27 +29,25 @@ from holdfast.errors import (
 )
 from holdfast.failpoints import failpoint
 from holdfast.spark.connection import SparkConnection
-from holdfast.spark.replaying.endings import (
-    Copy,
-    LeftError,
-    look_at,
-    producer_name,
-    snapshot_offset,
-)
-from holdfast.spark.replaying.groups import together
 
-LEFT_MAX: Final = 100
+SKIPPED_MAX: Final = 100
+# Why streams are skipped.
+DELETED: Final = "It was deleted on the target meanwhile."
+CLOSED: Final = "It was closed on the target meanwhile."
+OTHER_WRITER: Final = "Another writer has written to it on the target."
+# A condition that never holds: no stream has the number 0.
+_NO_STATE: Final = '"0:0"'
 
 
 @dataclass(frozen=True)
 class ReplayWork:
-    """What executors are told of a copy."""
+    """What executors are told about a replay."""
 
     source: SparkConnection
     bucket: str
     target: SparkConnection
     target_bucket: str
-    # Of the source: what it is, wherever it is reached.
+    # Names the source, whichever address it is reached at.
     identity: str
     snapshots: bool
     fail_on_data_loss: bool
@@ -52,8 +55,8 @@ class ReplayWork:
 
 
 @dataclass(frozen=True)
-class Todo:
-    """A stream that has to be copied from an offset of its source to another."""
+class PendingCopy:
+    """A stream that has to be copied between two offsets of its source."""
 
     stream_id: str
     content_type: str
@@ -64,7 +67,7 @@ class Todo:
     base: int
     tail: int
     etag: str
-    # Whether its first append, or the first under this base, is still to come.
+    # Whether the append that carries the producer with this base is still to come.
     unstamped: bool
     # What is to be done at the end.
     closed: bool
@@ -72,11 +75,19 @@ class Todo:
 
 
 @dataclass(frozen=True)
-class Left:
+class SkippedStream:
     """A stream that was left alone, and why."""
 
     stream_id: str
     why: str
+
+
+class SkipStreamError(Exception):
+    """A stream is not copied any further; the message says why."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message)
+        self.message = message
 
 
 @dataclass
@@ -90,21 +101,21 @@ class ReplayReport:
     bytes: int = 0
     closed: int = 0
     snapshots: int = 0
-    # Begun, or gone on with, behind messages that the source has forgotten.
+    # Copies that start, or go on, after messages that the source has dropped.
     trimmed: int = 0
     left_alone: int = 0
-    left: list[Left] = field(default_factory=list)
-    todo: list[Todo] = field(default_factory=list)
+    # The first of those that were left alone.
+    left: list[SkippedStream] = field(default_factory=list)
+    todo: list[PendingCopy] = field(default_factory=list)
 
-    def leave(self, stream_id: str, why: str) -> None:
-        """Note that a stream was left alone."""
+    def skip(self, stream_id: str, why: str) -> None:
         self.left_alone += 1
-        if len(self.left) < LEFT_MAX:
-            self.left.append(Left(stream_id, why))
+        if len(self.left) < SKIPPED_MAX:
+            self.left.append(SkippedStream(stream_id, why))
 
 
-class Ends:
-    """A client of each server; use it as an async context manager."""
+class StreamPairs:
+    """Streams and their copies, with a client for each server; an async context manager."""
 
     def __init__(self, work: ReplayWork) -> None:
         self._work = work
@@ -118,104 +129,114 @@ class Ends:
         await self._source.aclose()
         await self._target.aclose()
 
-    def streams(self, stream_id: str) -> tuple[Stream, Stream]:
-        """A stream and its copy."""
+    def pair(self, stream_id: str) -> tuple[Stream, Stream]:
         return (
             self._source.stream(f"{self._work.bucket}/{stream_id}"),
             self._target.stream(f"{self._work.target_bucket}/{stream_id}"),
         )
 
 
+@asynccontextmanager
+async def task_group() -> AsyncIterator[asyncio.TaskGroup]:
+    """A TaskGroup that raises the first error itself, not a group of errors."""
+    try:
+        async with asyncio.TaskGroup() as group:
+            yield group
+    except BaseExceptionGroup as failures:
+        first: BaseException = failures
+        while isinstance(first, BaseExceptionGroup):
+            first = first.exceptions[0]
+        raise first from None
+
+
 def compare_streams(work: ReplayWork, stream_ids: Sequence[str]) -> ReplayReport:
-    """Compare streams with their copies, and do what is done without their messages."""
+    """Compare streams with their copies, and do everything that needs no messages."""
     return asyncio.run(_compare_all(work, stream_ids))
 
 
 async def _compare_all(work: ReplayWork, stream_ids: Sequence[str]) -> ReplayReport:
     report = ReplayReport()
-    async with Ends(work) as ends:
+    async with StreamPairs(work) as pairs:
         waiting = iter(stream_ids)
 
         async def worker() -> None:
             for stream_id in waiting:
                 try:
-                    await Comparison(work, ends, report, stream_id).run()
-                except LeftError as error:
-                    report.leave(stream_id, error.message)
+                    await _Comparison(work, pairs, report, stream_id).run()
+                except SkipStreamError as error:
+                    report.skip(stream_id, error.message)
 
-        async with together() as group:
+        async with task_group() as group:
             for _ in range(min(work.concurrency, len(stream_ids))):
                 group.create_task(worker())
     return report
 
 
-class Comparison:
+class _Comparison:
     """One stream and its copy."""
 
-    def __init__(self, work: ReplayWork, ends: Ends, report: ReplayReport, stream_id: str) -> None:
+    def __init__(
+        self, work: ReplayWork, pairs: StreamPairs, report: ReplayReport, stream_id: str
+    ) -> None:
         self._work = work
         self._report = report
         self._stream_id = stream_id
-        self._source, self._target = ends.streams(stream_id)
+        self._source, self._target = pairs.pair(stream_id)
 
     async def run(self) -> None:
-        """See what is to be done; what needs no messages is done at once."""
         try:
             head = await self._source.head()
         except (StreamNotFoundError, StreamDeletedError):
             return
         self._report.streams += 1
-        producer_id = producer_name(self._work.identity, head)
+        producer_id = _producer_id(self._work.identity, head)
         try:
-            copy = await look_at(self._target, head.content_type, producer_id)
+            copy = await probe_target(self._target, head.content_type, producer_id)
             if copy is None:
                 copy = await self._create(head, producer_id)
         except StreamDeletedError:
-            raise LeftError("On the target it was deleted, and lives on in its forks.") from None
+            raise SkipStreamError(
+                "It was deleted on the target, but its forks still need it."
+            ) from None
         if self._work.snapshots and head.snapshot_offset is not None and copy.snapshot_at is None:
-            copy = replace(copy, snapshot_at=await snapshot_offset(self._target))
-        todo = self._todo(head, copy, producer_id)
-        if todo is None:
-            return
-        # At the place where messages are missing it comes before those that follow.
-        if self._work.snapshots and todo.snapshot_at is not None:
-            todo = await publish_snapshot(self._source, self._target, todo, self._report)
-        if todo.start < todo.end:
-            self._report.todo.append(todo)
-        elif todo.closed and not copy.closed:
-            await close(self._target, todo.etag, self._report)
+            current = _state_of(await self._target.head(), None)
+            copy = replace(copy, snapshot_at=current.snapshot_at)
+        pending = self._pending(head, copy, producer_id)
+        # If messages are missing, the snapshot has to come before those that follow.
+        if self._work.snapshots and pending.snapshot_at is not None:
+            pending = await publish_snapshot(self._source, self._target, pending, self._report)
+        if pending.start < pending.end:
+            self._report.todo.append(pending)
+        elif pending.closed and not copy.closed:
+            await close(self._target, pending.etag, self._report)
 
-    async def _create(self, head: StreamHead, producer_id: str) -> Copy:
+    async def _create(self, head: StreamHead, producer_id: str) -> TargetState:
         try:
             made = await self._target.create(
                 head.content_type, ttl_s=head.ttl_s, expires_at=head.expires_at
             )
         except StreamExistsError as error:
-            raise LeftError(f"It cannot be created on the target: {error.message}") from None
+            raise SkipStreamError(f"It cannot be created on the target: {error.message}") from None
         failpoint("replay.created")
         if not made.created:
-            # Another attempt was quicker.
-            found = await look_at(self._target, head.content_type, producer_id)
-            if found is None:
-                raise LeftError("It was deleted on the target meanwhile.")
-            return found
+            # Another attempt was faster.
+            copy = await probe_target(self._target, head.content_type, producer_id)
+            if copy is None:
+                raise SkipStreamError(DELETED)
+            return copy
         self._report.created += 1
-        return Copy(0, made.etag or "", made.closed, None)
+        return TargetState(0, made.etag or "", made.closed, None)
 
-    def _todo(self, head: StreamHead, copy: Copy, producer_id: str) -> Todo | None:
-        """What is to be done; None if nothing is."""
-        earliest = int(head.earliest_offset or 0)
-        end = int(head.next_offset)
-        base = self._base(head, copy, earliest, end)
-        if base is None:
-            return None
+    def _pending(self, head: StreamHead, copy: TargetState, producer_id: str) -> PendingCopy:
+        earliest, end = int(head.earliest_offset or 0), int(head.next_offset)
+        base = _base(head, copy, earliest, end)
         start = base + copy.tail
         unstamped = copy.tail == 0
         if start > end:
-            raise LeftError("On the target there is more of it than at the source.")
+            raise SkipStreamError("The target has more of it than the source.")
         if start < earliest:
             if not self._work.snapshots and self._work.fail_on_data_loss:
-                raise LeftError(
+                raise SkipStreamError(
                     f"Its messages from offset {start:020d} to {earliest:020d} were replaced by a "
                     "snapshot before they were copied."
                 )
@@ -226,7 +247,7 @@ class Comparison:
         snapshot_at = int(head.snapshot_offset) if head.snapshot_offset is not None else None
         if snapshot_at is not None and snapshot_at - base == copy.snapshot_at:
             snapshot_at = None
-        return Todo(
+        return PendingCopy(
             self._stream_id,
             head.content_type,
             producer_id,
@@ -240,35 +261,96 @@ class Comparison:
             snapshot_at,
         )
 
-    def _base(self, head: StreamHead, copy: Copy, earliest: int, end: int) -> int | None:
-        """Which offset of the source the copy begins with; None if the copy is complete."""
-        if copy.closed:
-            if not head.closed:
-                raise LeftError("It is closed on the target, and not at the source.")
-            if copy.tail > end or (copy.tail < end and not earliest):
-                raise LeftError("It is closed on the target, and not the same as at the source.")
-            # Its producer cannot be asked for any more; but it is complete, since it was closed.
-            return end - copy.tail
-        if copy.base is not None:
-            return copy.base
-        if copy.tail:
-            raise LeftError(
-                "On the target there is a stream of this name that is no copy of this one."
-            )
-        return earliest
+
+def _base(head: StreamHead, copy: TargetState, earliest: int, end: int) -> int:
+    """The offset of the source at which the copy begins."""
+    if copy.closed:
+        if not head.closed:
+            raise SkipStreamError("It is closed on the target, but not on the source.")
+        if copy.tail > end or (copy.tail < end and not earliest):
+            raise SkipStreamError("It is closed on the target, and differs from the source.")
+        # A closed stream does not tell its producer. But it is complete, since it was closed.
+        return end - copy.tail
+    if copy.base is not None:
+        return copy.base
+    if copy.tail:
+        raise SkipStreamError("The target has a stream of this name that is no copy of this one.")
+    return earliest
+
+
+def _producer_id(identity: str, head: StreamHead) -> str:
+    """The producer id for copies of a stream; a later stream of the same name gets another."""
+    number = (head.etag or "").strip('W/"').partition(":")[0]
+    if not number:
+        raise BadAnswerError("The source does not send ETags, which identify its streams.")
+    digest = hashlib.sha256(identity.encode()).hexdigest()[:16]
+    return f"holdfast-replay-{digest}-{number}"
+
+
+@dataclass(frozen=True)
+class TargetState:
+    """The state of a stream on the target."""
+
+    tail: int
+    etag: str
+    closed: bool
+    # None: the stream is empty, closed, or no copy of this source.
+    base: int | None
+    snapshot_at: int | None = None
+
+
+async def probe_target(stream: Stream, content_type: str, producer_id: str) -> TargetState | None:
+    """Find out how far the copy is; None if there is no such stream."""
+    probe = ProducerStamp(producer_id, 0, 0)
+    try:
+        response = await stream.post(b"0", content_type, if_match=_NO_STATE, producer=probe)
+    except StreamNotFoundError:
+        return None
+    except (PreconditionFailedError, StreamClosedError):
+        return _state_of(await stream.head(), None)
+    except ContentTypeMismatchError:
+        raise SkipStreamError(f"On the target it does not hold {content_type}.") from None
+    except ProducerFencedError:
+        # The tail is read first: if an append finds it unchanged, the base is right as well.
+        head = await stream.head()
+        return _state_of(head, await _base_of(stream, content_type, probe))
+    if not response.duplicate:
+        raise BadAnswerError("The target ignores If-Match, so streams cannot be copied safely.")
+    return TargetState(_number(response.next_offset), response.etag or "", response.closed, 0)
+
+
+async def _base_of(stream: Stream, content_type: str, probe: ProducerStamp) -> int | None:
+    try:
+        await stream.post(b"0", content_type, if_match=_NO_STATE, producer=probe)
+    except ProducerFencedError as error:
+        return error.epoch
+    except (PreconditionFailedError, StreamClosedError):
+        pass
+    return None
+
+
+def _state_of(head: StreamHead, base: int | None) -> TargetState:
+    snapshot_at = None if head.snapshot_offset is None else _number(head.snapshot_offset)
+    return TargetState(_number(head.next_offset), head.etag or "", head.closed, base, snapshot_at)
+
+
+def _number(offset: str) -> int:
+    if not offset.isdigit():
+        raise BadAnswerError("The target is no Holdfast server: its offsets are no numbers.")
+    return int(offset)
 
 
 async def publish_snapshot(
-    source: Stream, target: Stream, todo: Todo, report: ReplayReport
-) -> Todo:
-    """Publish the source's snapshot on the copy, if that is as far; what is left to do."""
-    assert todo.snapshot_at is not None
-    at = todo.snapshot_at - todo.base
-    if not 0 <= at <= todo.tail:
-        return todo
-    done = replace(todo, snapshot_at=None)
+    source: Stream, target: Stream, pending: PendingCopy, report: ReplayReport
+) -> PendingCopy:
+    """Publish the source's snapshot on the copy if it is far enough; return what is left to do."""
+    assert pending.snapshot_at is not None
+    at = pending.snapshot_at - pending.base
+    if not 0 <= at <= pending.tail:
+        return pending
+    done = replace(pending, snapshot_at=None)
     try:
-        snapshot = await source.snapshots.get(f"{todo.snapshot_at:020d}")
+        snapshot = await source.snapshots.get(f"{pending.snapshot_at:020d}")
     except (SnapshotNotFoundError, StreamNotFoundError, StreamDeletedError):
         # There is a later one by now, which the next run copies.
         return done
@@ -280,7 +362,7 @@ async def publish_snapshot(
         # The copy has a later one.
         return done
     except InvalidRequestError as error:
-        raise LeftError(
+        raise SkipStreamError(
             f"Its snapshot cannot be published on the target: {error.message}"
         ) from None
     report.snapshots += 1
@@ -288,25 +370,24 @@ async def publish_snapshot(
 
 
 async def close(target: Stream, etag: str, report: ReplayReport) -> None:
-    """Close the copy, which is complete in this state."""
+    """Close the copy, which is complete in the state `etag`."""
     try:
         await target.close(if_match=etag)
     except (PreconditionFailedError, StreamClosedError):
         head = await target.head()
-        # Another attempt may have been quicker.
+        # Another attempt may have been faster.
         if not head.closed:
-            raise LeftError("Somebody else has written to it on the target.") from None
+            raise SkipStreamError(OTHER_WRITER) from None
     failpoint("replay.closed")
     report.closed += 1
 
 
 async def list_streams(client: Client, bucket: str, prefix: str) -> dict[str, tuple[int, str, int]]:
-    """Tail, status and time of creation of every stream of a bucket; none if it is not there."""
-    found: dict[str, tuple[int, str, int]] = {}
+    """Tail, status and creation time of every stream of a bucket; empty if there is no bucket."""
+    streams: dict[str, tuple[int, str, int]] = {}
     try:
         async for each in client.bucket(bucket).streams(prefix=prefix):
-            found[each.stream_id] = (each.tail_offset, each.status, each.created_at_ms)
-    except HoldfastError as error:
-        if error.code != "bucket_not_found":
-            raise
-    return found
+            streams[each.stream_id] = (each.tail_offset, each.status, each.created_at_ms)
+    except BucketNotFoundError:
+        pass
+    return streams

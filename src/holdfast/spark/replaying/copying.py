@@ -1,20 +1,21 @@
-"""Copying the messages of one stream: append by append, each of them conditional.
+"""Copying the messages of streams, on executors: many streams at once, append by append.
 
 Rules:
 
-- `at` is the offset of the source up to which the copy is. A message is sent only if it starts
-  there.
-- An append names the state that it was made for. If the copy is in another one, or nobody knows
-  what became of an append, the copy is looked at again, and `at` is where it is then: this or
-  another attempt was quicker.
-- What does not come with the messages that were planned (what a fork shares with its source) is
-  read from the stream.
+- `at` is the offset of the source up to which the copy is complete. A message is sent only if it
+  starts there.
+- Each append names the state of the copy that it was made for. If the copy is in another state, or
+  the outcome of an append is unknown, the copy is probed again, and `at` becomes its actual state:
+  this or another attempt was faster.
+- Messages that the planned slices do not hold (those that a fork shares with its source) are read
+  from the stream itself.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import replace
+import asyncio
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import numpy as np
@@ -39,60 +40,163 @@ from holdfast.errors import (
 )
 from holdfast.failpoints import failpoint
 from holdfast.protocol.content import JSON, media_type
-from holdfast.spark.reading.slice_reader import StreamRun
+from holdfast.spark.connection import SparkClient
+from holdfast.spark.reading.selection import Selection
+from holdfast.spark.reading.slice_reader import StreamRun, stream_runs
+from holdfast.spark.reading.source import ReadSource, Slice
 from holdfast.spark.replaying.comparing import (
+    CLOSED,
+    DELETED,
+    OTHER_WRITER,
+    PendingCopy,
     ReplayReport,
     ReplayWork,
-    Todo,
+    SkipStreamError,
+    StreamPairs,
     close,
+    probe_target,
     publish_snapshot,
+    task_group,
 )
-from holdfast.spark.replaying.endings import LeftError, look_at
 
+PENDING_BYTES_MAX: Final = 64 * 1024 * 1024
+_PENDING_MAX: Final = 2000
 REQUEST_BYTES: Final = 2 * 1024 * 1024
 _REQUEST_MESSAGES: Final = 100_000
 _ATTEMPTS: Final = 20
 
 
-class StreamCopy:
-    """One stream on its way."""
+@dataclass(frozen=True)
+class CopyTask:
+    """Streams to be copied, and the slice that holds their messages; None if no slice does."""
+
+    source: ReadSource
+    part: Slice | None
+    todo: Sequence[PendingCopy]
+
+
+def copy_slice(work: ReplayWork, task: CopyTask) -> ReplayReport:
+    """Copy the streams of a task."""
+    if not task.todo:
+        return ReplayReport()
+    starts = {each.stream_id: each.start for each in task.todo}
+    ends = {each.stream_id: each.end for each in task.todo}
+    selection = Selection(frozenset(starts), "", starts, ends)
+    source = replace(task.source, selection=selection)
+    with SparkClient(source.connection) as server:
+        runs = iter(()) if task.part is None else stream_runs(source, server, task.part)
+        return asyncio.run(_SliceCopy(work, task.todo).run(runs))
+
+
+class _SliceCopy:
+    """Reads runs of messages and hands them to one task for each stream."""
+
+    def __init__(self, work: ReplayWork, todo: Sequence[PendingCopy]) -> None:
+        self._work = work
+        self._report = ReplayReport()
+        self._todo = {each.stream_id: each for each in todo}
+        self._slots = asyncio.Semaphore(work.concurrency)
+        self._pending = self._pending_bytes = 0
+        self._room = asyncio.Event()
+
+    async def run(self, runs: Iterator[StreamRun]) -> ReplayReport:
+        async with StreamPairs(self._work) as self._pairs, task_group() as group:
+            name, queue = "", None
+            while (run := await asyncio.to_thread(next, runs, None)) is not None:
+                if queue is None or run.stream.stream_id != name:
+                    if queue is not None:
+                        queue.put_nowait(None)
+                    name = run.stream.stream_id
+                    queue = self._start(group, self._todo.pop(name))
+                await self._until_room()
+                self._pending += 1
+                self._pending_bytes += run.payloads.nbytes
+                queue.put_nowait(run)
+            if queue is not None:
+                queue.put_nowait(None)
+            # Forks that have no messages of their own yet.
+            for pending in self._todo.values():
+                self._start(group, pending).put_nowait(None)
+        return self._report
+
+    def _start(
+        self, group: asyncio.TaskGroup, pending: PendingCopy
+    ) -> asyncio.Queue[StreamRun | None]:
+        queue: asyncio.Queue[StreamRun | None] = asyncio.Queue()
+        group.create_task(self._copy(pending, queue))
+        return queue
+
+    async def _until_room(self) -> None:
+        while self._pending_bytes > PENDING_BYTES_MAX or self._pending > _PENDING_MAX:
+            self._room.clear()
+            await self._room.wait()
+
+    async def _copy(self, pending: PendingCopy, queue: asyncio.Queue[StreamRun | None]) -> None:
+        async with self._slots:
+            source, target = self._pairs.pair(pending.stream_id)
+            copy = _StreamCopy(self._work, pending, source, target, self._report)
+            try:
+                while (run := await self._next(queue)) is not None:
+                    await copy.take(run)
+                await copy.finish()
+            except SkipStreamError as error:
+                self._report.skip(pending.stream_id, error.message)
+                while await self._next(queue) is not None:
+                    pass
+
+    async def _next(self, queue: asyncio.Queue[StreamRun | None]) -> StreamRun | None:
+        run = await queue.get()
+        if run is not None:
+            self._pending -= 1
+            self._pending_bytes -= run.payloads.nbytes
+            self._room.set()
+        return run
+
+
+class _StreamCopy:
+    """Copies one stream."""
 
     def __init__(
-        self, work: ReplayWork, todo: Todo, source: Stream, target: Stream, report: ReplayReport
+        self,
+        work: ReplayWork,
+        pending: PendingCopy,
+        source: Stream,
+        target: Stream,
+        report: ReplayReport,
     ) -> None:
         self._work = work
-        self._todo = todo
+        self._pending = pending
         self._source = source
         self._target = target
         self._report = report
-        self._media = media_type(todo.content_type)
-        self._at = todo.start
-        self._tail = todo.tail
-        self._etag = todo.etag
-        self._unstamped = todo.unstamped
+        self._media = media_type(pending.content_type)
+        self._at = pending.start
+        self._tail = pending.tail
+        self._etag = pending.etag
+        self._unstamped = pending.unstamped
         self._has_copied = False
         self._clock = SystemClock()
         self._failures = 0
 
     async def take(self, run: StreamRun) -> None:
-        """Copy messages, and what is missing before them."""
+        """Copy messages, and those that are missing before them."""
         first = int(run.offsets[0])
         if first > self._at:
-            await self._read_up_to(first)
+            await self._copy_from_stream(first)
         await self._append(run.payloads.to_pylist(), run.offsets, run.next_offsets)
 
     async def finish(self) -> None:
-        """Copy what is left of it, and do what is to be done at the end."""
-        if self._at < self._todo.end:
-            await self._read_up_to(self._todo.end)
-        todo = replace(self._todo, tail=self._tail)
-        if self._work.snapshots and todo.snapshot_at is not None:
-            await publish_snapshot(self._source, self._target, todo, self._report)
-        if todo.closed and self._at == todo.end:
+        """Copy the remaining messages, then the snapshot and the closure."""
+        if self._at < self._pending.end:
+            await self._copy_from_stream(self._pending.end)
+        pending = replace(self._pending, tail=self._tail)
+        if self._work.snapshots and pending.snapshot_at is not None:
+            await publish_snapshot(self._source, self._target, pending, self._report)
+        if pending.closed and self._at == pending.end:
             await close(self._target, self._etag, self._report)
 
-    async def _read_up_to(self, end: int) -> None:
-        """Copy from the stream itself, whatever it shares with others."""
+    async def _copy_from_stream(self, end: int) -> None:
+        """Copy messages up to an offset from the stream itself."""
         assembler = Assembler(None)
         try:
             async for batch in self._source.read(f"{self._at:020d}").batches(lengths=True):
@@ -105,98 +209,99 @@ class StreamCopy:
                 if int(batch.next_offset) >= end:
                     break
         except (OffsetGoneError, StreamNotFoundError, StreamDeletedError):
-            raise LeftError(
-                "It was deleted or trimmed at the source while it was copied."
+            raise SkipStreamError(
+                "It was deleted or trimmed on the source while it was copied."
             ) from None
         if self._at < end:
-            raise LeftError(f"The source does not have its messages up to offset {end:020d}.")
+            raise SkipStreamError(f"The source lacks its messages up to offset {end:020d}.")
 
     async def _append(self, payloads: Sequence[bytes], offsets: Any, next_offsets: Any) -> None:
-        """Append those that the copy does not have."""
-        count = len(payloads)
+        """Append those messages that the copy does not have."""
         index = 0
         while True:
             index += int(np.searchsorted(offsets[index:], self._at))
-            if index >= count:
+            if index >= len(payloads):
                 return
             if int(offsets[index]) != self._at:
-                raise LeftError("Somebody else has written to it on the target.")
-            last = self._cut(payloads, index)
+                raise SkipStreamError(OTHER_WRITER)
+            last = self._request_end(payloads, index)
             body = request_body(payloads[index:last], self._media)
-            end = int(next_offsets[last - 1])
-            if await self._post(body, end):
+            if await self._post(body, int(next_offsets[last - 1])):
                 self._report.messages += last - index
 
-    def _cut(self, payloads: Sequence[bytes], first: int) -> int:
-        """Where the request ends that starts with this message."""
+    def _request_end(self, payloads: Sequence[bytes], first: int) -> int:
+        """The index after the last message of the request that starts with `first`."""
         if self._media != JSON:
             return first + 1
         size = 0
-        for index in range(first, min(len(payloads), first + _REQUEST_MESSAGES)):
+        end = min(len(payloads), first + _REQUEST_MESSAGES)
+        for index in range(first, end):
             size += len(payloads[index]) + 1
             if size > REQUEST_BYTES and index > first:
                 return index
-        return min(len(payloads), first + _REQUEST_MESSAGES)
+        return end
 
     async def _post(self, body: bytes, end: int) -> bool:
-        """Send an append; whether it was stored, as far as is known."""
+        """Send an append; returns whether it is known to be stored."""
         failpoint("replay.appending")
-        stamp = ProducerStamp(self._todo.producer_id, self._todo.base, 0)
+        stamp = ProducerStamp(self._pending.producer_id, self._pending.base, 0)
         try:
-            answer = await self._target.post(
+            response = await self._target.post(
                 body,
-                self._todo.content_type,
+                self._pending.content_type,
                 if_match=self._etag,
                 producer=stamp if self._unstamped else None,
             )
         except (PreconditionFailedError, OutboundError, CommitUnknownError) as error:
-            await self._look_again(error)
+            await self._probe(error)
             return False
         except StreamClosedError:
-            raise LeftError("It was closed on the target meanwhile.") from None
+            raise SkipStreamError(CLOSED) from None
         except PayloadTooLargeError as error:
-            raise LeftError(f"A message is too large for the target: {error.message}") from None
+            raise SkipStreamError(
+                f"A message is too large for the target: {error.message}"
+            ) from None
         except (NotFoundError, StreamDeletedError):
-            raise LeftError("It was deleted on the target meanwhile.") from None
-        if answer.duplicate:
-            await self._look_again(None)
+            raise SkipStreamError(DELETED) from None
+        if response.duplicate:
+            await self._probe(None)
             return False
-        self._stored(answer, end)
+        self._advance(response, end)
         return True
 
-    def _stored(self, answer: Appended, end: int) -> None:
+    def _advance(self, response: Appended, end: int) -> None:
         failpoint("replay.appended")
         size = end - self._at
-        if answer.next_offset != f"{self._tail + size:020d}":
-            raise LeftError("The target does not count its bytes as the source does.")
+        if response.next_offset != f"{self._tail + size:020d}":
+            raise SkipStreamError("The target does not count its bytes as the source does.")
         self._report.bytes += size
         self._at, self._tail = end, self._tail + size
-        self._etag = answer.etag or ""
+        self._etag = response.etag or ""
         self._unstamped = False
         self._failures = 0
         if not self._has_copied:
             self._has_copied = True
             self._report.copied += 1
 
-    async def _look_again(self, error: HoldfastError | None) -> None:
-        """See how far the copy is, after an append of which nobody knows."""
+    async def _probe(self, error: HoldfastError | None) -> None:
+        """Find out how far the copy is after an append whose outcome is unknown."""
         self._failures += 1
         if self._failures > _ATTEMPTS:
-            raise error or LeftError("The target takes no more of it.")
+            raise error or SkipStreamError("The target accepts no more of it.")
         if isinstance(error, OutboundError) and not error.passing:
             raise error
         if error is not None and not isinstance(error, PreconditionFailedError):
             delay_s = Retry().delay_s(min(self._failures, 8), error, self._clock)
             await pause(self._clock, delay_s or 0.1)
-        todo = self._todo
-        copy = await look_at(self._target, todo.content_type, todo.producer_id)
+        pending = self._pending
+        copy = await probe_target(self._target, pending.content_type, pending.producer_id)
         if copy is None or copy.tail < self._tail:
-            raise LeftError("It was deleted on the target meanwhile.")
+            raise SkipStreamError(DELETED)
         if copy.closed:
-            raise LeftError("It was closed on the target meanwhile.")
-        if copy.base != todo.base and copy.tail > self._tail:
-            raise LeftError("Somebody else has written to it on the target.")
+            raise SkipStreamError(CLOSED)
         if copy.tail > self._tail:
+            if copy.base != pending.base:
+                raise SkipStreamError(OTHER_WRITER)
             self._unstamped = False
         self._tail, self._etag = copy.tail, copy.etag
-        self._at = todo.base + copy.tail
+        self._at = pending.base + copy.tail
