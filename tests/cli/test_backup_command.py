@@ -191,10 +191,10 @@ class TestBackup:
     @pytest.mark.parametrize(
         ("arguments", "code", "says"),
         [
-            (["place"], 1, "data is no data directory of Holdfast. Name the server's with"),
-            (["place", "--durability", "memory"], 2, "there is nothing to back up"),
-            (["ftp://host/x"], 2, "'ftp://host/x' is no place for backups: expected a path"),
-            ([""], 2, "a place for backups is missing"),
+            (["place"], 1, "data is not a Holdfast data directory. Name the server's with"),
+            (["place", "--durability", "memory"], 2, "has no data directory to back up"),
+            (["ftp://host/x"], 2, "'ftp://host/x' cannot hold backups: expected a path"),
+            ([""], 2, "the location of the backups is missing"),
             ([], 2, "requires an argument"),
             (["place", "--list", "--s3-access-key-id", "x"], 2, "s3_secret_access_key is not set"),
         ],
@@ -262,8 +262,8 @@ class TestRestore:
     def test_one_line_says_how_to_go_on(self, run, place, tmp_path, filled):
         restored = tmp_path / "restored"
         line = run("restore", place, "--data-dir", restored)
-        assert line.startswith(f"Restored the backup {backup_of(place).name} into {restored}: pos")
-        assert line.endswith(f". Start it with: holdfast serve --data-dir {restored}\n")
+        assert line.startswith(f"Restored backup {backup_of(place).name} into {restored}: pos")
+        assert line.endswith(f". Start the server with: holdfast serve --data-dir {restored}\n")
         assert (restored / "format").read_text() == FORMAT
         assert not (restored / "restoring").exists()
         with ServerProcess(restored) as server:
@@ -377,7 +377,7 @@ class TestRestoreThatWasCutShort:
         begun = backup_of(place).name
         run("backup", place, "--data-dir", data_dir)
         words = run("restore", place, "--data-dir", half, fails=2)
-        assert f"the backup {begun} is half restored" in words
+        assert f"an unfinished restore of backup {begun}" in words
         assert f"--backup {begun}" in words
         run("restore", place, "--backup", begun, "--data-dir", half)
 

@@ -160,7 +160,7 @@ class TestRefusals:
     def test_a_store_that_is_none(self, tmp_path):
         run = check(tmp_path / "nowhere", "--store", str(tmp_path / "typo"))
         assert run.returncode == 2
-        assert "holds nothing of Holdfast" in run.stderr
+        assert "is not a Holdfast store" in run.stderr
         assert list(tmp_path.iterdir()) == []
 
     def test_the_store_of_another_directory(self, data, tmp_path):
@@ -357,7 +357,7 @@ class TestRepair:
         run = check(data, "--repair", "--json")
         assert run.returncode == 1
         assert places(run.found["damage"]) == {name}
-        assert "it is not at fault" in run.found["notes"][-1]["what"]
+        assert "it is not damaged" in run.found["notes"][-1]["what"]
         assert contents(data) == before
 
     def test_a_gap_is_named_and_nothing_replaced(self, data):

@@ -1,33 +1,84 @@
-"""`holdfast backup`: copy a data directory to a place, whether a server is serving it or not."""
+"""`holdfast backup`: copy a data directory to a backup location, even while a server uses it."""
+
+from __future__ import annotations
 
 import json as json_module
+import signal
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
+from types import FrameType
 from typing import Annotated
 
 from cyclopts import Parameter
 
-from holdfast.cli.backup_place import (
-    AsJson,
-    BackupUrl,
-    careful,
-    contents,
-    open_place,
-    say,
-)
-from holdfast.cli.flags import NO_FLAGS, ConfigFile, SettingFlags, load_settings
-from holdfast.cli.progress import progress
-from holdfast.cli.wording import as_bytes
+from holdfast.cli.config import NO_FLAGS, AsJson, ConfigFile, SettingFlags, load_settings
+from holdfast.cli.terminal import as_bytes, progress
 from holdfast.clock import SystemClock
-from holdfast.errors import HoldfastError, SettingsError, UnknownFormatError
+from holdfast.errors import HoldfastError, SettingsError, StoreError, UnknownFormatError
 from holdfast.log.directory import FORMAT, DiskFiles
 from holdfast.log.export import export_log
 from holdfast.objects.store import ObjectStore
-from holdfast.settings import Settings
+from holdfast.settings import Settings, StorageSettings, all_settings
 from holdfast.storage.backup import Backup
 from holdfast.storage.manifest import Found, Manifest, find_backups
 from holdfast.storage.open_objects import open_objects, probe
 
-__all__ = ["backup"]
+BackupUrl = Annotated[
+    str,
+    Parameter(
+        help="Where the backups are: a directory, s3://bucket/prefix, gs://bucket/prefix or "
+        "az://container/prefix. The s3_* settings and AWS_* variables apply here too."
+    ),
+]
+
+
+def open_place(settings: StorageSettings, url: str) -> ObjectStore:
+    """Open the store at a URL with the same credentials as the server's own store."""
+    (setting,) = (item for item in all_settings() if item.name == "store")
+    try:
+        store = setting.convert(url, lax=True)
+    except ValueError as error:
+        raise SettingsError(f"{url!r} cannot hold backups: {error}") from None
+    if not store:
+        raise SettingsError("the location of the backups is missing: name a directory or a URL")
+    return open_objects(replace(settings, store=store), Path(store))
+
+
+@contextmanager
+def careful() -> Iterator[None]:
+    """Clean up after SIGTERM as after Ctrl-C, and report what to change if a store fails."""
+
+    def end(number: int, _: FrameType | None) -> None:
+        sys.exit(128 + number)
+
+    before = signal.signal(signal.SIGTERM, end)
+    try:
+        yield
+    except StoreError as error:
+        raise HoldfastError(f"{error.message} {error.advice}".strip()) from None
+    except OSError as error:
+        # Stores raise StoreError, so this is about a local file.
+        raise HoldfastError(f"{error.filename or 'A file'}: {error.strerror or error}.") from error
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def report(document: Mapping[str, object], line: str, *, as_json: bool) -> None:
+    """Print the result of a command."""
+    print(json_module.dumps(document, ensure_ascii=False) if as_json else line, flush=True)
+
+
+def contents(manifest: Manifest) -> str:
+    """A one-line summary of a backup."""
+    log_bytes = sum(segment.size_bytes for segment in manifest.log)
+    return (
+        f"{manifest.streams} streams in {len(manifest.packs)} packs "
+        f"({as_bytes(manifest.pack_bytes)}), {len(manifest.snapshots)} snapshots "
+        f"and a log of {as_bytes(log_bytes)}"
+    )
 
 
 def backup(
@@ -35,16 +86,16 @@ def backup(
     /,
     *,
     show: Annotated[
-        bool, Parameter(name="--list", negative="", help="List the backups there are instead.")
+        bool, Parameter(name="--list", negative="", help="List the existing backups instead.")
     ] = False,
     json: AsJson = False,
     flags: SettingFlags = NO_FLAGS,
     config: ConfigFile = None,
 ) -> None:
-    """Copy the data directory to a place, while a server may be serving it.
+    """Back up the data directory; a server may be using it meanwhile.
 
-    Give it the settings of the server (--config, --data-dir, --store). Packs that are at the place
-    already are not copied again, so a second backup takes only what is new.
+    Pass the server's own settings (--config, --data-dir, --store). Packs that are already in the
+    backup location are not copied again, so later backups copy only what is new.
     """
     settings = load_settings(config, flags)
     with careful():
@@ -61,21 +112,19 @@ def backup(
         f"{as_bytes(copied['bytes_copied'])} copied, with {copied['packs_copied']} new packs "
         f"and {copied['snapshots_copied']} new snapshots."
     )
-    say(document, line, as_json=json)
+    report(document, line, as_json=json)
 
 
 def _check_directory(settings: Settings) -> None:
-    """Refuse what is no data directory, or not one that this version can copy."""
+    """Raise unless this is a data directory in a format that this version reads."""
     path = settings.server.data_dir
     if settings.server.durability == "memory":
-        raise SettingsError(
-            'A server with durability "memory" has no data directory: there is nothing to back up.'
-        )
+        raise SettingsError('A server with durability "memory" has no data directory to back up.')
     try:
         found = (path / "format").read_text("utf-8", "replace")
     except (FileNotFoundError, NotADirectoryError):
         raise HoldfastError(
-            f"{path} is no data directory of Holdfast. Name the server's with --data-dir."
+            f"{path} is not a Holdfast data directory. Name the server's with --data-dir."
         ) from None
     if found != FORMAT:
         raise UnknownFormatError(

@@ -1,34 +1,39 @@
-"""`holdfast check`: whether the data is sound, and the catalog rebuilt where it is not."""
+"""`holdfast check`: verify a data directory or a store, and rebuild a damaged catalog."""
+
+from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Final, NamedTuple
 
+import msgspec
 from cyclopts import Parameter
 
-from holdfast.cli.backup_place import AsJson, careful, say
-from holdfast.cli.flags import NO_FLAGS, ConfigFile, SettingFlags, load_settings
-from holdfast.cli.inspection import Inspection, Outcome
-from holdfast.cli.logs import set_up_logging
-from holdfast.cli.progress import Bar, progress
-from holdfast.cli.wording import as_bytes
-from holdfast.clock import SystemClock
-from holdfast.errors import DataDirectoryLockedError, SettingsError
-from holdfast.log.directory import DataDirectory
-from holdfast.objects.store import store_owner
+from holdfast.cli.backup import careful, report
+from holdfast.cli.config import NO_FLAGS, AsJson, ConfigFile, SettingFlags, load_settings
+from holdfast.cli.terminal import EXIT_INTERRUPTED, Bar, as_bytes, progress, set_up_logging
+from holdfast.clock import Clock, SystemClock
+from holdfast.errors import CatalogError, DataDirectoryLockedError, LogCorruptError, SettingsError
+from holdfast.format.records import Kind, decode, decode_snapshot
+from holdfast.format.segments import HEADER_BYTES, BatchFrame
+from holdfast.log.directory import DataDirectory, DiskFiles
+from holdfast.log.recovery import Segment, find_chain, read_segment
+from holdfast.objects.store import ObjectStore, store_owner
 from holdfast.settings import Settings
-from holdfast.storage.findings import Finding, Progress
+from holdfast.storage.catalog_check import CATALOG
+from holdfast.storage.findings import Finding, Findings, Progress
 from holdfast.storage.garbage import PACKS_PREFIX
+from holdfast.storage.live_packs import resolve, survey
 from holdfast.storage.open_objects import open_objects
-
-__all__ = ["as_document", "as_text", "check"]
+from holdfast.storage.rebuild import rebuild
+from holdfast.storage.snapshot_check import Published
+from holdfast.storage.verify import Verified, verify_catalog, verify_store
 
 EXIT_DAMAGE = 1
-EXIT_INTERRUPTED = 130
-# The bar moves in this many steps: more would only take time.
+# Redrawing the bar more often than this would only cost time.
 BAR_STEPS = 500
 
 
@@ -36,18 +41,18 @@ def check(
     *,
     repair: Annotated[
         bool,
-        Parameter(negative="", help="Rebuild the catalog from the packs where it is damaged."),
+        Parameter(negative="", help="Rebuild a damaged catalog from the packs."),
     ] = False,
     json: AsJson = False,
     flags: SettingFlags = NO_FLAGS,
     config: ConfigFile = None,
 ) -> int:
-    """Verify every byte of a data directory that no server uses, or of a store alone.
+    """Verify every byte of a data directory that no server is using, or of a store alone.
 
-    Exits with 0 if there is no damage and with 1 if there is. Without --repair nothing is changed.
+    Exits with 0 if there is no damage and 1 if there is. Without --repair nothing is changed.
     """
     settings = load_settings(config, flags)
-    # What recovery would warn about is found and said here as well.
+    # The check reports the same problems that recovery would log as warnings.
     set_up_logging(replace(settings.log, level="error"))
     clock = SystemClock()
     started_s = clock.monotonic_s()
@@ -58,19 +63,19 @@ def check(
         print("holdfast: interrupted", file=sys.stderr)
         return EXIT_INTERRUPTED
     seconds = clock.monotonic_s() - started_s
-    say(as_document(outcome), as_text(outcome, seconds), as_json=json)
+    report(as_document(outcome), as_text(outcome, seconds), as_json=json)
     return 0 if outcome.findings.ok else EXIT_DAMAGE
 
 
-def _inspect(settings: Settings, clock: SystemClock, *, repair: bool) -> Outcome:
+def _inspect(settings: Settings, clock: SystemClock, *, repair: bool) -> CheckResult:
     path = settings.server.data_dir
     store = open_objects(settings.storage, path / "objects")
     if not path.exists() and settings.storage.store:
         if not store_owner(store) and next(store.list(PACKS_PREFIX), None) is None:
-            raise SettingsError(f"{store.url} holds nothing of Holdfast: no packs and no marker")
+            raise SettingsError(f"{store.url} is not a Holdfast store: no packs and no marker")
         if not repair:
             return Inspection(store, None, clock, _bar).run(repair=False)
-        # The disk was lost, the store was not: everything that was flushed comes back.
+        # The disk was lost but not the store: everything that was flushed comes back.
         directory = DataDirectory.open(path)
     else:
         directory = _open_directory(path)
@@ -81,7 +86,7 @@ def _inspect(settings: Settings, clock: SystemClock, *, repair: bool) -> Outcome
 
 
 def _open_directory(path: Path) -> DataDirectory:
-    """Lock the directory, which must be one: nothing is made here that is not there."""
+    """Lock the directory, which must be a data directory: nothing is created here."""
     for part in ("format", "log"):
         if not (path / part).exists():
             raise SettingsError(
@@ -91,18 +96,18 @@ def _open_directory(path: Path) -> DataDirectory:
         return DataDirectory.open(path)
     except DataDirectoryLockedError as error:
         raise DataDirectoryLockedError(
-            f"{error.message} What a running server has can be checked in a backup of it."
+            f"{error.message} To check the data of a running server, check a backup of it."
         ) from None
 
 
 @contextmanager
 def _bar(what: str) -> Iterator[Progress]:
-    """A bar that appears once it is known how much there is to do."""
+    """A bar that appears once the total is known."""
     bar: Bar | None = None
     shown = 0
     with ExitStack() as stack:
 
-        def report(done: int, total: int) -> None:
+        def show(done: int, total: int) -> None:
             nonlocal bar, shown
             if bar is None:
                 bar = stack.enter_context(progress(what, total))
@@ -110,11 +115,11 @@ def _bar(what: str) -> Iterator[Progress]:
                 bar.advance(done - shown)
                 shown = done
 
-        yield report
+        yield show
 
 
-def as_text(outcome: Outcome, seconds: float) -> str:
-    """What was found, a line each, and a summary."""
+def as_text(outcome: CheckResult, seconds: float) -> str:
+    """One line for each finding, and a summary."""
     findings = outcome.findings
     damage = findings.of("damage")
     lines = [
@@ -137,8 +142,8 @@ def _words(finding: Finding) -> str:
     return f"{finding.where}: {' '.join(finding.what.split())}"
 
 
-def as_document(outcome: Outcome) -> dict[str, object]:
-    """The same, as `--json` prints it."""
+def as_document(outcome: CheckResult) -> dict[str, object]:
+    """The document that `--json` prints."""
     findings, verified = outcome.findings, outcome.verified
     return {
         "ok": findings.ok,
@@ -155,3 +160,225 @@ def as_document(outcome: Outcome) -> dict[str, object]:
 
 def _entries(found: list[Finding]) -> list[dict[str, str]]:
     return [{"where": each.where, "what": each.what} for each in found]
+
+
+class CheckResult(NamedTuple):
+    """The findings that remain, and the damage that a repair removed."""
+
+    findings: Findings
+    verified: Verified
+    log_batches: int
+    repaired: list[Finding]
+
+
+class Inspection:
+    """A check of a data directory with its store, or of a store alone."""
+
+    def __init__(
+        self,
+        store: ObjectStore,
+        directory: DataDirectory | None,
+        clock: Clock,
+        progress: Callable[[str], AbstractContextManager[Progress]],
+    ) -> None:
+        self._store = store
+        self._directory = directory
+        self._clock = clock
+        self._progress = progress
+        self._findings = Findings()
+        self._log: LogRange | None = None
+
+    def run(self, *, repair: bool) -> CheckResult:
+        """Check everything; with `repair`, repair what can be repaired and check again."""
+        verified = self._look()
+        damage = self._findings.of("damage")
+        if not repair or not damage or self._directory is None:
+            return self._outcome(verified, [])
+        try:
+            done = self._repair(self._directory.catalog_path, verified)
+        except CatalogError as error:
+            self._findings.damage(CATALOG, f"not repaired: {error.message}")
+            return self._outcome(verified, [])
+        if not done:
+            return self._outcome(verified, [])
+        self._findings = Findings()
+        verified = self._look()
+        self._findings.note(CATALOG, done)
+        remaining = self._findings.of("damage")
+        return self._outcome(verified, [each for each in damage if each not in remaining])
+
+    def _outcome(self, verified: Verified, repaired: list[Finding]) -> CheckResult:
+        batches = self._log.batches if self._log else 0
+        return CheckResult(self._findings, verified, batches, repaired)
+
+    def _look(self) -> Verified:
+        directory, findings = self._directory, self._findings
+        if directory is None:
+            with self._progress("checking packs") as progress:
+                return verify_store(self._store, findings, progress)
+        with self._progress("checking the log") as progress:
+            self._log = check_log(directory.log_path, findings, progress)
+        with self._progress("checking packs") as progress:
+            verified = self._verify(directory.catalog_path, progress)
+        if self._log is not None:
+            check_ends(self._log, verified.flushed, findings)
+        return verified
+
+    def _verify(self, catalog: Path, progress: Progress) -> Verified:
+        findings = self._findings
+        published = self._log.published if self._log else []
+        if catalog.exists():
+            try:
+                verified = verify_catalog(self._store, catalog, findings, progress, published)
+            except CatalogError as error:
+                findings.damage(CATALOG, error.message)
+                return verify_store(self._store, findings, progress, published)
+            self._check_age(verified)
+            return verified
+        verified = verify_store(self._store, findings, progress, published)
+        # Without packs it is a directory that was never flushed: the next start makes a catalog.
+        if verified.packs:
+            findings.damage(CATALOG, "it is missing; --repair rebuilds it from the packs")
+        return verified
+
+    def _check_age(self, verified: Verified) -> None:
+        """Report a catalog that misses packs whose data is not in the log either.
+
+        The pack of an unfinished flush is fine: the log still has its data.
+        """
+        if self._log and verified.unused_through > max(verified.flushed, self._log.last):
+            self._findings.damage(
+                CATALOG,
+                f"it is older than the packs: they end at position {verified.unused_through}, it "
+                f"ends at {verified.flushed}, and the log does not have the rest. --repair "
+                "rebuilds it from the packs",
+            )
+
+    def _repair(self, catalog: Path, verified: Verified) -> str:
+        """Rebuild the catalog if it is damaged, or if sound packs can replace damaged ones.
+
+        Returns what was done, or "" if nothing was; raises if it cannot be done.
+        """
+        log_first = (self._log.first if self._log else None) or 0
+        is_damaged = log_first > verified.flushed + 1 or any(
+            each.where == CATALOG for each in self._findings.of("damage")
+        )
+        live = resolve(survey(self._store).sound, verified.spoilt)
+        if not is_damaged and (live.names == verified.in_use or live.names & verified.spoilt):
+            self._findings.note(CATALOG, "it is not damaged, and was left as it is")
+            return ""
+        if log_first > live.through + 1 and live.missing is None:
+            raise CatalogError(
+                f"Positions {live.through + 1} to {log_first - 1} are neither in the log nor in a "
+                "sound pack. Restore what holds them from a backup; the catalog was not replaced."
+            )
+        aside = rebuild(self._store, live, catalog, self._clock.now_ms())
+        old = f"; the old one is {aside.name}" if aside else ""
+        return f"rebuilt from {len(live.names)} packs, up to position {live.through}{old}"
+
+
+LOG: Final = "log"
+_KINDS: Final = frozenset(Kind)
+
+
+class LogRange(NamedTuple):
+    """The positions in a log, `first` to `last`; `first` is None if it has no segment."""
+
+    first: int | None
+    last: int
+    batches: int
+    # The snapshots that its records publish.
+    published: list[Published]
+
+
+def check_log(directory: Path, findings: Findings, progress: Progress) -> LogRange | None:
+    """Check every segment; None if their order cannot be determined."""
+    files = DiskFiles()
+    try:
+        chain = find_chain(files, directory)
+    except LogCorruptError as error:
+        findings.damage(LOG, error.message)
+        return None
+    for path in chain.orphans:
+        findings.note(f"{LOG}/{path.name}", "not part of the log: an unfinished or lost segment")
+    segments = chain.segments
+    total = sum(segment.path.stat().st_size for segment in segments)
+    done = batches = 0
+    published: list[Published] = []
+    first = segments[0].header.first_position if segments else None
+    expected = first or 1
+    for segment in segments:
+        end = HEADER_BYTES
+        try:
+            for frame in read_segment(files, segment, expected):
+                published += _check_records(segment.path, frame, findings)
+                expected, end, batches = frame.position + 1, frame.end, batches + 1
+            if segment.end is None:
+                _check_tail(segment, end, findings)
+        except LogCorruptError as error:
+            findings.damage(f"{LOG}/{segment.path.name}", error.message)
+            # The next segment's header says where it starts.
+            expected = _next_start(segments, segment) or expected
+        done += segment.path.stat().st_size
+        progress(done, total)
+    return LogRange(first, expected - 1, batches, published)
+
+
+def check_ends(log: LogRange, flushed: int, findings: Findings) -> None:
+    """The log must start where the packs end, or before."""
+    if log.first is None:
+        if flushed:
+            findings.note(LOG, f"it is empty; all data is in packs, up to position {flushed}")
+    elif log.first > flushed + 1:
+        findings.damage(
+            LOG,
+            f"it starts at position {log.first}, and positions {flushed + 1} to {log.first - 1} "
+            "are neither in it nor in packs that the catalog knows: segments or packs are missing. "
+            "If only the catalog is behind, use --repair; otherwise restore a backup",
+        )
+    elif log.last < flushed:
+        findings.note(
+            LOG, f"it ends at position {log.last}, and packs hold everything up to {flushed}"
+        )
+
+
+def _check_records(path: Path, frame: BatchFrame, findings: Findings) -> list[Published]:
+    """Decode every record of a batch, and return the snapshots that it publishes."""
+    published: list[Published] = []
+    unknown: set[int] = set()
+    try:
+        for record in decode(frame.body):
+            if record.kind not in _KINDS:
+                unknown.add(record.kind)
+            elif record.kind == Kind.SNAPSHOT:
+                snapshot = decode_snapshot(record.payload)
+                published.append(Published(frame.position, record.stream, snapshot))
+    except (ValueError, msgspec.DecodeError) as error:
+        findings.damage(
+            f"{LOG}/{path.name}", f"the batch at position {frame.position} is malformed: {error}"
+        )
+        return []
+    if unknown:
+        kinds = ", ".join(str(kind) for kind in sorted(unknown))
+        findings.damage(
+            f"{LOG}/{path.name}",
+            f"the batch at position {frame.position} has records of unknown kinds: {kinds}",
+        )
+    return published
+
+
+def _check_tail(segment: Segment, end: int, findings: Findings) -> None:
+    """Bytes after the last batch of the log were never acknowledged."""
+    with segment.path.open("rb") as file:
+        file.seek(end)
+        rest = file.read()
+    if any(rest):
+        findings.note(
+            f"{LOG}/{segment.path.name}",
+            f"an unfinished batch at byte {end}; the next start removes it",
+        )
+
+
+def _next_start(segments: list[Segment], damaged: Segment) -> int | None:
+    following = (each for each in segments if each.number > damaged.number)
+    return next((each.header.first_position for each in following), None)

@@ -1,17 +1,19 @@
-"""The entry point: which commands there are, and how their errors end the process.
+"""The entry point of `holdfast`: the commands, and how their errors end the process.
 
-Commands are named by import path, so that `holdfast --version` does not load a server.
+Commands are named by import path, so that each loads only what it needs.
 """
 
+import json as json_module
 import os
 import sys
 from collections.abc import Sequence
 from io import TextIOWrapper
 from pathlib import Path
+from typing import Annotated, Literal
 
 from cyclopts import App, CycloptsError, Group, Parameter, UnusedCliTokensError
 
-from holdfast.cli.failures import (
+from holdfast.cli.terminal import (
     EXIT_BROKEN_PIPE,
     EXIT_FAILED,
     EXIT_INTERRUPTED,
@@ -23,60 +25,58 @@ from holdfast.cli.failures import (
 from holdfast.errors import HoldfastError, InvalidRequestError, SettingsError
 from holdfast.version import __version__
 
-__all__ = ["app", "main", "run"]
-
 app = App(
     name="holdfast",
     help="Durable, URL-addressable, append-only streams over plain HTTP.",
     version=f"holdfast {__version__}",
     result_action="return_value",
     help_format="plaintext",
-    # The help says what a default means; the value alone often does not.
+    # The help texts explain defaults; the bare value often says little.
     default_parameter=Parameter(show_default=False),
 )
 _SERVER = Group("A server and its data", sort_key=1)
 _STREAMS = Group("Streams", sort_key=2)
 _MORE = Group("More", sort_key=3)
-# Where a command is, its name, what it does, and where the help lists it.
+# Import path, name, help, and the group in which the help lists it.
 _COMMANDS = (
     ("serve:serve", "serve", "Start the server.", _SERVER),
     ("config:config", "config", "Print the settings in effect.", _SERVER),
-    ("token:commands", "token", "Make bearer tokens.", _SERVER),
+    ("token:commands", "token", "Create bearer tokens.", _SERVER),
     ("check:check", "check", "Check a data directory, or repair it.", _SERVER),
-    ("backup:backup", "backup", "Copy a data directory to a place.", _SERVER),
-    ("restore:restore", "restore", "Turn a backup into data again.", _SERVER),
+    ("backup:backup", "backup", "Back up a data directory.", _SERVER),
+    ("restore:restore", "restore", "Restore a backup.", _SERVER),
     ("client.streams:create", "create", "Create a stream.", _STREAMS),
     ("client.append:append", "append", "Append messages: arguments, files, stdin.", _STREAMS),
     ("client.read:read", "read", "Print a stream from an offset on.", _STREAMS),
-    ("client.read:tail", "tail", "Print the last messages, and those that come.", _STREAMS),
-    ("client.streams:info", "info", "Show what is known of a stream.", _STREAMS),
+    ("client.read:tail", "tail", "Print the last messages, and follow.", _STREAMS),
+    ("client.streams:info", "info", "Show a stream's metadata.", _STREAMS),
     ("client.streams:close", "close", "Close a stream.", _STREAMS),
     ("client.streams:delete", "delete", "Delete a stream and its data.", _STREAMS),
     ("client.streams:fork", "fork", "Create a stream from another one.", _STREAMS),
     ("client.buckets:ls", "ls", "List the streams of a bucket.", _STREAMS),
     ("client.buckets:bucket", "bucket", "Create, show, delete, watch buckets.", _STREAMS),
-    ("client.snapshots:snapshot", "snapshot", "Publish, get, delete snapshots.", _STREAMS),
-    ("client.snapshots:bootstrap", "bootstrap", "Print a snapshot and what came since.", _STREAMS),
-    ("proxy.command:commands", "proxy", "Call upstreams, and keep their responses.", _STREAMS),
+    ("client.streams:snapshot", "snapshot", "Publish, get, delete snapshots.", _STREAMS),
+    ("client.streams:bootstrap", "bootstrap", "Print a snapshot and the messages since.", _STREAMS),
+    ("proxy.commands:commands", "proxy", "Call upstreams, record their responses.", _STREAMS),
     ("client.top:top", "top", "Watch a server.", _MORE),
     ("bench.command:commands", "bench", "Measure a server.", _MORE),
     ("pipeline:commands", "pipeline", "Run jobs on Spark.", _MORE),
-    ("client.context:context", "context", "Name servers, and choose one.", _MORE),
-    ("completion:completion", "completion", "Print a shell's completion script.", _MORE),
+    ("client.context:context", "context", "Manage named servers.", _MORE),
+    ("main:completion", "completion", "Print a shell completion script.", _MORE),
 )
-for _place, _name, _help, _group in _COMMANDS:
-    app.command(f"holdfast.cli.{_place}", name=_name, help=_help, group=_group)
+for _path, _name, _help, _group in _COMMANDS:
+    app.command(f"holdfast.cli.{_path}", name=_name, help=_help, group=_group)
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run one command and return the process's exit code."""
+    """Run one command and return its exit code."""
     if sys.stderr is None:
-        # What is printed to no file at all would go to stdout.
-        sys.stderr = Path(os.devnull).open("w", encoding="utf-8")  # noqa: SIM115 (until the end)
+        # print(file=None) would write to stdout.
+        sys.stderr = Path(os.devnull).open("w", encoding="utf-8")  # noqa: SIM115 (open until exit)
     if sys.stdout is None:
         return _fail(arguments, "usage", "stdout is closed", EXIT_FAILED)
     if isinstance(sys.stdout, TextIOWrapper):
-        # A character that the locale does not have is no reason to fail.
+        # Do not fail on characters that the locale cannot encode.
         sys.stdout.reconfigure(errors="backslashreplace")
     try:
         _check_text(arguments)
@@ -93,12 +93,12 @@ def main(arguments: Sequence[str]) -> int:
     except KeyboardInterrupt:
         return EXIT_INTERRUPTED
     except BrokenPipeError:
-        # Whoever read our output has seen enough.
+        # The reader of our output has closed the pipe.
         give_up(sys.stdout)
         return EXIT_BROKEN_PIPE
     except OSError as error:
         give_up(sys.stdout)
-        # Files have names; what is written to without one is the output.
+        # An error without a file name is about the output.
         what = error.filename or "stdout cannot be written"
         return _fail(arguments, HoldfastError.code, f"{what}: {error.strerror}.", EXIT_FAILED)
     return code if isinstance(code, int) else 0
@@ -116,11 +116,28 @@ def _unused(error: UnusedCliTokensError) -> str:
 
 
 def _fail(arguments: Sequence[str], error_code: str, message: str, code: int) -> int:
-    """Say what went wrong, to programs as they asked for it."""
+    """Print the error, as JSON if the command was given --json, and return the exit code."""
     say(failure_line(error_code, message, as_json="--json" in arguments))
     return code
 
 
+def completion(
+    shell: Annotated[Literal["bash", "zsh", "fish"], Parameter(help="bash, zsh or fish.")],
+    /,
+    *,
+    json: Annotated[bool, Parameter(negative="", help="Print one JSON document.")] = False,
+) -> int:
+    """Print a shell completion script.
+
+    bash: holdfast completion bash > ~/.local/share/bash-completion/completions/holdfast
+    zsh: holdfast completion zsh > a directory of $fpath, as _holdfast
+    fish: holdfast completion fish > ~/.config/fish/completions/holdfast.fish
+    """
+    script = app.generate_completion(prog_name="holdfast", shell=shell)
+    print(json_module.dumps({"shell": shell, "script": script}) if json else script)
+    return 0
+
+
 def run() -> None:
-    """Run the command line of this process and exit."""
+    """Run this process's command line and exit."""
     sys.exit(main(sys.argv[1:]))

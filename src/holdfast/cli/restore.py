@@ -1,30 +1,38 @@
-"""`holdfast restore`: a backup becomes a data directory again."""
+"""`holdfast restore`: turn a backup into a data directory again.
 
+While a restore is under way the target is locked. Its file `format` holds a text that a server
+refuses to start on, and `restoring` names the backup, so that an interrupted restore can be run
+again and continues. The real `format` is written last.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
 from contextlib import closing
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Self
 
+import msgspec
 from cyclopts import Parameter
 
-from holdfast.cli.backup_place import (
-    AsJson,
+from holdfast.cli.backup import (
     BackupUrl,
     careful,
     contents,
     open_place,
-    say,
+    report,
 )
-from holdfast.cli.flags import NO_FLAGS, ConfigFile, SettingFlags, load_settings
-from holdfast.cli.progress import progress
-from holdfast.cli.restore_directory import UnfinishedDirectory
-from holdfast.clock import SystemClock
+from holdfast.cli.config import NO_FLAGS, AsJson, ConfigFile, SettingFlags, load_settings
+from holdfast.cli.terminal import progress
+from holdfast.clock import Clock, SystemClock
+from holdfast.errors import DataDirectoryLockedError, SettingsError
+from holdfast.log.directory import FORMAT, UNFINISHED_FORMAT, DiskFiles
 from holdfast.objects.store import ObjectStore
 from holdfast.settings import Settings
 from holdfast.storage.manifest import Manifest, newest, read_manifest
 from holdfast.storage.open_objects import open_objects, probe
 from holdfast.storage.restore import Restore
-
-__all__ = ["restore"]
 
 
 def restore(
@@ -38,8 +46,8 @@ def restore(
 ) -> None:
     """Restore a backup into an empty data directory and an empty object store.
 
-    What was cut short can be run again and goes on where it was. Start the server with the same
-    --data-dir and --store afterwards.
+    An interrupted restore can be run again and continues where it stopped. Afterwards start the
+    server with the same --data-dir and --store.
     """
     settings = load_settings(config, flags)
     path = settings.server.data_dir
@@ -61,16 +69,16 @@ def restore(
         **copied,
     }
     line = (
-        f"Restored the backup {manifest.id} into {path}: position {manifest.position}, "
-        f"{contents(manifest)}. Start it with: {_serve_command(settings)}"
+        f"Restored backup {manifest.id} into {path}: position {manifest.position}, "
+        f"{contents(manifest)}. Start the server with: {_serve_command(settings)}"
     )
-    say(document, line, as_json=json)
+    report(document, line, as_json=json)
 
 
 def _restore(
     manifest: Manifest, place: ObjectStore, target: ObjectStore, path: Path
 ) -> dict[str, int]:
-    """Do what an earlier attempt has not done; how much was copied."""
+    """Do what earlier attempts have not done, and return how much was copied."""
     directory = UnfinishedDirectory.open(path, manifest.id, target.url, SystemClock())
     with closing(directory):
         if directory.is_finished:
@@ -99,3 +107,140 @@ def _restore(
 def _serve_command(settings: Settings) -> str:
     command = f"holdfast serve --data-dir {settings.server.data_dir}"
     return f"{command} --store {settings.storage.store}" if settings.storage.store else command
+
+
+# Files that an empty target may have: an old lock, and the directory of a fresh file system.
+_IGNORED = frozenset({"lock", "lost+found", "format.new", "restoring.new"})
+
+
+class _Mark(msgspec.Struct):
+    """The content of the file `restoring`."""
+
+    backup: str
+    store: str
+    identity: str
+
+
+class UnfinishedDirectory:
+    """The target of a restore, held until `close`."""
+
+    def __init__(self, path: Path, lock: int, mark: _Mark, *, is_finished: bool) -> None:
+        self.path = path
+        self.catalog_path = path / "catalog.sqlite"
+        self.log_path = path / "log"
+        # The id in the marker of its object store.
+        self.identity = mark.identity
+        # An earlier attempt did everything except removing its mark.
+        self.is_finished = is_finished
+        self._lock = lock
+
+    @classmethod
+    def open(cls, path: Path, backup: str, store: str, clock: Clock) -> Self:
+        """Make, lock and mark the directory; raises unless it is empty or marked the same."""
+        mark = _Mark(backup, store, f"{clock.random_u64():016x}")
+        # Check before changing anything, and again under the lock.
+        _found_mark(path, mark)
+        _make(path)
+        lock = _lock(path)
+        try:
+            found = _found_mark(path, mark)
+            if found is None:
+                _write(path / "format", UNFINISHED_FORMAT)
+                _write(path / "restoring", msgspec.json.encode(mark).decode())
+            is_finished = found is not None and _format(path) == FORMAT
+        except BaseException:
+            os.close(lock)
+            raise
+        return cls(path, lock, found or mark, is_finished=is_finished)
+
+    def finish(self) -> None:
+        """Turn the complete directory into a data directory."""
+        files = DiskFiles()
+        if not self.is_finished:
+            files.sync_directory(self.log_path)
+            files.sync_directory(self.path)
+            _write(self.path / "format", FORMAT)
+        (self.path / "restoring").unlink()
+        files.sync_directory(self.path)
+
+    def close(self) -> None:
+        """Release the lock."""
+        _write_holder(self._lock, "")
+        os.close(self._lock)
+
+
+def _make(path: Path) -> None:
+    """Create the directory and its parents durably."""
+    new = [each for each in (path, *path.parents) if not each.exists()]
+    path.mkdir(parents=True, exist_ok=True)
+    for each in new:
+        DiskFiles().sync_directory(each.parent)
+
+
+def _lock(path: Path) -> int:
+    """Take the server's lock, so that no server starts meanwhile."""
+    descriptor = os.open(path / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o640)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(descriptor)
+        raise DataDirectoryLockedError(
+            f"{path} is in use by a server or another restore. Choose another with --data-dir."
+        ) from None
+    _write_holder(descriptor, str(os.getpid()))
+    return descriptor
+
+
+def _write_holder(descriptor: int, process: str) -> None:
+    os.pwrite(descriptor, process.ljust(20).encode() + b"\n", 0)
+
+
+def _format(path: Path) -> str | None:
+    try:
+        return (path / "format").read_text("utf-8", "replace")
+    except FileNotFoundError:
+        return None
+
+
+def _found_mark(path: Path, wanted: _Mark) -> _Mark | None:
+    """The mark of an earlier attempt at this restore; None if the directory is empty or missing."""
+    try:
+        found = msgspec.json.decode((path / "restoring").read_bytes(), type=_Mark)
+    except FileNotFoundError:
+        _check_empty(path)
+        return None
+    except msgspec.DecodeError as error:
+        raise SettingsError(
+            f"{path / 'restoring'} is damaged: {error}. Empty the directory and start again."
+        ) from None
+    if (found.backup, found.store) != (wanted.backup, wanted.store):
+        raise SettingsError(
+            f"{path} holds an unfinished restore of backup {found.backup} with the object store "
+            f"{found.store}. Continue it with --backup {found.backup}, or empty both and start "
+            "again."
+        )
+    return found
+
+
+def _check_empty(path: Path) -> None:
+    if not path.exists():
+        return
+    names = {each.name for each in path.iterdir()} - _IGNORED
+    if names == {"format"} and _format(path) == UNFINISHED_FORMAT:
+        return
+    if names:
+        raise SettingsError(
+            f"{path} is not empty: it holds {min(names)!r}, for example. A backup can be restored "
+            "only into an empty directory; choose another with --data-dir."
+        )
+
+
+def _write(path: Path, text: str) -> None:
+    """Write a small file atomically and durably."""
+    new = path.with_name(f"{path.name}.new")
+    with new.open("w", encoding="utf-8") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+    new.rename(path)
+    DiskFiles().sync_directory(path.parent)

@@ -1,8 +1,11 @@
-"""`holdfast serve`: settings, logging, event loop, server and signals, wired together."""
+"""`holdfast serve`: wires together settings, logging, event loop, server and signals."""
+
+from __future__ import annotations
 
 import asyncio
 import contextlib
 import errno
+import json
 import logging
 import os
 import resource
@@ -13,20 +16,17 @@ import uvloop
 from cyclopts import Parameter
 
 from holdfast.allocator import keep_freed_memory
-from holdfast.cli.banner import banner, banner_document
-from holdfast.cli.flags import NO_FLAGS, ConfigFile, SettingFlags, load_settings
-from holdfast.cli.logs import set_up_logging
+from holdfast.cli.config import NO_FLAGS, ConfigFile, SettingFlags, load_settings
+from holdfast.cli.terminal import set_up_logging
 from holdfast.clock import SystemClock
 from holdfast.errors import HoldfastError
 from holdfast.node.server import Server
 from holdfast.settings import Settings
 
-__all__ = ["serve"]
-
 logger = logging.getLogger(__name__)
 
 # The server drains within `shutdown_timeout`; closing the log comes on top, and the whole exit
-# has to fit in 10 s. Whatever is still running then is beyond waiting for.
+# has to fit in 10 s, after which we leave without waiting.
 CLOSE_TIMEOUT_S = 1.5
 
 
@@ -35,7 +35,7 @@ def serve(
     flags: SettingFlags = NO_FLAGS,
     config: ConfigFile = None,
     json: Annotated[
-        bool, Parameter(negative="", help="Say where it listens as one JSON document.")
+        bool, Parameter(negative="", help="Print the address as one JSON document.")
     ] = False,
 ) -> int:
     """Start the server. SIGTERM or SIGINT stops it gracefully, a second one at once."""
@@ -48,7 +48,7 @@ def serve(
 
 
 def _allow_many_files() -> None:
-    """Raise the limit on open files as far as it goes: each connection takes one."""
+    """Raise the limit on open files to its maximum: each connection needs one."""
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     with contextlib.suppress(OSError, ValueError):
         resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
@@ -63,8 +63,8 @@ async def _serve(settings: Settings, *, as_json: bool) -> int:
         raise HoldfastError(_why_not_started(error, settings)) from error
     try:
         if await _ready_before(server, stopping):
-            say = banner_document if as_json else banner
-            print(say(server.url, settings), flush=True)
+            announce = banner_document if as_json else banner
+            print(announce(server.url, settings), flush=True)
             await stopping.wait()
     finally:
         await _stop(server, settings)
@@ -72,13 +72,13 @@ async def _serve(settings: Settings, *, as_json: bool) -> int:
 
 
 def _stop_on_signals() -> asyncio.Event:
-    """Return an event that the first signal sets; the second ends the process."""
+    """An event that the first signal sets; a second signal ends the process."""
     stopping = asyncio.Event()
 
     def on_signal(number: signal.Signals) -> None:
         if stopping.is_set():
             os._exit(128 + number)
-        logger.info("%s: stopping; once more to stop at once", number.name)
+        logger.info("%s: stopping gracefully; repeat to stop at once", number.name)
         stopping.set()
 
     loop = asyncio.get_running_loop()
@@ -88,7 +88,7 @@ def _stop_on_signals() -> asyncio.Event:
 
 
 async def _ready_before(server: Server, stopping: asyncio.Event) -> bool:
-    """Wait for recovery; False if a signal came first. Raises what recovery raised."""
+    """Wait for recovery, and raise its error if it fails; False if a signal came first."""
     ready = asyncio.ensure_future(server.ready())
     stop = asyncio.ensure_future(stopping.wait())
     await asyncio.wait({ready, stop}, return_when=asyncio.FIRST_COMPLETED)
@@ -105,7 +105,7 @@ async def _stop(server: Server, settings: Settings) -> None:
         async with asyncio.timeout(settings.server.shutdown_timeout_s + CLOSE_TIMEOUT_S):
             await server.stop()
     except TimeoutError:
-        # Leaving through the interpreter would join the thread that hangs.
+        # A normal exit would join the thread that hangs.
         logger.critical("the server did not stop in time; exiting without waiting for it")
         logging.shutdown()
         os._exit(1)
@@ -116,3 +116,38 @@ def _why_not_started(error: OSError, settings: Settings) -> str:
     if error.errno == errno.EADDRINUSE:
         return f"{listen} is in use, perhaps by another server; choose another with --listen"
     return f"cannot start on {listen} with data in {settings.server.data_dir}: {error}"
+
+
+def banner_document(url: str, settings: Settings) -> str:
+    """The same information for programs, on one line."""
+    in_memory = settings.server.durability == "memory"
+    document = {
+        "url": url,
+        "pid": os.getpid(),
+        "durability": settings.server.durability,
+        "data_dir": None if in_memory else str(settings.server.data_dir.resolve()),
+        "access_control": settings.access.is_on,
+    }
+    return json.dumps(document, ensure_ascii=False)
+
+
+def banner(url: str, settings: Settings) -> str:
+    """The address, where the data is, and commands to try."""
+    stream = f"{url}/v1/stream/demo/hello"
+    if settings.server.durability == "memory":
+        data = "*** IN MEMORY: NOTHING IS WRITTEN TO DISK, NOTHING SURVIVES A RESTART ***"
+    else:
+        data = f"{settings.server.data_dir.resolve()} (on disk before it is acknowledged)"
+    header = ""
+    if settings.access.is_on:
+        header = "-H 'Authorization: Bearer '\"$TOKEN\" "
+    return f"""\
+Holdfast is listening on {url}
+data: {data}
+
+Try it:
+  curl -i -X PUT {header}-H 'Content-Type: text/plain' {stream}
+  curl -i -X POST {header}-H 'Content-Type: text/plain' -d 'hello, world' {stream}
+  curl {header}'{stream}?offset=-1'
+  curl -N {header}'{stream}?offset=-1&live=sse'
+"""

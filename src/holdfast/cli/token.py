@@ -1,4 +1,4 @@
-"""`holdfast token`: make bearer tokens for the file that `access.tokens_file` names."""
+"""`holdfast token`: create bearer tokens for the file named by `access.tokens_file`."""
 
 import os
 from datetime import UTC, datetime, timedelta
@@ -8,40 +8,35 @@ from typing import Annotated
 
 from cyclopts import App, Parameter
 
-from holdfast.cli.failures import say
+from holdfast.cli.terminal import say
 from holdfast.clock import SystemClock
 from holdfast.errors import HoldfastError, SettingsError
 from holdfast.http.access.scopes import parse_scopes
 from holdfast.http.access.tokens import check_name, new_token, parse_tokens_file, token_entry
 
-__all__ = ["commands", "create"]
-
-commands = App(name="token", help="Make bearer tokens.", help_format="plaintext")
+commands = App(name="token", help="Create bearer tokens.", help_format="plaintext")
 
 
 @commands.command
 def create(
     *,
-    name: Annotated[str, Parameter(help="Whose token it is; shown in logs and errors.")],
+    name: Annotated[str, Parameter(help="Owner of the token; shown in logs and errors.")],
     scope: Annotated[
         list[str],
         Parameter(
-            help="What it allows, such as read:demo, write:demo/logs-* or admin:*; "
-            "can be given several times.",
+            help="What it allows, such as read:demo, write:demo/logs-* or admin:*. Repeatable.",
             negative="",
         ),
     ],
-    days: Annotated[
-        float | None, Parameter(help="Days until it expires; never if left out.")
-    ] = None,
+    days: Annotated[float | None, Parameter(help="Days until it expires. (default never)")] = None,
     file: Annotated[
-        Path | None, Parameter(help="Tokens file to add the entry to; made if it is not there.")
+        Path | None, Parameter(help="Tokens file to add the entry to; created if missing.")
     ] = None,
     json: Annotated[bool, Parameter(negative="", help="Print one JSON document.")] = False,
 ) -> int:
-    """Make a token, and print it this one time: only its hash is kept.
+    """Create a token and print it this once: only its hash is stored.
 
-    On stdout come the token and the entry for the tokens file; with --file the token alone.
+    Prints the token and the entry for the tokens file; with --file only the token.
     """
     clock = SystemClock()
     try:
@@ -62,7 +57,7 @@ def create(
     if file is None:
         if not json:
             print(f"\n{entry}", end="")
-        say("Put the entry into your tokens file (access.tokens_file), and keep the token safe:")
+        say("Add the entry to your tokens file (access.tokens_file), and keep the token safe:")
     else:
         say(f"The entry is in {file}. Keep the token safe:")
     say("it is not stored anywhere and cannot be shown again.")
@@ -73,13 +68,13 @@ def _expiry(clock: SystemClock, days: float | None) -> datetime | None:
     if days is None:
         return None
     if not 0 < days <= 36_500:
-        raise ValueError("--days must be a number of days from now on, at most 36500")
+        raise ValueError("--days must be greater than 0 and at most 36500")
     now = datetime.fromtimestamp(clock.now_ms() // 1000, tz=UTC)
     return (now + timedelta(days=days)).replace(microsecond=0)
 
 
 def _add(file: Path, entry: str) -> None:
-    """Add an entry to a file that is good before and after. Only its owner may read a new one."""
+    """Add an entry to a valid file. A new file is readable by its owner only."""
     try:
         before = file.read_bytes() if file.exists() else b""
         added = (b"\n" if before else b"") + entry.encode()
@@ -92,4 +87,4 @@ def _add(file: Path, entry: str) -> None:
     except OSError as error:
         raise HoldfastError(f"{file} cannot be written: {error.strerror}.") from None
     except ValueError as error:
-        raise HoldfastError(f"{file} cannot take this token: {error}.") from None
+        raise HoldfastError(f"{file} cannot hold this token: {error}.") from None

@@ -7,16 +7,14 @@ of the server.
 
 from holdfast.client.auth import Auth, Basic, Bearer, Digest
 from holdfast.client.buckets import Bucket
-from holdfast.client.calls import Timeouts
+from holdfast.client.calls import NO_RETRY, Retry, Timeouts
 from holdfast.client.client import Client
 from holdfast.client.messages import Batch, Message
 from holdfast.client.producer import Producer, ProducerLimits
-from holdfast.client.proxy import Proxy
-from holdfast.client.proxy_reading import FrameReading
+from holdfast.client.proxy import Proxy, ProxySession
+from holdfast.client.proxy_frames import FrameReading
 from holdfast.client.proxy_response import ProxyResponse, ResponseReading
-from holdfast.client.proxy_session import ProxySession
 from holdfast.client.reading import Reading
-from holdfast.client.retry import NO_RETRY, Retry
 from holdfast.client.snapshots import Bootstrap, Snapshot, Snapshots
 from holdfast.client.storage import Storage
 from holdfast.client.stream import Stream

@@ -1,4 +1,4 @@
-"""Buckets: their streams, what changes in them, and plans to read them as a whole."""
+"""Buckets: their streams, their changes, and scans of everything in them."""
 
 from __future__ import annotations
 
@@ -8,9 +8,7 @@ from typing import Final, Literal
 
 import msgspec
 
-from holdfast.client.calls import Calls
-from holdfast.client.json_answers import decode, lines
-from holdfast.client.retry import Pacing, may_repeat
+from holdfast.client.calls import Calls, Pacing, decode, may_repeat
 from holdfast.client.types import (
     BucketInfo,
     ChangePage,
@@ -36,7 +34,7 @@ class _Listing(msgspec.Struct):
 
 
 class Bucket:
-    """A bucket by its id; nothing is sent before something is asked for."""
+    """A bucket; creating this object sends no request."""
 
     def __init__(self, calls: Calls, bucket_id: str, url: str) -> None:
         self.bucket_id = bucket_id
@@ -47,9 +45,9 @@ class Bucket:
         return f"Bucket({self.bucket_id!r})"
 
     async def create(self, *, exist_ok: bool = False) -> bool:
-        """Create the bucket; BucketExistsError if that was done before, unless that is fine.
+        """Create the bucket and return whether it is new.
 
-        Returns whether it is new.
+        An existing bucket is a BucketExistsError unless `exist_ok`.
         """
         try:
             await self._calls.request("PUT", self.url, repeatable=exist_ok)
@@ -60,8 +58,8 @@ class Bucket:
         return True
 
     async def info(self) -> BucketInfo:
-        """How much the bucket holds."""
-        return decode((await self._calls.request("GET", self.url)).body, BucketInfo)
+        """The number of streams and bytes in the bucket."""
+        return await self._calls.fetch(self.url, BucketInfo)
 
     async def delete(self) -> None:
         """Delete the bucket, which must be empty."""
@@ -70,13 +68,11 @@ class Bucket:
     async def streams(
         self, *, prefix: str = "", after: str = "", page_size: int = PAGE_STREAMS_MAX
     ) -> AsyncIterator[StreamInfo]:
-        """Every stream whose id starts with a prefix and comes behind `after`, in order."""
+        """The streams whose id starts with `prefix` and sorts after `after`, in order."""
         url = below(self.url, "streams")
         while True:
-            params = {"limit": str(page_size)}
-            params |= {"prefix": prefix} if prefix else {}
-            params |= {"after": after} if after else {}
-            page = decode((await self._calls.request("GET", url, params=params)).body, _Listing)
+            params = _given(limit=str(page_size), prefix=prefix, after=after)
+            page = await self._calls.fetch(url, _Listing, params)
             for stream in page.streams:
                 yield stream
             if not page.has_more or not page.next_cursor:
@@ -90,12 +86,12 @@ class Bucket:
         prefix: str = "",
         live: bool | Literal["sse", "long-poll"] = False,
     ) -> AsyncGenerator[ChangePage, None]:
-        """What happened in the bucket since a cursor, page by page; with `live` on and on.
+        """The changes in the bucket since a cursor, page by page; with `live` without end.
 
-        Pages without changes come, too: their cursor is further on. CursorGoneError says that the
-        changes since `after` are not kept any longer: scan, and go on from the scan's cursor.
+        A page without changes still moves the cursor. CursorGoneError says that the changes since
+        `after` are no longer kept: scan, and continue from the scan's cursor.
         """
-        params = {"after": after} | ({"prefix": prefix} if prefix else {})
+        params = _given(after=after, prefix=prefix)
         failures = 0
         pacing = Pacing(self._calls.clock, self._calls.retry)
         while True:
@@ -122,9 +118,9 @@ class Bucket:
     ) -> AsyncGenerator[ChangePage, None]:
         url, limit_s = below(self.url, "streams", "changes"), self._calls.timeouts.live_s
         if not live or live == "long-poll":
-            asked = params | ({"live": "long-poll"} if live else {})
-            answer = await self._calls.request("GET", url, params=asked, timeout_s=limit_s)
-            yield decode(answer.body, ChangePage)
+            query = params | ({"live": "long-poll"} if live else {})
+            response = await self._calls.request("GET", url, params=query, timeout_s=limit_s)
+            yield decode(response.body, ChangePage)
             return
         parser, seen = SseParser(), False
         async with self._calls.stream(
@@ -136,7 +132,7 @@ class Bucket:
                         seen = True
                         yield decode(event.data, ChangePage)
         if not seen:
-            # Servers begin with an event: the next attempt comes after a pause.
+            # Servers send an event first, so something is wrong: pause before the next attempt.
             raise OutboundError("An SSE connection ended without a single event.")
 
     async def scan(
@@ -147,12 +143,9 @@ class Bucket:
         prefix: str = "",
         partition_bytes: int | None = None,
     ) -> ScanPlan:
-        """The plan to read everything that was appended after one cursor and up to another."""
-        params = _given(
-            after=after, until=until, prefix=prefix, partition_bytes=_text(partition_bytes)
-        )
-        url = below(self.url, "streams", "scan")
-        return decode((await self._calls.request("GET", url, params=params)).body, ScanPlan)
+        """A plan to read everything appended after one cursor and up to another."""
+        params = _given(after=after, until=until, prefix=prefix, partition_bytes=partition_bytes)
+        return await self._calls.fetch(below(self.url, "streams", "scan"), ScanPlan, params)
 
     async def until(
         self,
@@ -161,10 +154,10 @@ class Bucket:
         messages: int | None = None,
         prefix: str = "",
     ) -> ScanEnd:
-        """How far a stretch of the log goes that has at most so many bytes and messages."""
-        params = _given(after=after, prefix=prefix, bytes=_text(bytes), messages=_text(messages))
+        """The cursor up to which at most this many bytes and messages were appended."""
+        params = _given(after=after, prefix=prefix, bytes=bytes, messages=messages)
         url = below(self.url, "streams", "scan", "until")
-        return decode((await self._calls.request("GET", url, params=params)).body, ScanEnd)
+        return await self._calls.fetch(url, ScanEnd, params)
 
     async def ranges(
         self,
@@ -176,17 +169,17 @@ class Bucket:
         last: str = "",
         prefix: str = "",
     ) -> AsyncIterator[ScanRange]:
-        """Where the bytes are: of a plan's partition, or between cursors and stream ids.
+        """Where the bytes of a plan's partition, or between cursors and stream ids, are stored.
 
-        What is given besides a partition takes the place of what the partition says.
+        Arguments given besides a partition override it.
         """
         if partition is not None:
             after, until = after or partition.after, until or partition.until
             first, last = first or partition.first_stream_id, last or partition.last_stream_id
         params = _given(after=after, until=until, prefix=prefix, first=first, last=last)
-        path = below(self.url, "streams", "scan", "ranges")
-        async for found in lines(self._calls, path, params, ScanRange):
-            yield found
+        url = below(self.url, "streams", "scan", "ranges")
+        async for each in self._calls.lines(url, ScanRange, params):
+            yield each
 
     async def records(
         self,
@@ -197,19 +190,15 @@ class Bucket:
         first: str = "",
         last: str = "",
     ) -> AsyncIterator[Record]:
-        """The messages that are not in packs yet, in the order of the log.
+        """The messages that are not in packs yet, in log order.
 
-        With `first` and `last` only those of streams from one id to the other, both included.
+        `first` and `last` limit them to streams with ids in that range, both included.
         """
         params = _given(after=after, until=until, prefix=prefix, first=first, last=last)
-        path = below(self.url, "streams", "records")
-        async for found in lines(self._calls, path, params, Record):
-            yield found
+        url = below(self.url, "streams", "records")
+        async for each in self._calls.lines(url, Record, params):
+            yield each
 
 
-def _given(**params: str) -> dict[str, str]:
-    return {name: value for name, value in params.items() if value}
-
-
-def _text(number: int | None) -> str:
-    return "" if number is None else str(number)
+def _given(**params: str | int | None) -> dict[str, str]:
+    return {name: str(value) for name, value in params.items() if value not in {"", None}}

@@ -1,4 +1,4 @@
-"""A client of one server."""
+"""The client of a server."""
 
 from __future__ import annotations
 
@@ -8,29 +8,28 @@ from typing import Final, Self
 
 from holdfast.client.auth import Auth, Basic
 from holdfast.client.buckets import Bucket
-from holdfast.client.calls import Answer, Calls, OnRetry, Timeouts, Value
-from holdfast.client.payloads import Framing
+from holdfast.client.calls import Calls, OnRetry, Retry, Timeouts, Value
+from holdfast.client.messages import Framing
 from holdfast.client.proxy import Proxy
-from holdfast.client.retry import Retry
 from holdfast.client.storage import Storage
 from holdfast.client.stream import Stream
 from holdfast.client.urls import below, encode_path, is_url, parse_base, split_name
 from holdfast.clock import Clock, SystemClock
-from holdfast.net.outbound import Outbound
+from holdfast.net.outbound import Outbound, OutboundResponse
 from holdfast.net.targets import AnyTarget
 
 DEFAULT_URL: Final = "http://127.0.0.1:4437"
 STREAMS_PATH: Final = "/v1/stream"
 PROXY_PATH: Final = "/v1/proxy"
 CONNECTIONS_MAX: Final = 4096
-# Those that wait for a connection, too.
+# Including requests that wait for a connection.
 CALLS_MAX: Final = 65_536
-# Servers other than ours may answer with a whole stream at once.
+# Other servers may send a whole stream in one response.
 ANSWER_BYTES_MAX: Final = 1024 * 1024 * 1024
 
 
 class Client:
-    """A client of one server; use it as a context manager.
+    """The client of a server; use it as a context manager.
 
     async with Client("http://127.0.0.1:4437") as client:
         stream = client.stream("demo/hello")
@@ -39,9 +38,9 @@ class Client:
         async for message in stream.read():
             print(message.text)
 
-    `auth`, `headers` and `params` go with every request to this server; a value may be a function
-    that is called each time. `streams_path` is where a server of another make keeps its streams,
-    and `proxy_path` where it has its proxy.
+    `auth`, `headers` and `params` are sent with every request to this server; a value may be a
+    function that is called each time. `streams_path` and `proxy_path` say where other servers have
+    their streams and their proxy.
     """
 
     def __init__(
@@ -91,16 +90,16 @@ class Client:
         await self.aclose()
 
     async def aclose(self) -> None:
-        """Close every connection; what is under way fails."""
+        """Close every connection; requests under way fail."""
         self._calls.close()
         await self._outbound.aclose()
 
     def stream(
         self, name: str, *, content_type: str | None = None, framing: Framing | None = None
     ) -> Stream:
-        """A stream: `bucket/id`, an id in the default bucket, or a whole URL.
+        """A stream: `bucket/id`, an id in the default bucket, or a full URL.
 
-        Snapshots and bootstrap of a stream that is given by its URL are looked for below it.
+        The snapshots and the bootstrap of a stream given by URL are below that URL.
         """
         if is_url(name):
             url = bucketed_url = name
@@ -124,8 +123,8 @@ class Client:
         headers: Mapping[str, str] | None = None,
         body: bytes = b"",
         repeatable: bool = False,
-    ) -> Answer:
-        """Anything else that the server has, such as `/metrics`; an error answer is raised."""
+    ) -> OutboundResponse:
+        """Send any other request, such as for `/metrics`; error responses are raised."""
         return await self._calls.request(
             method,
             f"{self.url}/{path.lstrip('/')}",

@@ -1,7 +1,7 @@
-"""A server's error answer, turned back into the class that it was made from.
+"""Turns a server's error response back into the class it was made from.
 
-The code in the body decides. Answers of other servers, which have codes of their own or none, are
-told apart by status and by the protocol's headers.
+The code in the body decides. Other servers have no codes or codes of their own; their responses
+are classified by status and by the protocol's headers.
 """
 
 from __future__ import annotations
@@ -67,28 +67,28 @@ _BY_STATUS: Final[dict[int, type[HoldfastError]]] = {
 
 
 def error_of(
-    status: int, headers: Mapping[str, str], body: bytes, asked: str = ""
+    status: int, headers: Mapping[str, str], body: bytes, request: str = ""
 ) -> HoldfastError:
-    """The error that an answer stands for; `asked` says to what, where the server does not."""
+    """The error for a response; its message names the `request` if the server sent no message."""
     if status == 502 and "upstream-status" in headers:
         return _refused_upstream(headers, body)
     said = _said(body)
     known = _CLASSES.get(str(said.get("code", "")))
     cls = known or _class_of(status, headers)
     message = str(said.get("message") or "")
-    if not message and cls is StreamNotFoundError and asked:
-        # The answer to HEAD has no body to say so.
-        message = f"There is no stream at {asked.partition(' ')[2]}."
+    if not message and cls is StreamNotFoundError and request:
+        # A response to HEAD has no body.
+        message = f"There is no stream at {request.partition(' ')[2]}."
     elif not message:
-        message = f"The server answered {status}{asked and f' to {asked}'}{_quote(body)}."
+        message = f"The server answered {status}{request and f' to {request}'}{_quote(body)}."
     error = _made(cls, message, headers, said)
     if error.status != status:
-        error.status = status  # type: ignore[misc] # what was answered counts, not what is usual
+        error.status = status  # type: ignore[misc] # the received status, not the usual one
     return error
 
 
 def error_of_frame(info: ErrorInfo) -> HoldfastError:
-    """The error that an Error frame stands for."""
+    """The error in an Error frame of a proxy stream."""
     known = _CLASSES.get(info.code)
     message = info.message or "The response failed."
     if known is None:
@@ -106,8 +106,8 @@ def _made(
 
 
 def _refused_upstream(headers: Mapping[str, str], body: bytes) -> UpstreamError:
-    """What the upstream said is its own: a code in it is none of ours."""
-    status = _number(headers.get("upstream-status"))
+    """The body is the upstream's: a code in it is not one of ours."""
+    status = parse_number(headers.get("upstream-status"))
     said = str(_said(body).get("message") or "").strip().rstrip(".")
     quoted = f": {said[:MESSAGE_CHARACTERS_MAX]}" if said else _quote(body)
     error = UpstreamError(
@@ -121,7 +121,7 @@ def _refused_upstream(headers: Mapping[str, str], body: bytes) -> UpstreamError:
 
 
 def _said(body: bytes) -> dict[str, Any]:
-    """`code` and `message` of the body, however much of that there is."""
+    """The error document in a body, as far as there is one."""
     try:
         parsed = msgspec.json.decode(body)
     except (msgspec.DecodeError, UnicodeDecodeError):
@@ -154,28 +154,28 @@ def _class_of(status: int, headers: Mapping[str, str]) -> type[HoldfastError]:
 
 
 def _set_details(error: HoldfastError, headers: Mapping[str, str], said: dict[str, Any]) -> None:
-    """What the class's own constructor would have set."""
+    """Set the attributes that the class's constructor would have set."""
     match error:
         case StreamClosedError():
-            error.tail = _number(headers.get("stream-next-offset"))
+            error.tail = parse_number(headers.get("stream-next-offset"))
         case ProducerFencedError():
-            error.epoch = _number(headers.get("producer-epoch"))
+            error.epoch = parse_number(headers.get("producer-epoch"))
         case ProducerGapError():
-            error.expected = _number(headers.get("producer-expected-seq"))
-            error.received = _number(headers.get("producer-received-seq"))
+            error.expected = parse_number(headers.get("producer-expected-seq"))
+            error.received = parse_number(headers.get("producer-received-seq"))
         case MethodNotAllowedError():
             error.allowed = headers.get("allow", "")
         case OffsetGoneError():
             error.earliest_offset = headers.get("stream-earliest-offset", "")
-            error.earliest = _number(error.earliest_offset)
+            error.earliest = parse_number(error.earliest_offset)
         case CursorGoneError():
             error.earliest_cursor = headers.get("changes-earliest-cursor", "")
-            error.earliest = _number(error.earliest_cursor)
+            error.earliest = parse_number(error.earliest_cursor)
         case AlreadyClaimedError():
             error.holder = str(said.get("current_holder", ""))
-            error.generation = _number(str(said.get("generation", "")))
+            error.generation = parse_number(str(said.get("generation", "")))
         case OutboundError():
-            # It was another call, made by the server, that failed: this one was carried out.
+            # The server carried out our request, and its own call to another server failed.
             error.sent = error.passing = True
             error.late = False
         case StoreError():
@@ -191,12 +191,12 @@ def _set_details(error: HoldfastError, headers: Mapping[str, str], said: dict[st
 
 
 def _set_pause(error: HoldfastError, headers: Mapping[str, str]) -> None:
-    # In seconds; a date is left to the back-off. What a class says by itself is not what was said.
-    error.retry_after_s = max(0, _number(headers.get("retry-after")))  # type: ignore[attr-defined]
+    # In seconds; a date is ignored. The class's own default was not sent by the server.
+    error.retry_after_s = max(0, parse_number(headers.get("retry-after")))  # type: ignore[attr-defined]
 
 
-def _number(text: str | None) -> int:
-    """A number that a header holds; -1 if it holds none."""
+def parse_number(text: str | None) -> int:
+    """The number in a header or offset; -1 if it is none."""
     is_number = text and len(text) <= DIGITS_MAX and text.isascii() and text.isdigit()
     return int(text or "") if is_number else -1
 

@@ -1,4 +1,4 @@
-"""An event loop in a thread of its own, and how blocking code calls into it."""
+"""An event loop in its own thread, and the means to build a blocking API on it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import threading
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from concurrent.futures import CancelledError, Future, wait
 from functools import wraps
-from typing import Any, Concatenate, Final, Generic, ParamSpec, TypeVar
+from typing import Any, Concatenate, Final, Generic, ParamSpec, Self, TypeVar
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -18,7 +18,7 @@ CLOSED: Final = "The client is closed."
 OWN_THREAD: Final = (
     "A function or iterator that the client calls back must not wait for the client itself."
 )
-# Against a hang only: what is cancelled has little left to do.
+# Against hangs only: cancelled work ends quickly.
 CANCEL_TIMEOUT_S: Final = 5.0
 
 
@@ -26,12 +26,12 @@ class LoopThread:
     """Runs coroutines for other threads."""
 
     def __init__(self) -> None:
-        # With a factory it leaves the loop of the thread that makes it alone.
+        # With a factory it does not replace the current thread's loop.
         self._runner = asyncio.Runner(loop_factory=asyncio.new_event_loop)
         self._loop = self._runner.get_loop()
         self._thread = threading.Thread(target=self._run, name="holdfast-client", daemon=True)
-        # The loop ends what was handed over before its end, and nothing is handed over behind it.
-        # Signals may arrive in the middle of that, and want the end.
+        # Nothing may be handed over once the loop has been told to stop. Reentrant, because a
+        # signal handler may call `stop` while this thread holds it.
         self._handing_over = threading.RLock()
         self._stopped = False
         self._thread.start()
@@ -39,30 +39,30 @@ class LoopThread:
     def _run(self) -> None:
         asyncio.set_event_loop(self._loop)
         self._loop.run_forever()
-        # Ends what other threads still wait for.
+        # Cancels the work that other threads still wait for.
         self._runner.close()
 
     @property
     def is_alive(self) -> bool:
-        """Whether coroutines are run."""
+        """Whether the loop still runs coroutines."""
         return not self._stopped and self._thread.is_alive()
 
     def call(self, work: Coroutine[Any, Any, R]) -> R:
-        """Wait for a coroutine; whoever is interrupted meanwhile takes it back."""
+        """Run a coroutine and wait for its result; an interrupted caller cancels it."""
         if threading.current_thread() is self._thread:
             work.close()
             raise RuntimeError(OWN_THREAD)
         call = _Call(work)
         try:
             self._hand_over(call)
-            return call.answer.result()
+            return call.result.result()
         except CancelledError:
             raise RuntimeError(CLOSED) from None
         except BaseException:
-            if not call.answer.done():
-                # It is over before anything else is asked: an iterator can be closed then.
+            if not call.result.done():
+                # Wait for its end, so that the caller can close an iterator safely.
                 self._loop.call_soon_threadsafe(call.cancel)
-                wait([call.answer], CANCEL_TIMEOUT_S)
+                wait([call.result], CANCEL_TIMEOUT_S)
             raise
 
     def _hand_over(self, call: _Call[R]) -> None:
@@ -73,7 +73,7 @@ class LoopThread:
                 call.cancel()
 
     def stop(self) -> None:
-        """End the loop and its thread."""
+        """Stop the loop and wait for its thread."""
         with self._handing_over:
             if self.is_alive:
                 self._stopped = True
@@ -85,7 +85,7 @@ class _Call(Generic[R]):
     """A coroutine that runs in the loop for another thread."""
 
     def __init__(self, work: Coroutine[Any, Any, R]) -> None:
-        self.answer: Future[R] = Future()
+        self.result: Future[R] = Future()
         self._work = work
         self._task: asyncio.Task[R] | None = None
 
@@ -99,20 +99,20 @@ class _Call(Generic[R]):
         else:
             # Interrupted before it was handed over.
             self._work.close()
-            self.answer.cancel()
+            self.result.cancel()
 
     def _finish(self, task: asyncio.Task[R]) -> None:
         if task.cancelled():
-            self.answer.cancel()
-            self.answer.set_running_or_notify_cancel()
+            self.result.cancel()
+            self.result.set_running_or_notify_cancel()
         elif (error := task.exception()) is not None:
-            self.answer.set_exception(error)
+            self.result.set_exception(error)
         else:
-            self.answer.set_result(task.result())
+            self.result.set_result(task.result())
 
 
 class Facade:
-    """A blocking face: the thread, and what is behind."""
+    """A blocking object in front of an async one."""
 
     def __init__(self, thread: LoopThread, inner: Any) -> None:
         self._thread = thread
@@ -122,16 +122,40 @@ class Facade:
         return f"Sync{self._inner!r}"
 
 
+class ClosingFacade(Facade):
+    """A facade that is a context manager; leaving the block calls `close`."""
+
+    def close(self) -> None:
+        raise NotImplementedError
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
 F = TypeVar("F", bound=Facade)
+
+
+class Attribute(Generic[T]):
+    """A read-only attribute of the same name of the async object."""
+
+    def __set_name__(self, owner: type[Facade], name: str) -> None:
+        self._name = name
+
+    def __get__(self, facade: Any, owner: type[Facade]) -> T:
+        value: Any = self if facade is None else getattr(facade._inner, self._name)
+        return value  # type: ignore[no-any-return]
 
 
 def blocking(
     method: Callable[Concatenate[Any, P], Coroutine[Any, Any, R]], *, lists: str = ""
 ) -> Callable[Concatenate[Any, P], R]:
-    """The same method of a facade, which waits for the answer.
+    """The blocking version of an async method.
 
-    `lists` names an argument that can be any iterable. It is gone through in the caller's thread,
-    since it may take its time, or wait for the client itself.
+    `lists` names an argument that can be any iterable. It is consumed in the caller's thread,
+    since it may be slow, or wait for the client itself.
     """
     signature = inspect.signature(method)
 
@@ -145,8 +169,8 @@ def blocking(
 
     @wraps(method)
     def call(self: Any, /, *arguments: P.args, **named: P.kwargs) -> R:
-        answer: R = self._thread.call(made(self._inner, *arguments, **named))
-        return answer
+        result: R = self._thread.call(made(self._inner, *arguments, **named))
+        return result
 
     return call
 
@@ -154,7 +178,7 @@ def blocking(
 def iterating(
     method: Callable[Concatenate[Any, P], AsyncIterator[T]],
 ) -> Callable[Concatenate[Any, P], Items[T]]:
-    """The same method of a facade, as an ordinary iterator."""
+    """The blocking version of a method that returns an async iterator."""
 
     @wraps(method)
     def call(self: Any, /, *arguments: P.args, **named: P.kwargs) -> Items[T]:
@@ -166,7 +190,7 @@ def iterating(
 def facing(
     method: Callable[Concatenate[Any, P], Any], face: Callable[[LoopThread, Any], F]
 ) -> Callable[Concatenate[Any, P], F]:
-    """The same method of a facade, whose result gets a face as well."""
+    """The blocking version of a method whose result gets a facade, too."""
 
     @wraps(method)
     def call(self: Any, /, *arguments: P.args, **named: P.kwargs) -> F:
@@ -175,22 +199,21 @@ def facing(
     return call
 
 
-def facing_answer(
+def facing_result(
     method: Callable[Concatenate[Any, P], Coroutine[Any, Any, Any]],
     face: Callable[[LoopThread, Any], F],
 ) -> Callable[Concatenate[Any, P], F]:
-    """The same method of a facade, which waits for the answer and gives it a face as well."""
+    """The blocking version of an async method whose result gets a facade, too."""
 
     @wraps(method)
     def call(self: Any, /, *arguments: P.args, **named: P.kwargs) -> F:
-        answer = self._thread.call(method(self._inner, *arguments, **named))
-        return face(self._thread, answer)
+        return face(self._thread, self._thread.call(method(self._inner, *arguments, **named)))
 
     return call
 
 
 class Items(Generic[T]):
-    """An async iterator seen from outside its loop."""
+    """An async iterator as an ordinary one."""
 
     def __init__(self, thread: LoopThread, items: AsyncIterator[T]) -> None:
         self._thread = thread
@@ -206,7 +229,7 @@ class Items(Generic[T]):
             raise StopIteration from None
 
     def close(self) -> None:
-        """Stop, and close what the iterator has open."""
+        """Close the async iterator, if it can be closed."""
         aclose = getattr(self._items, "aclose", None)
         if aclose is not None:
             self._thread.call(aclose())

@@ -1,26 +1,25 @@
-"""A writer whose appends are stored exactly once, in order, however often they are sent.
+"""A writer whose appends are stored exactly once and in order, however often they are sent.
 
 Rules:
 
-- Messages gather in a batch until it is large enough or old enough. A batch is one request with one
-  sequence number; what is in it never changes again.
-- Several batches are under way at once. One that overtakes another is refused with a gap, waits
-  for those before it, and is sent again; then fewer are under way, for a while. The one that
-  closes the stream goes alone: a closed stream would refuse what has to be sent again.
-- A batch is sent again after network errors and passing answers: the server recognises it.
-- Without an epoch given, a producer takes one that is higher than any before it: it starts anew,
-  and whoever wrote under its id before is fenced off. With an epoch it goes on with what was begun
-  under that: the server recognises what it has by its number alone, so the same messages must come
-  in the same batches. That is sure where each batch is one message, as it then is unless `limits`
-  say otherwise.
-- The first batch goes alone. Its answer tells up to which number the server has batches of this
-  producer and epoch already: those are not sent at all.
-- A stale epoch is an error; with `auto_claim` the next epoch is taken, and what was refused goes
-  out under it. But not a batch that may have been stored under the old epoch: nobody could tell.
-- A failure that no repetition mends ends the producer: what comes behind must not be stored.
-- Whoever waits for something that is not going to be stored any more is told so.
+- Messages gather in a batch until it is large or old enough. A batch is one request with one
+  sequence number, and its content never changes.
+- Several batches are in flight at once. One that overtakes another is refused with a gap, waits for
+  the earlier ones, and is sent again; for a while fewer are in flight. The batch that closes the
+  stream is sent alone: a closed stream would refuse earlier batches that must be repeated.
+- A batch is repeated after network errors and temporary failures: the server recognises it.
+- Without `epoch`, the producer takes a higher epoch than any before: it starts afresh, and earlier
+  writers with the same id are fenced off. With `epoch` it continues what was begun under that
+  epoch. The server recognises batches by number alone, so the same messages must come in the same
+  batches; by default each batch is then one message.
+- The first batch is sent alone. Its response says up to which number the server already has batches
+  of this producer and epoch; those are not sent.
+- A stale epoch is an error. With `auto_claim` the producer takes the next epoch and sends refused
+  batches again, but not one that may have been stored under the old epoch.
+- An error that a retry cannot fix ends the producer, because later messages must not be stored
+  without the earlier ones. Callers that wait for a message that will not be stored get that error.
 - On a byte stream each message is an append of its own, unless the stream is framed or `joins` says
-  that boundaries do not matter.
+  that message boundaries do not matter.
 """
 
 from __future__ import annotations
@@ -33,8 +32,8 @@ from itertools import islice
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Self
 
-from holdfast.client.payloads import message_bytes, request_body
-from holdfast.client.retry import NO_RETRY, may_repeat
+from holdfast.client.calls import NO_RETRY, may_repeat
+from holdfast.client.messages import message_bytes, request_body
 from holdfast.client.types import Appended, ProducerStamp
 from holdfast.errors import (
     HoldfastError,
@@ -53,14 +52,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class ProducerLimits:
-    """How a producer batches, and how much it holds."""
+    """How a producer forms batches, and how much it buffers."""
 
     batch_bytes: int = 512 * 1024
     batch_messages: int = 10_000
-    # How long a batch waits for company.
+    # How long a batch waits for more messages.
     linger_s: float = 0.005
     in_flight: int = 4
-    # Beyond this `append` waits until something is stored.
+    # Above this `append` waits until something is stored.
     pending_bytes_max: int = 32 * 1024 * 1024
     # Whether messages of a byte stream may become one append.
     joins: bool = False
@@ -71,14 +70,14 @@ class ProducerLimits:
                 raise InvalidRequestError(f"{name} is {getattr(self, name)}: expected 1 or more.")
 
 
-# So that the n-th message has the number n, whenever and by whom it is sent.
+# The n-th message always gets the sequence number n.
 ONE_BY_ONE: Final = ProducerLimits(batch_messages=1)
 
 
 def _new_epoch(clock: Clock) -> int:
-    """An epoch that is higher than those before it, and nobody else's: the time, and chance.
+    """A unique epoch that is higher than earlier ones: the time and random bits.
 
-    40 bits of milliseconds last until 2059; the protocol's numbers have 53.
+    40 bits of milliseconds last until 2059; the protocol's numbers have 53 bits.
     """
     return (clock.now_ms() - CURSOR_EPOCH_MS << 13) + clock.random_int(0, (1 << 13) - 1)
 
@@ -87,19 +86,19 @@ class _Batch:
     __slots__ = ("close", "count", "in_doubt", "messages", "number", "seq", "size_bytes")
 
     def __init__(self, number: int, messages: list[bytes], size_bytes: int, *, close: bool) -> None:
-        # Its place among all batches; unlike `seq` it never changes.
+        # Its position among all batches; unlike `seq` it never changes.
         self.number = number
         self.messages = messages
         self.count = len(messages)
         self.size_bytes = size_bytes
         self.close = close
         self.seq = -1
-        # Whether it was sent once without an answer that settles it.
+        # Whether it may have been stored without a response that says so.
         self.in_doubt = False
 
 
 class Producer:
-    """Appends to one stream under a producer's id.
+    """Appends to one stream under a producer id.
 
     async with stream.producer("importer") as producer:
         for row in rows:
@@ -122,13 +121,13 @@ class Producer:
             raise InvalidRequestError(f"The epoch of a producer is 0 or more, not {epoch}.")
         self.producer_id = producer_id
         self.epoch = _new_epoch(calls.clock) if epoch is None else epoch
-        # Messages that the server has, as far as is known.
+        # Messages that the server has confirmed.
         self.acknowledged = 0
         self.last: Appended | None = None
         self._calls = calls
         self._stream = stream
         self._auto_claim = auto_claim
-        # Until something is stored under it, a new epoch may be too low: clocks can go back.
+        # A new epoch may be too low if the clock went back; once something is stored it is not.
         self._is_new = epoch is None
         self._limits = limits or (ProducerLimits() if epoch is None else ONE_BY_ONE)
         self._content_type = ""
@@ -145,10 +144,9 @@ class Producer:
         self._claimed_epoch = 0
         self._next_seq = 0
         self._server_seq = -1
-        # How many may be under way at present; the first goes alone.
+        # How many batches may be in flight now; the first is sent alone.
         self._window = 1.0
         self._error: Exception | None = None
-        # Whether it takes no more.
         self._closed = False
         self._progress = asyncio.Event()
 
@@ -173,7 +171,7 @@ class Producer:
         return self._pending_bytes
 
     async def append(self, message: Any) -> None:
-        """Take a message; waits only while too much is pending. `flush` says whether it is stored.
+        """Buffer a message; waits only while too much is pending. `flush` waits until it is stored.
 
         Raises the error that ended the producer, if there was one.
         """
@@ -183,11 +181,11 @@ class Producer:
         if self._pending_bytes > self._limits.pending_bytes_max:
             await self._until(self._has_room)
         elif self._queue:
-            # Whoever appends without a pause would keep from going on what is under way.
+            # Let batches in flight progress even if the caller appends without a pause.
             await asyncio.sleep(0)
 
     async def append_many(self, messages: Iterable[Any]) -> None:
-        """Take messages, one by one."""
+        """Buffer messages, one by one."""
         for message in messages:
             await self.append(message)
 
@@ -199,7 +197,7 @@ class Producer:
         return self.last
 
     async def close(self) -> Appended | None:
-        """Take no more, and flush."""
+        """Flush, and accept no more messages."""
         self._closed = True
         try:
             return await self.flush()
@@ -207,9 +205,9 @@ class Producer:
             self._stop()
 
     async def close_stream(self, message: Any = None) -> Appended | None:
-        """Close the stream behind everything so far, with a last message if there is one.
+        """Close the stream after everything appended so far, with an optional last message.
 
-        Once that is done, closing it again changes nothing.
+        Repeating this after success has no effect.
         """
         if self._closed:
             if message is None and self.last is not None and self.last.closed:
@@ -249,7 +247,7 @@ class Producer:
             self._linger = self._calls.clock.call_later(self._limits.linger_s, self._seal)
 
     def _seal(self, *, close: bool = False) -> None:
-        """The open batch is complete: send it as soon as it is its turn."""
+        """Complete the open batch, and send it when it is its turn."""
         if self._linger is not None:
             self._linger.cancel()
             self._linger = None
@@ -261,7 +259,7 @@ class Producer:
         self._start()
 
     def _start(self) -> None:
-        """Send what may be sent now."""
+        """Send the batches that may be sent now."""
         while self._queue and len(self._flying) < int(self._window) and not self._fenced:
             if self._queue[0].close and self._flying:
                 return
@@ -276,21 +274,21 @@ class Producer:
 
     async def _send(self, batch: _Batch) -> None:
         try:
-            answer = await self._send_until_settled(batch)
+            response = await self._send_until_settled(batch)
         except HoldfastError as error:
             self._flying.pop(batch, None)
             self._refused(batch, error)
             return
-        except Exception as error:  # noqa: BLE001 (it is raised where somebody waits for the batch)
+        except Exception as error:  # noqa: BLE001 (raised in the callers that wait)
             self._flying.pop(batch, None)
             self._fail(error)
             return
         self._flying.pop(batch, None)
         self._is_new = False
         self._window = min(self._limits.in_flight, self._window + 1 / self._window)
-        self.last = answer
-        if answer.producer_seq is not None:
-            self._server_seq = max(self._server_seq, answer.producer_seq)
+        self.last = response
+        if response.producer_seq is not None:
+            self._server_seq = max(self._server_seq, response.producer_seq)
         self._settle(batch)
         self._reclaim()
         self._start()
@@ -321,29 +319,29 @@ class Producer:
                 await self._calls.wait(failures, error)
 
     def _before(self, batch: _Batch) -> bool:
-        """Whether an earlier batch is under way."""
+        """Whether an earlier batch is in flight."""
         return any(other.seq < batch.seq for other in self._flying)
 
     def _settle(self, batch: _Batch) -> None:
-        """The server has this batch."""
+        """Note that the server has this batch."""
         self.acknowledged += batch.count
         self._pending_bytes -= batch.size_bytes
         self._wake()
 
     def _refused(self, batch: _Batch, error: HoldfastError) -> None:
-        """The server will not take this batch: claim the producer anew, or end."""
+        """The server refused this batch: claim a new epoch, or end the producer."""
         claims = isinstance(error, ProducerFencedError) and (self._auto_claim or self._is_new)
         if not claims or batch.in_doubt or self._error is not None:
             self._fail(error)
             return
         assert isinstance(error, ProducerFencedError)
         self._fenced.append(batch)
-        # Always a higher one, even if the server does not tell which it has.
+        # Higher than ours, even if the server does not say which one it has.
         self._claimed_epoch = max(self.epoch, error.epoch) + 1
         self._reclaim()
 
     def _reclaim(self) -> None:
-        """Once nothing is under way under the old epoch, send what it refused under a new one."""
+        """Send refused batches under the new epoch, once none is in flight under the old one."""
         if not self._fenced or self._flying:
             return
         self._fenced.sort(key=lambda batch: batch.seq)
@@ -379,7 +377,7 @@ class Producer:
         return self._pending_bytes <= self._limits.pending_bytes_max
 
     def _has_stored(self, count: int) -> bool:
-        """Whether the server has the first so many batches."""
+        """Whether the server has the first `count` batches."""
         oldest = (*self._flying, *self._fenced, *islice(self._queue, 1))
         return all(batch.number >= count for batch in oldest)
 
@@ -388,7 +386,7 @@ class Producer:
         self._progress = asyncio.Event()
 
     async def _until(self, condition: Callable[[], bool]) -> None:
-        """Wait until the condition holds, or the producer has ended."""
+        """Wait until the condition holds; raise the error if the producer ends before."""
         while self._error is None and not condition():
             await self._progress.wait()
         if self._error is not None:

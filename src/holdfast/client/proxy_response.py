@@ -1,4 +1,4 @@
-"""One response of an upstream, read from its proxy stream while it is still being written.
+"""An upstream's response, read from its proxy stream while it is still being written.
 
 async with response.follow() as reading:
     async for event in reading.events():
@@ -12,10 +12,15 @@ from collections.abc import AsyncGenerator
 from dataclasses import dataclass, field
 from typing import Final, Self
 
-from holdfast.client.failures import error_of_frame
-from holdfast.client.proxy_frames import Placed, Position, Saved, number_in, starting_at
-from holdfast.client.proxy_reading import FrameReading
-from holdfast.client.proxy_source import Source
+from holdfast.client.failures import error_of_frame, parse_number
+from holdfast.client.proxy_frames import (
+    FrameReading,
+    Placed,
+    Position,
+    ProxySource,
+    Saved,
+    starting_at,
+)
 from holdfast.client.reading import Live
 from holdfast.errors import BadAnswerError, InvalidRequestError, ProxyStreamClosedError
 from holdfast.protocol.frames import (
@@ -33,20 +38,20 @@ from holdfast.protocol.frames import (
 from holdfast.protocol.headers import START as FIRST
 from holdfast.protocol.sse import SseEvent, SseParser
 
-# The longest body that is handed out in one piece.
+# The longest body that is returned in one piece.
 BODY_BYTES_MAX: Final = 1024 * 1024 * 1024
 
 
 class ResponseReading:
-    """A response being read: `bytes()`, `events()`, `read()` or `frames()`, one of them and once.
+    """A response being read: call one of `bytes()`, `events()`, `read()` and `frames()`, once.
 
-    It ends with the response. `outcome` says how that was: one that was aborted just ends, and one
-    that failed raises its error, both behind everything that had arrived.
+    It ends with the response, and `outcome` says how. An aborted response just ends, a failed one
+    raises its error; in both cases everything that arrived comes first.
     """
 
     def __init__(
         self,
-        source: Source,
+        source: ProxySource,
         response_id: int,
         *,
         offset: str = FIRST,
@@ -61,7 +66,7 @@ class ResponseReading:
         self._source = source
         self._frames = FrameReading(source, offset=offset, state=state, live=live)
         self._placed = self._frames.placed()
-        # A frame that was read before somebody wanted it.
+        # A frame that was read ahead by `start`.
         self._held: Placed | None = None
         self._begun = False
         self._waits = False
@@ -75,33 +80,33 @@ class ResponseReading:
         await self.aclose()
 
     async def aclose(self) -> None:
-        """End the read and its connection; leaving the block does the same."""
+        """End the read and close its connection; leaving the block does the same."""
         await self._frames.aclose()
-        # Whoever waits for a frame, in another task, ends it by itself.
+        # Another task that waits for a frame closes the iterator itself.
         if not self._waits:
             await self._placed.aclose()
 
     @property
     def state(self) -> str:
-        """Exactly behind the last thing handed out: give it back to a later read."""
+        """The exact position after the last item returned, for a later read."""
         return self._saved.text()
 
     @property
     def offset(self) -> str:
-        """The last place between two frames that was passed."""
+        """The last offset between two frames."""
         return self._frames.offset
 
     async def start(self) -> StartInfo:
-        """How the response begins: its status and headers, once they are there."""
+        """The response's status and headers, once they are there."""
         while self._start is None:
             if self._held is None:
                 self._held = await self._next()
             if self._held is None:
                 raise InvalidRequestError(
-                    f"Response {self.response_id} has not begun: only a live read waits for it."
+                    f"Response {self.response_id} has not begun; use a live read to wait for it."
                 )
             if self._held.frame.type != START:
-                raise InvalidRequestError("The read has started behind the response's beginning.")
+                raise InvalidRequestError("The read started after the response's beginning.")
             self._note_start(self._held)
         return self._start
 
@@ -116,7 +121,7 @@ class ResponseReading:
         return b"".join(pieces)
 
     async def bytes(self) -> AsyncGenerator[bytes, None]:
-        """The body's bytes as they arrive, in pieces of any size."""
+        """The body as it arrives, in pieces of any size."""
         self._begin()
         try:
             while (placed := await self._data()) is not None:
@@ -126,7 +131,7 @@ class ResponseReading:
             await self.aclose()
 
     async def frames(self) -> AsyncGenerator[tuple[Frame, str], None]:
-        """Its frames, its end included, each with an offset at which a later read can begin."""
+        """The response's frames up to its end, each with an offset where a later read can start."""
         self._begin()
         try:
             while (placed := await self._frame()) is not None:
@@ -159,11 +164,11 @@ class ResponseReading:
 
     def _begin(self) -> None:
         if self._begun:
-            raise InvalidRequestError("A reading is iterated over once: read on from its state.")
+            raise InvalidRequestError("Iterate over a reading only once; resume from its state.")
         self._begun = True
 
     async def _data(self) -> Placed | None:
-        """The next piece of the body; None behind the last one."""
+        """The next piece of the body; None after the last one."""
         while (placed := await self._frame()) is not None:
             if placed.frame.type == DATA:
                 return placed
@@ -173,14 +178,14 @@ class ResponseReading:
         return None
 
     async def _frame(self) -> Placed | None:
-        """The next frame of this response, taken note of."""
+        """The next frame of this response, noting its start and end."""
         placed, self._held = self._held, None
         placed = placed or await self._next()
         if placed is not None:
             if placed.frame.type == START:
                 self._note_start(placed)
             elif placed.frame.type in TERMINAL:
-                # The state stays before it: whoever goes on there learns of the end again.
+                # The state stays before the end, so that a resumed read sees the end again.
                 self.outcome = OUTCOMES[placed.frame.type]
                 self._source.passed(placed.position)
         return placed
@@ -191,7 +196,7 @@ class ResponseReading:
         self._move(placed.position)
 
     async def _next(self) -> Placed | None:
-        """The next frame of this response; None at the tail of a read that is not live."""
+        """The next frame of this response; None at the tail if the read is not live."""
         self._waits = True
         try:
             async for placed in self._placed:
@@ -202,43 +207,43 @@ class ResponseReading:
             self._waits = False
         if self._frames.closed:
             raise ProxyStreamClosedError(
-                number_in(self.offset),
-                f"The stream is closed, and response {self.response_id} has no end in it.",
+                parse_number(self.offset),
+                f"The stream was closed before the end of response {self.response_id}.",
             )
         return None
 
     def _move(self, position: Position) -> None:
-        """Take note of a frame behind which the body is as far as it was before."""
+        """Move past a frame that adds nothing to the body."""
         saved = self._saved
         self._saved = Saved(position, self._start, saved.unfinished, saved.events)
 
 
 def _check(end: Frame) -> None:
-    """Raise if this is how a response ends that failed."""
+    """Raise the error of a failed response."""
     if end.type == ERROR:
         raise error_of_frame(decode_error(end.payload))
 
 
 @dataclass(frozen=True, slots=True)
 class ProxyResponse:
-    """A response that the proxy records: where to read it, now or at any later time."""
+    """A response that the proxy records, to be read now or at any later time."""
 
     stream_id: str
     response_id: int
-    # The upstream's, as it is known before the response is read.
+    # The upstream's content type, known before the response is read.
     content_type: str
-    # Where its first frame is; `-1` if the server does not tell.
+    # The offset of its first frame; `-1` if the server does not say.
     offset: str
-    # Whoever has it may read and abort until it expires.
+    # A credential: it allows reading and aborting until it expires.
     url: str = field(repr=False)
-    _source: Source = field(repr=False, compare=False)
-    # It begins somewhere behind this.
+    _source: ProxySource = field(repr=False, compare=False)
+    # The response begins somewhere after this.
     _position: Position = field(default=Position(), repr=False, compare=False)
 
     def follow(self, *, state: str | None = None, live: Live = True) -> ResponseReading:
-        """Read it from its beginning, or from where an earlier reading's `state` was.
+        """Read the response from its beginning, or from the `state` of an earlier reading.
 
-        Without `live` the read ends at what there is so far.
+        Without `live` the read ends at the present tail.
         """
         position = self._position if self.offset == FIRST else Position(self.offset)
         begin = Saved(position).text() if state is None else state

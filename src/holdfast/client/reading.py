@@ -1,50 +1,62 @@
-"""Reading a stream: catching up, then following it live, across whatever happens on the way.
+"""Reading a stream: catch up to the tail, then follow it live, surviving network failures.
 
 Rules:
 
-- Reading starts with plain requests until the tail is reached. A live read goes on with SSE, or
-  with long-polls where SSE does not work: the server has none, or something in between swallows it.
-- `offset` is behind the last thing handed out: whoever starts there again loses nothing and sees
-  nothing twice. What a broken connection had begun is read again.
-- A failure is followed by a pause that grows with the failures in a row. A first answer that does
-  not come is an error after `Retry.attempts`; once there was one, a live read tries for ever.
-- Errors that no repetition mends (404, 410, 401 and so on) end the read.
+- A read starts with plain requests until the tail is reached. A live read continues with SSE, or
+  with long-polls if the server has no SSE or something on the way holds events back.
+- `offset` is after the last message or batch returned: a read that resumes there loses nothing and
+  sees nothing twice. Data of a broken connection that was not complete is read again.
+- Pauses between attempts grow with the failures in a row. The first response must come within
+  `Retry.attempts`; after that a live read tries for ever.
+- Errors that a retry cannot fix (404, 410, 401 and so on) end the read.
 - The end of a closed stream ends the read.
-- `up_to_date` and `closed` are about what was handed out: within a batch they do not hold yet.
+- `up_to_date` and `closed` become true with the last message of a batch, not before.
+- SSE data is held until the control event behind it says where it ends. If the connection breaks in
+  between, the next one starts with the same data.
 """
 
 from __future__ import annotations
 
 import asyncio
+import binascii
 import weakref
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
+from base64 import b64decode
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Mapping
 from contextlib import aclosing
 from typing import Any, Final, Literal, Self, TypeVar
 
-from holdfast.client.answers import batch_of
-from holdfast.client.calls import Calls
-from holdfast.client.live_events import LiveEvents
-from holdfast.client.messages import Assembler, Batch, Message
-from holdfast.client.payloads import Framing, check_framing
-from holdfast.client.retry import Pacing, may_repeat
+import msgspec
+
+from holdfast.client.calls import Calls, Pacing, may_repeat
+from holdfast.client.messages import (
+    JSON_LENGTHS,
+    Assembler,
+    Batch,
+    Framing,
+    Lengths,
+    Message,
+    batch_of,
+    check_framing,
+    parse_lengths,
+)
 from holdfast.errors import BadAnswerError, HoldfastError, InvalidRequestError, OutboundError
 from holdfast.protocol.content import JSON, media_type
 from holdfast.protocol.headers import START
+from holdfast.protocol.sse import SseEvent, SseParser
 
 T = TypeVar("T")
 Live = bool | Literal["sse", "long-poll"]
 
-# So many SSE connections in a row without a single event mean that SSE does not get through; so
-# many that end at once mean that it is no use.
+# After this many SSE connections in a row that had no event, or ended at once, SSE is given up.
 EMPTY_CONNECTIONS_MAX: Final = 3
-# What servers answer to a live mode that they do not have.
+# Responses to a live mode that the server does not support.
 _NO_SSE: Final = frozenset({400, 404, 405, 406, 415, 501})
 
 
 class Reading:
-    """A read under way: iterate over it for messages, or over `batches()`.
+    """A read in progress: iterate over it for messages, or over `batches()`, once.
 
-    `offset` can be saved, and given back to a later read. One reading is iterated over once.
+    Save `offset` to resume in a later read.
     """
 
     def __init__(
@@ -76,17 +88,18 @@ class Reading:
         self._last = last
         self._max_bytes = max_bytes
         self._wants_lengths = False
-        # Where the next connection starts: a message that is held is behind `offset` and before it.
+        # Where the next connection starts. The parts of an incomplete message are between `offset`
+        # and here.
         self._at = offset
         self._uses_sse = live in {True, "sse"}
         self._follows = False
-        # The last messages so far, while a server that cannot start there gets there.
+        # With `last`: the latest messages so far, if the server cannot start at the last ones.
         self._passes_over: list[Message] | None = None
         self._empty_connections = 0
         self._pacing = Pacing(calls.clock, calls.retry)
         self._entered = False
         self._begun = False
-        # Set by `aclose`: there is no next batch for whoever waits for it, until it has left.
+        # Set by `aclose`, which also interrupts a task that waits for the next batch.
         self._given_up = asyncio.Event()
         self._waiting: asyncio.Task[object] | None = None
         self._left = asyncio.Event()
@@ -100,9 +113,9 @@ class Reading:
         await self.aclose()
 
     async def aclose(self) -> None:
-        """End the read and its connection; leaving the block does the same.
+        """End the read and close its connection; leaving the block does the same.
 
-        Whoever waits for the next message, in another task, has seen the last one.
+        Another task that waits for the next message sees the end of the iteration.
         """
         self._given_up.set()
         if self._waiting is not None:
@@ -117,19 +130,19 @@ class Reading:
         return self._opened(self._messages())
 
     def batches(self, *, lengths: bool = False) -> AsyncGenerator[Batch, None]:
-        """What each answer or event held; an empty one only where it says something new.
+        """The content of each response or event; empty ones only if the state has changed.
 
-        With `lengths` each tells where its messages end, if the server can.
+        With `lengths` each batch says where its messages end, if the server supports that.
         """
         self._wants_lengths = lengths
         return self._opened(self._all_batches())
 
     def message_lists(self) -> AsyncGenerator[list[Message], None]:
-        """Messages, as many at a time as came together."""
+        """Lists of the messages that arrived together."""
         return self._opened(self._message_lists())
 
     async def read_bytes(self) -> bytes:
-        """Everything to the end as bytes; of a JSON stream one array."""
+        """Everything to the end as bytes; a single array on a JSON stream."""
         pieces = [batch.data async for batch in self.batches() if batch.data]
         if media_type(self.content_type) != JSON:
             return b"".join(pieces)
@@ -151,11 +164,11 @@ class Reading:
 
     def _opened(self, items: AsyncGenerator[T, None]) -> AsyncGenerator[T, None]:
         if self._begun:
-            # It has asked for more than it has handed out: what is in between would be lost.
-            raise InvalidRequestError("A reading is iterated over once: read on from its offset.")
+            # It may have fetched more than it returned, which would be lost.
+            raise InvalidRequestError("Iterate over a reading only once; resume from its offset.")
         self._begun = True
-        # Outside a block nothing but the loop over them may keep them: whoever leaves it without a
-        # word has them collected, and their connection closed.
+        # Outside a block only the caller's loop may keep the generator alive: leaving the loop then
+        # closes the connection.
         self._open = (lambda: items) if self._entered else weakref.ref(items)
         return items
 
@@ -178,7 +191,7 @@ class Reading:
                     self.offset = messages[-1].next_offset
                     yield messages
                 elif self._passes_over is None and not assembler.is_within_message:
-                    # Nothing to hand out, but where `now` was is known from here on.
+                    # No message, but the offset of `now` is known.
                     self.offset = batch.next_offset
 
     async def _messages(self) -> AsyncGenerator[Message, None]:
@@ -188,7 +201,7 @@ class Reading:
                     yield message
 
     async def _until_given_up(self) -> AsyncGenerator[Batch, None]:
-        """Every batch, but none any more once the reading is closed, by whichever task."""
+        """Every batch until the reading is closed, by any task."""
         async with aclosing(self._batches()) as batches:
             while not self._given_up.is_set():
                 task = self._waiting = asyncio.current_task()
@@ -197,7 +210,7 @@ class Reading:
                 try:
                     batch = await anext(batches, None)
                 except asyncio.CancelledError:
-                    # Like `asyncio.timeout`: unless somebody else has cancelled the task as well.
+                    # As in `asyncio.timeout`: the task may have been cancelled otherwise, too.
                     if not self._given_up.is_set() or task.uncancel() > 0:
                         raise
                     return
@@ -209,7 +222,7 @@ class Reading:
                 yield batch
 
     async def _batches(self) -> AsyncGenerator[Batch, None]:
-        """Catch up, then follow, and catch up again where following does not do."""
+        """Catch up, then follow, and catch up again when following is interrupted."""
         while not self.closed:
             batch = await self._catch_up()
             self._note(batch)
@@ -236,7 +249,7 @@ class Reading:
         params = {"offset": self._at} if self._last is None else {"last": str(self._last)}
         if self._max_bytes is not None:
             params["max_bytes"] = str(self._max_bytes)
-        # By their lengths alone it shows whether SSE has changed line ends.
+        # Lengths also show whether SSE has changed line ends.
         if self._wants_lengths or live == "sse":
             params["lengths"] = "true"
         if live is not None:
@@ -246,11 +259,11 @@ class Reading:
         return params
 
     async def _catch_up(self) -> Batch:
-        answer = await self._calls.request("GET", self._url, params=self._params())
-        batch = batch_of(answer, self._at)
+        response = await self._calls.request("GET", self._url, params=self._params())
+        batch = batch_of(response, self._at)
         if self._last is None:
             return batch
-        starts_there = "stream-start-offset" in answer.headers
+        starts_there = "stream-start-offset" in response.headers
         if not starts_there and not self._wants_lengths:
             raise InvalidRequestError("This server cannot start a read at the last messages.")
         # The server counts appends, each of which may hold several framed messages.
@@ -259,7 +272,7 @@ class Reading:
         return batch
 
     def _last_of(self, messages: list[Message], wanted: int | None) -> list[Message]:
-        """The server starts too early: pass over everything up to the last messages."""
+        """Skip everything before the last messages, because the server started too early."""
         assert self._passes_over is not None
         self._passes_over = (self._passes_over + messages)[-(wanted or 1) :]
         if not self.up_to_date:
@@ -268,7 +281,7 @@ class Reading:
         return messages
 
     async def _follow(self) -> AsyncGenerator[Batch, None]:
-        """Follow live until the stream is closed, or catching up is needed again."""
+        """Follow live until the stream is closed or catching up is needed again."""
         failures = 0
         while not self.closed and self._follows:
             try:
@@ -288,7 +301,7 @@ class Reading:
                 await self._calls.wait(failures, error, self._calls.retry.for_ever())
 
     def _give_up_sse(self, error: HoldfastError) -> bool:
-        """Whether to go on with long-polls, because the server does not have SSE."""
+        """Whether to switch to long-polls, because the server has no SSE."""
         if not self._uses_sse or self._live == "sse" or error.status not in _NO_SSE:
             return False
         self._uses_sse = False
@@ -296,18 +309,18 @@ class Reading:
 
     async def _poll(self) -> AsyncGenerator[Batch, None]:
         self._pacing.begin()
-        answer = await self._calls.request(
+        response = await self._calls.request(
             "GET",
             self._url,
             params=self._params("long-poll"),
             timeout_s=self._calls.timeouts.live_s,
         )
-        batch = batch_of(answer, self._at)
+        batch = batch_of(response, self._at)
         yield batch
         await self._pacing.end(brought=bool(batch.data) or batch.closed)
 
     async def _by_sse(self) -> AsyncGenerator[Batch, None]:
-        """One SSE connection; how it ends says whether SSE works at all."""
+        """Read one SSE connection; how it ends shows whether SSE works at all."""
         seen = brought = False
         self._pacing.begin()
         async with self._calls.stream(
@@ -317,14 +330,14 @@ class Reading:
             headers={"Accept": "text/event-stream"},
             silence_s=self._calls.timeouts.live_s,
             lasts=True,
-        ) as answer:
-            headers = dict(answer.headers)
+        ) as response:
+            headers = dict(response.headers)
             if not headers.get("content-type", "").startswith("text/event-stream"):
-                self._refuse_sse("The server answers a live read with something other than SSE.")
+                self._refuse_sse("The server's response to a live read is not SSE.")
                 return
             events = LiveEvents(headers, self.content_type, self._at)
             try:
-                async for piece in answer.chunks():
+                async for piece in response.chunks():
                     for batch in events.feed(piece):
                         seen = True
                         brought = brought or bool(batch.data)
@@ -332,11 +345,11 @@ class Reading:
                         if batch.closed:
                             return
                     if events.line_ends_changed:
-                        # Plain answers leave them alone.
+                        # Plain responses do not change line ends.
                         self._uses_sse = self._follows = False
                         return
             except OutboundError:
-                # Something in between may hold events back until the connection is given up.
+                # A proxy on the way may hold events back until the connection times out.
                 if self._is_swallowed(seen=seen) and self._live != "sse":
                     self._uses_sse = False
                 raise
@@ -350,7 +363,7 @@ class Reading:
                 self._uses_sse = False
 
     def _is_swallowed(self, *, seen: bool) -> bool:
-        """Whether so many connections in a row had no event that SSE does not get through."""
+        """Count connections without an event; whether SSE seems to be held back on the way."""
         self._empty_connections = 0 if seen else self._empty_connections + 1
         return self._empty_connections >= EMPTY_CONNECTIONS_MAX
 
@@ -361,13 +374,121 @@ class Reading:
 
 
 def handing_out(reading: Reading, messages: list[Message]) -> Iterator[Message]:
-    """The same messages; on the way the reading is behind the one that was handed out last."""
+    """Yield the messages, and move the reading's offset along with them."""
     up_to_date, closed = reading.up_to_date, reading.closed
     reading.up_to_date = reading.closed = False
     last = messages[-1]
     for message in messages:
-        # Set before it is handed out: whoever stops here has had it.
+        # Before the yield: a caller that stops here has had this message.
         reading.offset = message.next_offset
         if message is last:
             reading.up_to_date, reading.closed = up_to_date, closed
         yield message
+
+
+class _Control(msgspec.Struct):
+    """The content of a control event."""
+
+    next_offset: str = msgspec.field(name="streamNextOffset")
+    cursor: str | None = msgspec.field(name="streamCursor", default=None)
+    up_to_date: bool = msgspec.field(name="upToDate", default=False)
+    closed: bool = msgspec.field(name="streamClosed", default=False)
+    lengths: tuple[int, ...] | None = msgspec.field(name="streamMessageLengths", default=None)
+    line_ends_changed: bool = msgspec.field(name="streamLineEndsChanged", default=False)
+
+
+_decode_control = msgspec.json.Decoder(_Control).decode
+
+
+class LiveEvents:
+    """Turns the bytes of one SSE response into batches."""
+
+    def __init__(self, headers: Mapping[str, str], content_type: str, offset: str) -> None:
+        self._parser = SseParser()
+        self._is_base64 = headers.get("stream-sse-data-encoding", "").lower() == "base64"
+        self._tells = headers.get("stream-message-lengths")
+        self._content_type = content_type
+        self._offset = headers.get("stream-start-offset", offset)
+        self._data: list[bytes] = []
+        # SSE turns all line ends into LF: true if the next batch would differ from what is stored.
+        self.line_ends_changed = False
+
+    def feed(self, piece: bytes) -> list[Batch]:
+        """The batches that this piece completes, up to one with changed line ends."""
+        batches: list[Batch] = []
+        for event in self._parser.feed(piece):
+            if event.kind == "data":
+                self._data.append(self._decoded(event))
+            elif event.kind == "control":
+                control = _parse_control(event)
+                batch = self._batch(control)
+                if control.line_ends_changed or not is_exact(batch):
+                    self.line_ends_changed = True
+                    return batches
+                batches.append(batch)
+            elif event.kind == "error":
+                text = event.data[:200].decode("utf-8", "replace")
+                raise BadAnswerError(f"The server sent an error event: {text}")
+        return batches
+
+    def _decoded(self, event: SseEvent) -> bytes:
+        if not self._is_base64:
+            return event.data
+        try:
+            return b64decode(event.data.translate(None, b"\r\n "), validate=True)
+        except binascii.Error as error:
+            raise BadAnswerError(f"A data event is not base64: {error}.") from None
+
+    def _batch(self, control: _Control) -> Batch:
+        data, lengths = self._joined(), self._lengths(control)
+        batch = Batch(
+            data,
+            self._content_type,
+            self._offset,
+            control.next_offset,
+            up_to_date=control.up_to_date or control.closed,
+            closed=control.closed,
+            cursor=control.cursor,
+            lengths=lengths,
+        )
+        self._data.clear()
+        self._offset = control.next_offset
+        return batch
+
+    def _joined(self) -> bytes:
+        if len(self._data) <= 1:
+            return self._data[0] if self._data else b""
+        if media_type(self._content_type) != JSON:
+            return b"".join(self._data)
+        # Join several arrays before one control event into one.
+        inner = [each.strip()[1:-1].strip() for each in self._data]
+        return b"[" + b",".join([each for each in inner if each]) + b"]"
+
+    def _lengths(self, control: _Control) -> Lengths | None:
+        if self._tells == JSON_LENGTHS:
+            return JSON_LENGTHS
+        if self._tells == "events":
+            return control.lengths or ()
+        return parse_lengths(self._tells)
+
+
+def is_exact(batch: Batch) -> bool:
+    """Whether the data is complete: with CRLF turned into LF it is shorter than its offsets say.
+
+    Detectable only if the server says that offsets count bytes.
+    """
+    if batch.lengths is None or not batch.data:
+        return True
+    offsets = batch.offset + batch.next_offset
+    if not (batch.offset and batch.next_offset and offsets.isascii() and offsets.isdigit()):
+        return True
+    # One byte is stored after each JSON message: the array's commas and one bracket.
+    shorter = 1 if batch.lengths == JSON_LENGTHS else 0
+    return int(batch.next_offset) - int(batch.offset) == len(batch.data) - shorter
+
+
+def _parse_control(event: SseEvent) -> _Control:
+    try:
+        return _decode_control(event.data)
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        raise BadAnswerError(f"A control event cannot be decoded: {error}.") from None

@@ -1,28 +1,38 @@
-"""Snapshots of a stream, and its bootstrap: the snapshot and the messages since, as they come."""
+"""Snapshots of a stream, and its bootstrap: the snapshot and the messages since."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterable, AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Final
 
-from holdfast.client.answers import is_set, next_offset
-from holdfast.client.calls import Calls
-from holdfast.client.messages import JSON_LENGTHS, Message, Views
+from holdfast.client.calls import Calls, may_repeat
+from holdfast.client.messages import (
+    JSON_LENGTHS,
+    Assembler,
+    Batch,
+    Framing,
+    Lengths,
+    Message,
+    Views,
+    is_set,
+    next_offset,
+)
+from holdfast.client.reading import Live, Reading
 from holdfast.client.urls import below
-from holdfast.errors import BadAnswerError
+from holdfast.errors import BadAnswerError, HoldfastError, OffsetGoneError
 from holdfast.net.outbound import OutboundStream
 from holdfast.protocol.headers import START
 from holdfast.protocol.multipart import MultipartParser, PartPiece, boundary_of
 
-# The largest snapshot that is handed out in one piece.
+# The largest snapshot that is returned in one piece.
 SNAPSHOT_BYTES_MAX: Final = 1024 * 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)
 class Snapshot(Views):
-    """The state of a stream at an offset; of a stream without one it is empty, at `-1`."""
+    """The state of a stream at an offset; without a snapshot it is empty, at offset `-1`."""
 
     payload: bytes
     content_type: str
@@ -30,7 +40,7 @@ class Snapshot(Views):
 
     @property
     def exists(self) -> bool:
-        """Whether there is one."""
+        """Whether the stream has a snapshot."""
         return self.offset != START
 
 
@@ -48,14 +58,14 @@ class Snapshots:
         *,
         content_type: str = "application/octet-stream",
     ) -> None:
-        """Publish the state as it is at an offset; what is before it may be forgotten then.
+        """Publish the state at an offset; the server may then drop everything before it.
 
-        A body in pieces is sent as it comes, and only once.
+        A body in pieces is sent as it is produced, and is never retried.
         """
         url, headers = below(self._url, "snapshot", offset), {"Content-Type": content_type}
         if isinstance(body, bytes):
             silence_s = self._calls.timeouts.silence_s
-            # What a slow line needs for a large body is not a sign of trouble.
+            # Allow for a slow connection.
             timeout_s = self._calls.timeouts.request_s + len(body) / 1_000_000 + silence_s
             await self._calls.request("PUT", url, headers=headers, body=body, timeout_s=timeout_s)
             return
@@ -63,39 +73,39 @@ class Snapshots:
             pass
 
     async def get(self, offset: str | None = None) -> Snapshot:
-        """The snapshot that is visible; or only if it is at this offset."""
+        """The current snapshot; with an offset only if it is there."""
         url = below(self._url, "snapshot", *(() if offset is None else (offset,)))
-        answer = await self._calls.request("GET", url)
+        response = await self._calls.request("GET", url)
         return Snapshot(
-            answer.body,
-            answer.headers.get("content-type", ""),
-            answer.headers.get("stream-snapshot-offset", START),
+            response.body,
+            response.headers.get("content-type", ""),
+            response.headers.get("stream-snapshot-offset", START),
         )
 
     async def delete(self, offset: str) -> None:
-        """Delete the snapshot at an offset; servers refuse the one that readers need."""
+        """Delete the snapshot at an offset; servers refuse to delete the current one."""
         await self._calls.request("DELETE", below(self._url, "snapshot", offset))
 
 
 class Bootstrap:
-    """The answer to a bootstrap: read the snapshot first, then iterate over the messages."""
+    """The response to a bootstrap request: the snapshot comes first, then the messages."""
 
-    def __init__(self, answer: OutboundStream) -> None:
-        headers = dict(answer.headers)
+    def __init__(self, response: OutboundStream) -> None:
+        headers = dict(response.headers)
         self.snapshot_offset = headers.get("stream-snapshot-offset", START)
         self.next_offset = next_offset(headers)
         self.up_to_date = is_set(headers, "stream-up-to-date")
         self.closed = is_set(headers, "stream-closed")
-        # What the type of a part's message is; the first part's is the snapshot's.
+        # The content type of the latest message.
         self.content_type = ""
         self._lengths = headers.get("stream-message-lengths")
         self._parser = MultipartParser(boundary_of(headers.get("content-type", "")))
-        self._pieces = self._all_pieces(answer.chunks())
+        self._pieces = self._all_pieces(response.chunks())
         self._snapshot_read = False
 
     @property
     def counts_bytes(self) -> bool:
-        """Whether the server counts offsets in bytes, and says so."""
+        """Whether the server says that offsets count bytes."""
         return self._lengths is not None
 
     async def _all_pieces(self, chunks: AsyncIterator[bytes]) -> AsyncIterator[PartPiece]:
@@ -105,7 +115,7 @@ class Bootstrap:
         self._parser.finish()
 
     async def snapshot_pieces(self) -> AsyncIterator[PartPiece]:
-        """The snapshot as it arrives, for one that is too large to be held."""
+        """The snapshot as it arrives, for one that is too large for memory."""
         self._snapshot_read = True
         async for piece in self._pieces:
             yield piece
@@ -125,10 +135,10 @@ class Bootstrap:
         return Snapshot(b"".join(data), content_type, self.snapshot_offset)
 
     async def messages(self) -> AsyncIterator[Message]:
-        """The messages since the snapshot, as they arrive; the snapshot is passed over if unread.
+        """The messages since the snapshot, as they arrive; a snapshot not read yet is skipped.
 
-        They have offsets of their own where the server counts them in bytes. Otherwise reading on
-        is possible from the end alone, and that is what the last one says.
+        They have their own offsets if those count bytes. Otherwise a read can continue only from
+        the end, which is the `next_offset` of the last message.
         """
         if not self._snapshot_read:
             async for _ in self.snapshot_pieces():
@@ -149,7 +159,7 @@ class Bootstrap:
                 yield Message(payload, f"{at:020d}", f"{end:020d}")
                 at = end
                 continue
-            # Which one is the last shows when there is no other.
+            # Hold each message until the next: only the last one has the end's offset.
             if held is not None:
                 yield held
             held = Message(payload, start, start)
@@ -163,6 +173,70 @@ def _number(offset: str) -> int:
 
 @asynccontextmanager
 async def open_bootstrap(calls: Calls, url: str) -> AsyncIterator[Bootstrap]:
-    """Ask for the bootstrap of a stream, whose answer is read inside the block."""
-    async with calls.stream("GET", below(url, "bootstrap")) as answer:
-        yield Bootstrap(answer)
+    """Request the bootstrap of a stream; the response is read inside the block."""
+    async with calls.stream("GET", below(url, "bootstrap")) as response:
+        yield Bootstrap(response)
+
+
+Item = Snapshot | Message
+
+
+async def bootstrap_and_follow(
+    calls: Calls, url: str, read_url: str, *, live: Live = True, framing: Framing | None = None
+) -> AsyncGenerator[Item, None]:
+    """The snapshot, the messages since, and every later one; after a 410 again from a snapshot."""
+    failures = 0
+    while True:
+        at = START
+        try:
+            async with open_bootstrap(calls, url) as response:
+                yield await response.snapshot()
+                unframed = _Unframed(framing, response)
+                async for message in response.messages():
+                    for each in unframed.feed(message):
+                        yield each
+                at, closed = unframed.end(response.next_offset), response.closed
+            if closed or not live:
+                return
+            async with Reading(calls, read_url, offset=at, live=live, framing=framing) as reading:
+                async for message in reading:
+                    failures = 0
+                    yield message
+            return
+        except OffsetGoneError as error:
+            # A newer snapshot has replaced the messages that would have come next.
+            failures += 1
+            if failures > 1:
+                await calls.wait(failures, error)
+        except HoldfastError as error:
+            # The bootstrap broke off: repeat it from its snapshot on.
+            if at != START or not may_repeat(error, repeatable=True):
+                raise
+            failures += 1
+            await calls.wait(failures, error)
+
+
+class _Unframed:
+    """Cuts the messages of a bootstrap, each of which is one append, into framed messages."""
+
+    def __init__(self, framing: Framing | None, response: Bootstrap) -> None:
+        self._assembler = None if framing is None else Assembler(framing)
+        self._lengths: Lengths | None = () if response.counts_bytes else None
+        self._end = response.snapshot_offset
+
+    def feed(self, message: Message) -> list[Message]:
+        """The messages that this append completes."""
+        if self._assembler is None:
+            return [message]
+        append = Batch(
+            message.payload, "", message.offset, message.next_offset, lengths=self._lengths
+        )
+        messages = self._assembler.feed(append)
+        self._end = messages[-1].next_offset if messages else self._end
+        return messages
+
+    def end(self, next_offset: str) -> str:
+        """Where to continue: at the beginning of an incomplete message, if there is one."""
+        if self._assembler is None or not self._assembler.is_within_message:
+            return next_offset
+        return self._end

@@ -1,4 +1,4 @@
-"""The storage of a server, for operators and jobs: packs, flushes, swaps, pins."""
+"""A server's storage, for operators and jobs: packs, flushes, swaps, pins."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from typing import Any
 import msgspec
 
 from holdfast.client.calls import Calls
-from holdfast.client.json_answers import decode, lines
 from holdfast.client.types import StoreInfo
 from holdfast.client.urls import below
 from holdfast.format.packs import PackExtent, PackInfo
@@ -17,7 +16,7 @@ _encode = msgspec.json.Encoder().encode
 
 
 class Storage:
-    """What is behind the streams of a server; `NotFoundError` if it keeps all in memory."""
+    """The packs and the object store of a server; NotFoundError if it keeps all in memory."""
 
     def __init__(self, calls: Calls, url: str) -> None:
         self._calls = calls
@@ -27,57 +26,55 @@ class Storage:
         return f"Storage({self._url!r})"
 
     async def store(self) -> StoreInfo:
-        """Where the object store is, its id, and up to where everything is in packs."""
-        return decode((await self._calls.request("GET", self._at("store"))).body, StoreInfo)
+        """The object store's URL and id, and the position up to which everything is in packs."""
+        return await self._calls.fetch(self._at("store"), StoreInfo)
 
     async def packs(self) -> AsyncIterator[PackInfo]:
-        """Every pack in use, in the order of the log."""
-        async for found in lines(self._calls, self._at("packs"), {}, PackInfo):
-            yield found
+        """Every pack in use, in log order."""
+        async for each in self._calls.lines(self._at("packs"), PackInfo):
+            yield each
 
     async def extents(self, pack: str) -> AsyncIterator[PackExtent]:
-        """Every extent in use of a pack; NotFoundError if the pack is not in use any more."""
+        """Every extent in use of a pack; NotFoundError if the pack is no longer in use."""
         url = self._at("packs", "extents")
-        async for found in lines(self._calls, url, {"pack": pack}, PackExtent):
-            yield found
+        async for each in self._calls.lines(url, PackExtent, {"pack": pack}):
+            yield each
 
     async def pack_data(self, pack: str, at: int, size: int) -> bytes:
-        """At most `size` bytes (16 MiB) of a pack from byte `at` on, through the server."""
+        """Up to `size` bytes (at most 16 MiB) of a pack from byte `at` on, through the server."""
         params = {"pack": pack, "at": str(at), "size": str(size)}
-        answer = await self._calls.request("GET", self._at("packs", "data"), params=params)
-        return answer.body
+        response = await self._calls.request("GET", self._at("packs", "data"), params=params)
+        return response.body
 
     async def flush(self) -> None:
-        """Flush what is durable now; returns once it is in packs."""
+        """Flush everything durable so far, and return once it is in packs."""
         await self._calls.request("POST", self._at("flush"))
 
     async def swap_packs(self, add: Sequence[str], remove: Sequence[str]) -> None:
-        """Put packs into use in place of others; SwapRefusedError if that cannot be, any more.
+        """Replace packs by others; SwapRefusedError if they are no longer in use.
 
-        Not repeated by itself: if the answer was lost, see what is in use.
+        Never retried: if the response was lost, look at which packs are in use.
         """
-        asked = {"add": list(add), "remove": list(remove)}
-        await self._order("swap-packs", asked, repeatable=False)
+        await self._post("swap-packs", {"add": list(add), "remove": list(remove)}, repeatable=False)
 
     async def pin_packs(self, name: str, ttl_s: float) -> None:
-        """Keep the objects of everything in use now, for so many seconds; 0 lets go."""
-        await self._order("pin-packs", {"name": name, "ttl": ttl_s}, repeatable=True)
+        """Keep the objects of all packs in use now for this many seconds; 0 removes the pin."""
+        await self._post("pin-packs", {"name": name, "ttl": ttl_s}, repeatable=True)
 
     async def collect_garbage(self) -> None:
-        """Remove the objects that are due now."""
+        """Remove the objects that are due for removal."""
         await self._calls.request("POST", self._at("collect-garbage"))
 
     async def stats(self) -> dict[str, Any]:
-        """How much is hot and cold, and whether the flush keeps up."""
-        answer = await self._calls.request("GET", self._at("hot-cold-stats"))
-        return decode(answer.body, dict[str, Any])
+        """How much data is hot and cold, and whether flushing keeps up."""
+        return await self._calls.fetch(self._at("hot-cold-stats"), dict[str, Any])
 
-    async def _order(self, name: str, asked: dict[str, Any], *, repeatable: bool) -> None:
+    async def _post(self, name: str, document: dict[str, Any], *, repeatable: bool) -> None:
         await self._calls.request(
             "POST",
             self._at(name),
             headers={"Content-Type": "application/json"},
-            body=_encode(asked),
+            body=_encode(document),
             repeatable=repeatable,
         )
 

@@ -1,4 +1,4 @@
-"""One stream: everything that can be done with it."""
+"""A stream and its operations."""
 
 from __future__ import annotations
 
@@ -6,25 +6,29 @@ from collections.abc import AsyncGenerator, Iterable
 from contextlib import AbstractAsyncContextManager
 from typing import Any
 
-from holdfast.client.answers import is_set
-from holdfast.client.calls import Answer, Calls
-from holdfast.client.following import Item, bootstrap_and_follow
-from holdfast.client.payloads import Framing, check_framing, message_bytes, request_body
+from holdfast.client.calls import Calls, Retry
+from holdfast.client.messages import Framing, check_framing, is_set, message_bytes, request_body
 from holdfast.client.producer import Producer, ProducerLimits
 from holdfast.client.reading import Live, Reading
-from holdfast.client.retry import Retry
-from holdfast.client.snapshots import Bootstrap, Snapshots, open_bootstrap
+from holdfast.client.snapshots import (
+    Bootstrap,
+    Item,
+    Snapshots,
+    bootstrap_and_follow,
+    open_bootstrap,
+)
 from holdfast.client.types import Appended, Created, ProducerStamp, StreamHead
 from holdfast.client.urls import without_secrets
 from holdfast.errors import ConflictError, ContentTypeMismatchError
+from holdfast.net.outbound import OutboundResponse
 from holdfast.protocol.content import media_type
 from holdfast.protocol.headers import START
 
 
 class Stream:
-    """A stream by its name; nothing is sent before something is asked for.
+    """A stream; creating this object sends no request.
 
-    `content_type` is asked of the server when an append needs it, unless it is given here.
+    An append needs the stream's content type and fetches it unless `content_type` is given.
     """
 
     def __init__(
@@ -59,9 +63,9 @@ class Stream:
         messages: Iterable[Any] = (),
         if_match: str | None = None,
     ) -> Created:
-        """Create the stream, with first messages if there are any.
+        """Create the stream, with initial `messages` if given.
 
-        It is no error if it exists with the same configuration; with another one it is
+        Creating it again with the same configuration is fine; with another one it is a
         StreamExistsError. `expires_at` is an RFC 3339 time.
         """
         content_type = content_type or self.content_type or "application/octet-stream"
@@ -73,10 +77,10 @@ class Stream:
         media = media_type(content_type)
         encoded = [message_bytes(each, media, self.framing) for each in messages]
         body = request_body(encoded, media) if encoded else b""
-        answer = await self._calls.request(
+        response = await self._calls.request(
             "PUT", self.url, headers=headers, body=body, repeatable=if_match is None
         )
-        return self._created(answer, content_type)
+        return self._created(response, content_type)
 
     async def fork(
         self,
@@ -87,14 +91,14 @@ class Stream:
         content_type: str | None = None,
         ttl_s: int | None = None,
     ) -> Created:
-        """Create this stream as a fork of another one: as that was at an offset, or is now."""
+        """Create this stream as a fork of another one, at an offset or at its tail."""
         headers = {"Stream-Forked-From": source.path}
         _set(headers, "Content-Type", content_type or self.content_type)
         _set(headers, "Stream-Fork-Offset", offset)
         _set(headers, "Stream-Fork-Sub-Offset", sub_offset)
         _set(headers, "Stream-TTL", ttl_s)
-        answer = await self._calls.request("PUT", self.url, headers=headers)
-        return self._created(answer, content_type or "")
+        response = await self._calls.request("PUT", self.url, headers=headers)
+        return self._created(response, content_type or "")
 
     async def append(
         self,
@@ -107,8 +111,8 @@ class Stream:
     ) -> Appended:
         """Append one message: any value on a JSON stream (bytes are JSON text), else bytes or str.
 
-        Sent again if the server says that it was not stored, but not if that is uncertain: a
-        `producer` makes every repetition safe. `close` closes the stream in the same step.
+        It is retried only if it was certainly not stored; a `producer` makes every retry safe.
+        `close` closes the stream in the same step.
         """
         return await self.append_many(
             [message], seq=seq, close=close, if_match=if_match, producer=producer
@@ -125,7 +129,7 @@ class Stream:
     ) -> Appended:
         """Append messages in one request, all or none.
 
-        On a byte stream they become one message, unless it is framed.
+        On a byte stream that is not framed they become one message.
         """
         content_type = await self.known_content_type()
         media = media_type(content_type)
@@ -137,7 +141,7 @@ class Stream:
     async def close(
         self, *, producer: ProducerStamp | None = None, if_match: str | None = None
     ) -> Appended:
-        """Close the stream: nothing can be appended any more, and readers learn that it is over."""
+        """Close the stream: no more appends are possible, and readers see its end."""
         return await self.post(b"", None, close=True, if_match=if_match, producer=producer)
 
     async def post(
@@ -151,7 +155,7 @@ class Stream:
         producer: ProducerStamp | None = None,
         retry: Retry | None = None,
     ) -> Appended:
-        """Send a body as it is."""
+        """Append an encoded body."""
         headers: dict[str, str] = {}
         _set(headers, "Content-Type", content_type)
         _set(headers, "Stream-Seq", seq)
@@ -164,25 +168,25 @@ class Stream:
                 "Producer-Seq": str(producer.seq),
             }
         try:
-            answer = await self._calls.request(
+            response = await self._calls.request(
                 "POST",
                 self.url,
                 headers=headers,
                 body=body,
-                # What was carried out unseen is refused the second time, if it is conditional.
+                # A conditional request that was carried out unnoticed would fail when repeated.
                 repeatable=producer is not None or (not body and if_match is None),
                 retry=retry,
             )
         except ConflictError as error:
-            # The name may be that of a new stream by now; other servers have no code for that.
+            # The stream may have been replaced by another one; other servers have no code for that.
             if type(error) in {ConflictError, ContentTypeMismatchError}:
                 self.content_type = None
             raise
-        # A close without data is 204 in any case.
-        return _appended(answer, duplicate=producer is not None and bool(body))
+        # A close without data is always 204.
+        return _appended(response, duplicate=producer is not None and bool(body))
 
     async def head(self) -> StreamHead:
-        """What is known of the stream, without its data."""
+        """The stream's metadata."""
         headers = (await self._calls.request("HEAD", self.url)).headers
         ttl = headers.get("stream-ttl")
         self.content_type = headers.get("content-type", "application/octet-stream")
@@ -210,10 +214,10 @@ class Stream:
         max_bytes: int | None = None,
         cursor: str | None = None,
     ) -> Reading:
-        """Read from an offset: to the tail, or with `live` on and on until the stream is closed.
+        """Read from an offset to the tail, or with `live` until the stream is closed.
 
         `offset` is `-1` (the start), `now`, or one from a message, batch or reading. `last` starts
-        at so many messages before the tail instead, where the server can do that.
+        this many messages before the tail instead, if the server supports it.
         """
         return Reading(
             self._calls,
@@ -236,42 +240,49 @@ class Stream:
     ) -> Producer:
         """A writer whose appends are stored exactly once; use it as a context manager.
 
-        With an `epoch` it goes on with what was begun under it: the n-th message is stored once,
-        however often a program is run again with the same messages.
+        With an `epoch` it continues what was begun under that epoch: the n-th message is stored
+        once, however often a program runs again with the same messages.
         """
         return Producer(
             self._calls, self, producer_id, epoch=epoch, auto_claim=auto_claim, limits=limits
         )
 
     def bootstrap(self) -> AbstractAsyncContextManager[Bootstrap]:
-        """The snapshot and every message since, in one answer, read as it arrives."""
+        """The snapshot and every message since, in one response that is read as it arrives."""
         return open_bootstrap(self._calls, self._bucketed_url)
 
     def bootstrap_and_follow(self, *, live: Live = True) -> AsyncGenerator[Item, None]:
-        """A snapshot, the messages since, and then what comes: see `client.following`."""
+        """A snapshot, the messages since, and with `live` every later one.
+
+        async for item in stream.bootstrap_and_follow():
+            if isinstance(item, Snapshot):
+                state = load(item)         # start again from here
+            else:
+                state = fold(state, item)  # one more message
+        """
         return bootstrap_and_follow(
             self._calls, self._bucketed_url, self.url, live=live, framing=self.framing
         )
 
     @property
     def path(self) -> str:
-        """The path of the stream's URL, by which others on the same server refer to it."""
+        """The path of the stream's URL, which identifies it on its server."""
         return "/" + self.url.partition("://")[2].partition("/")[2].partition("?")[0]
 
     async def known_content_type(self) -> str:
-        """The stream's content type, asked for once."""
+        """The stream's content type, fetched once."""
         if self.content_type is None:
             return (await self.head()).content_type
         return self.content_type
 
-    def _created(self, answer: Answer, content_type: str) -> Created:
-        self.content_type = answer.headers.get("content-type", content_type)
+    def _created(self, response: OutboundResponse, content_type: str) -> Created:
+        self.content_type = response.headers.get("content-type", content_type)
         return Created(
-            created=answer.status == 201,
+            created=response.status == 201,
             content_type=self.content_type,
-            next_offset=answer.headers.get("stream-next-offset", START),
-            closed=is_set(answer.headers, "stream-closed"),
-            etag=answer.headers.get("etag"),
+            next_offset=response.headers.get("stream-next-offset", START),
+            closed=is_set(response.headers, "stream-closed"),
+            etag=response.headers.get("etag"),
         )
 
 
@@ -280,13 +291,13 @@ def _set(headers: dict[str, str], name: str, value: object) -> None:
         headers[name] = str(value)
 
 
-def _appended(answer: Answer, *, duplicate: bool) -> Appended:
-    headers = answer.headers
+def _appended(response: OutboundResponse, *, duplicate: bool) -> Appended:
+    headers = response.headers
     seq = headers.get("producer-seq", "")
     return Appended(
         next_offset=headers.get("stream-next-offset", ""),
         closed=is_set(headers, "stream-closed"),
         etag=headers.get("etag"),
-        duplicate=duplicate and answer.status == 204,
+        duplicate=duplicate and response.status == 204,
         producer_seq=int(seq) if seq.isdigit() else None,
     )

@@ -1,4 +1,4 @@
-"""The client for code that is not async: the same methods, which wait.
+"""The client for blocking code: the same methods, which wait for their results.
 
 with SyncClient("http://127.0.0.1:4437") as client:
     stream = client.stream("demo/hello")
@@ -6,8 +6,8 @@ with SyncClient("http://127.0.0.1:4437") as client:
     for message in stream.read():
         print(message.text)
 
-Nothing is written twice: each method runs the async one in a thread with an event loop, and has its
-signature. Everything here may be used from several threads.
+There is no second implementation: each method has the signature of the async one and runs it in a
+thread with an event loop. All classes here may be used from several threads.
 """
 
 from __future__ import annotations
@@ -19,15 +19,28 @@ from typing import Any, Concatenate, ParamSpec, Self
 
 from holdfast.client.buckets import Bucket
 from holdfast.client.client import Client
-from holdfast.client.loop_thread import Facade, Items, LoopThread, blocking, facing, iterating
+from holdfast.client.loop_thread import (
+    Attribute,
+    ClosingFacade,
+    Facade,
+    Items,
+    LoopThread,
+    blocking,
+    facing,
+    facing_result,
+    iterating,
+)
 from holdfast.client.messages import Message
 from holdfast.client.producer import Producer
-from holdfast.client.proxy_sync import SyncProxy
+from holdfast.client.proxy import Proxy, ProxySession
+from holdfast.client.proxy_frames import FrameReading
+from holdfast.client.proxy_response import ProxyResponse, ResponseReading
 from holdfast.client.reading import Reading, handing_out
 from holdfast.client.snapshots import Bootstrap, Snapshots
 from holdfast.client.storage import Storage
 from holdfast.client.stream import Stream
 from holdfast.client.types import Appended, Created
+from holdfast.protocol.frames import Frame, Outcome
 
 P = ParamSpec("P")
 
@@ -35,51 +48,25 @@ P = ParamSpec("P")
 def _with_arguments_of(
     _: Callable[P, Any],
 ) -> Callable[[Callable[..., None]], Callable[Concatenate[Any, P], None]]:
-    """Type a constructor like another one, instead of repeating its arguments."""
+    """Give a constructor the type of another one, instead of repeating its arguments."""
     return lambda constructor: constructor
 
 
-class SyncReading(Facade):
-    """A read under way: iterate over it for messages, or over `batches()`."""
+class SyncReading(ClosingFacade):
+    """A read in progress: iterate over it for messages, or over `batches()`."""
 
     _inner: Reading
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
     def __iter__(self) -> Iterator[Message]:
-        # Threads take turns once for all messages that came together, not for each.
+        # One switch between threads for all messages that arrived together, not for each.
         for messages in Items(self._thread, self._inner.message_lists()):
             yield from handing_out(self._inner, messages)
 
-    @property
-    def offset(self) -> str:
-        """Behind the last thing handed out: give it back to a later read."""
-        return self._inner.offset
-
-    @property
-    def cursor(self) -> str | None:
-        """For caches in between: give it back to a later read, too."""
-        return self._inner.cursor
-
-    @property
-    def content_type(self) -> str:
-        """The stream's content type, once something was read."""
-        return self._inner.content_type
-
-    @property
-    def up_to_date(self) -> bool:
-        """Whether the tail was reached."""
-        return self._inner.up_to_date
-
-    @property
-    def closed(self) -> bool:
-        """Whether the stream is closed, and all of it was read."""
-        return self._inner.closed
-
+    offset = Attribute[str]()
+    cursor = Attribute[str | None]()
+    content_type = Attribute[str]()
+    up_to_date = Attribute[bool]()
+    closed = Attribute[bool]()
     batches = iterating(Reading.batches)
     read_bytes = blocking(Reading.read_bytes)
     read_text = blocking(Reading.read_text)
@@ -104,35 +91,19 @@ class SyncProducer(Facade):
     ) -> None:
         self._thread.call(self._inner.__aexit__(kind, error, trace))
 
-    @property
-    def acknowledged(self) -> int:
-        """Messages that the server has."""
-        return self._inner.acknowledged
-
-    @property
-    def pending_bytes(self) -> int:
-        """Bytes that are not acknowledged yet."""
-        return self._inner.pending_bytes
-
-    @property
-    def epoch(self) -> int:
-        """The epoch that it writes under."""
-        return self._inner.epoch
-
-    @property
-    def last(self) -> Appended | None:
-        """The server's last answer."""
-        return self._inner.last
-
     def append_many(self, messages: Iterable[Any]) -> None:
-        """Take messages, one by one; a list or another sequence is faster than an iterator."""
+        """Buffer messages, one by one; a sequence is faster than an iterator."""
         if isinstance(messages, Sequence):
             self._thread.call(self._inner.append_many(messages))
             return
-        # It may take its time between two of them, or wait for the client itself.
+        # An iterator may be slow, or wait for the client itself.
         for message in messages:
             self.append(message)
 
+    acknowledged = Attribute[int]()
+    pending_bytes = Attribute[int]()
+    epoch = Attribute[int]()
+    last = Attribute[Appended | None]()
     append = blocking(Producer.append)
     flush = blocking(Producer.flush)
     close = blocking(Producer.close)
@@ -148,32 +119,18 @@ class SyncSnapshots(Facade):
 
 
 class SyncBootstrap(Facade):
-    """The answer to a bootstrap: read the snapshot first, then iterate over the messages."""
+    """The response to a bootstrap request: the snapshot comes first, then the messages."""
 
-    _inner: Bootstrap
-
-    @property
-    def snapshot_offset(self) -> str:
-        """Where the snapshot is; `-1` if there is none."""
-        return self._inner.snapshot_offset
-
-    @property
-    def next_offset(self) -> str:
-        """Where to read on."""
-        return self._inner.next_offset
-
-    @property
-    def closed(self) -> bool:
-        """Whether the stream is closed."""
-        return self._inner.closed
-
+    snapshot_offset = Attribute[str]()
+    next_offset = Attribute[str]()
+    closed = Attribute[bool]()
     snapshot = blocking(Bootstrap.snapshot)
     snapshot_pieces = iterating(Bootstrap.snapshot_pieces)
     messages = iterating(Bootstrap.messages)
 
 
 class SyncStream(Facade):
-    """A stream by its name."""
+    """A stream; creating this object sends no request."""
 
     _inner: Stream
 
@@ -181,16 +138,8 @@ class SyncStream(Facade):
         super().__init__(thread, inner)
         self.snapshots = SyncSnapshots(thread, inner.snapshots)
 
-    @property
-    def name(self) -> str:
-        """As it was given."""
-        return self._inner.name
-
-    @property
-    def url(self) -> str:
-        """Where it is."""
-        return self._inner.url
-
+    name = Attribute[str]()
+    url = Attribute[str]()
     create = blocking(Stream.create, lists="messages")
     append = blocking(Stream.append)
     append_many = blocking(Stream.append_many, lists="messages")
@@ -207,17 +156,17 @@ class SyncStream(Facade):
 
     @contextmanager
     def bootstrap(self) -> Iterator[SyncBootstrap]:
-        """The snapshot and every message since, in one answer, read as it arrives."""
-        opening = self._inner.bootstrap()
-        answer = self._thread.call(opening.__aenter__())
+        """The snapshot and every message since, in one response that is read as it arrives."""
+        bootstrap = self._inner.bootstrap()
+        response = self._thread.call(bootstrap.__aenter__())
         try:
-            yield SyncBootstrap(self._thread, answer)
+            yield SyncBootstrap(self._thread, response)
         finally:
-            self._thread.call(opening.__aexit__(None, None, None))
+            self._thread.call(bootstrap.__aexit__(None, None, None))
 
 
 class SyncBucket(Facade):
-    """A bucket by its id."""
+    """A bucket; creating this object sends no request."""
 
     create = blocking(Bucket.create)
     info = blocking(Bucket.info)
@@ -231,7 +180,7 @@ class SyncBucket(Facade):
 
 
 class SyncStorage(Facade):
-    """The storage of a server."""
+    """The packs and the object store of a server."""
 
     store = blocking(Storage.store)
     packs = iterating(Storage.packs)
@@ -244,36 +193,92 @@ class SyncStorage(Facade):
     stats = blocking(Storage.stats)
 
 
-class SyncClient(Facade):
-    """A client of one server; its arguments are those of `Client`."""
+class SyncFrameReading(ClosingFacade):
+    """All frames of a proxy stream as they arrive: iterate over it once."""
+
+    def __iter__(self) -> Iterator[tuple[Frame, str]]:
+        return Items(self._thread, aiter(self._inner))
+
+    offset = Attribute[str]()
+    state = Attribute[str]()
+    closed = Attribute[bool]()
+    close = blocking(FrameReading.aclose)
+
+
+class SyncResponseReading(ClosingFacade):
+    """A response being read: its bytes, events, frames or all of it, once."""
+
+    response_id = Attribute[int]()
+    outcome = Attribute[Outcome]()
+    offset = Attribute[str]()
+    state = Attribute[str]()
+    start = blocking(ResponseReading.start)
+    read = blocking(ResponseReading.read)
+    bytes = iterating(ResponseReading.bytes)
+    events = iterating(ResponseReading.events)
+    frames = iterating(ResponseReading.frames)
+    close = blocking(ResponseReading.aclose)
+
+
+class SyncProxyResponse(Facade):
+    """A response that the proxy records, to be read now or at any later time."""
+
+    stream_id = Attribute[str]()
+    response_id = Attribute[int]()
+    content_type = Attribute[str]()
+    offset = Attribute[str]()
+    url = Attribute[str]()
+    follow = facing(ProxyResponse.follow, SyncResponseReading)
+
+
+class SyncProxySession(Facade):
+    """A connected session; `created` says whether its stream is new."""
+
+    session_id = Attribute[str]()
+    stream_id = Attribute[str]()
+    created = Attribute[bool]()
+    url = Attribute[str]()
+    request = facing_result(ProxySession.request, SyncProxyResponse)
+    follow = facing(ProxySession.follow, SyncResponseReading)
+    frames = facing(ProxySession.frames, SyncFrameReading)
+    abort = blocking(ProxySession.abort)
+    renew = blocking(ProxySession.renew)
+
+
+class SyncProxy(Facade):
+    """The proxy of one server."""
+
+    url = Attribute[str]()
+    create = facing_result(Proxy.create, SyncProxyResponse)
+    append = facing_result(Proxy.append, SyncProxyResponse)
+    connect = facing_result(Proxy.connect, SyncProxySession)
+    follow = facing(Proxy.follow, SyncResponseReading)
+    frames = facing(Proxy.frames, SyncFrameReading)
+    abort = blocking(Proxy.abort)
+    head = blocking(Proxy.head)
+    delete = blocking(Proxy.delete)
+
+
+class SyncClient(ClosingFacade):
+    """The client of a server; its arguments are those of `Client`."""
 
     _inner: Client
 
     @_with_arguments_of(Client)
     def __init__(self, *arguments: Any, **options: Any) -> None:
-        # Made first: arguments that are wrong leave no thread behind.
+        # Created before the thread, so that wrong arguments leave none behind.
         client = Client(*arguments, **options)
         super().__init__(LoopThread(), client)
         self.storage = SyncStorage(self._thread, client.storage)
         self.proxy = SyncProxy(self._thread, client.proxy)
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
     def close(self) -> None:
-        """Close every connection, and the thread; doing so again changes nothing."""
+        """Close every connection and end the thread; repeating this has no effect."""
         if self._thread.is_alive:
             self._thread.call(self._inner.aclose())
             self._thread.stop()
 
-    @property
-    def url(self) -> str:
-        """Where the server is."""
-        return self._inner.url
-
+    url = Attribute[str]()
     stream = facing(Client.stream, SyncStream)
     bucket = facing(Client.bucket, SyncBucket)
     request = blocking(Client.request)

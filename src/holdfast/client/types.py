@@ -1,4 +1,4 @@
-"""What requests answer with, as small typed values."""
+"""The values that requests return."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import msgspec
 
 @dataclass(frozen=True, slots=True)
 class Created:
-    """The answer to creating a stream; `created` is False if it was there already."""
+    """The result of creating a stream; `created` is False if it existed already."""
 
     created: bool
     content_type: str
@@ -20,19 +20,19 @@ class Created:
 
 @dataclass(frozen=True, slots=True)
 class Appended:
-    """The answer to an append; a duplicate of a producer's was not stored again."""
+    """The result of an append; a producer's duplicate was not stored again."""
 
     next_offset: str
     closed: bool
     etag: str | None
     duplicate: bool = False
-    # The producer's last sequence number that the server has.
+    # The last sequence number of the producer that the server has.
     producer_seq: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class StreamHead:
-    """What HEAD tells of a stream; what a server does not tell is None."""
+    """The metadata of a stream; None where the server sends none."""
 
     content_type: str
     next_offset: str
@@ -46,7 +46,7 @@ class StreamHead:
 
 @dataclass(frozen=True, slots=True)
 class ProducerStamp:
-    """The producer headers of one append, for those who number appends themselves."""
+    """The producer headers of one append, for callers that number appends themselves."""
 
     producer_id: str
     epoch: int
@@ -65,7 +65,7 @@ class StreamInfo(msgspec.Struct, frozen=True):
 
 
 class BucketInfo(msgspec.Struct, frozen=True):
-    """What a bucket holds."""
+    """The size of a bucket."""
 
     bucket_id: str
     streams: int
@@ -85,7 +85,7 @@ class Change(msgspec.Struct, frozen=True):
 
 
 class ChangePage(msgspec.Struct, frozen=True):
-    """Changes up to a cursor, which is where to go on."""
+    """Changes up to a cursor from which to continue."""
 
     changes: list[Change]
     next_cursor: str
@@ -93,7 +93,7 @@ class ChangePage(msgspec.Struct, frozen=True):
 
 
 class ScanPartition(msgspec.Struct, frozen=True):
-    """A part of a scan for one worker: streams whose bytes are in packs."""
+    """The part of a scan for one worker: streams whose bytes are in packs."""
 
     shard: int
     first_stream_id: str
@@ -114,7 +114,7 @@ class ScanHot(msgspec.Struct, frozen=True):
 
 
 class ScanPlan(msgspec.Struct, frozen=True):
-    """How to read a bucket as a whole."""
+    """A plan to read a whole bucket."""
 
     bucket_id: str
     after: str
@@ -127,12 +127,12 @@ class ScanPlan(msgspec.Struct, frozen=True):
     hot: ScanHot | None = None
     # The id in the store's marker.
     store_id: str = ""
-    # Streams of which something that was appended in between is gone by now.
+    # Streams of which some data in this range is gone.
     lost: list[str] = []
 
 
 class ScanRange(msgspec.Struct, frozen=True):
-    """Bytes of a stream in a pack, and all it takes to read and verify them."""
+    """Bytes of a stream in a pack, with everything needed to read and verify them."""
 
     stream_id: str
     stream: int
@@ -143,22 +143,22 @@ class ScanRange(msgspec.Struct, frozen=True):
     content_type: str
     first_position: int
     last_position: int
-    # Where the bytes start in the pack, which of its messages is the first, and how many they are.
+    # Where the bytes start in the pack, the number of the first message, and how many there are.
     data_at: int
     message_at: int
     messages: int
-    # Checksums in hexadecimal digits, of eight little-endian bytes each: of the lengths of the
-    # messages, and of every block.
+    # Checksums in hexadecimal, eight little-endian bytes each: of the messages' lengths, and of
+    # every block.
     index_sum: str
     sums: str
-    # Of the pack: what checksums are seeded with (16 hexadecimal digits), and its sizes.
+    # The pack's checksum seed (16 hexadecimal digits) and its sizes.
     salt: str
     pack_data_bytes: int
     pack_messages: int
 
 
 class ScanEnd(msgspec.Struct, frozen=True):
-    """How far a stretch of the log of limited size goes, and about what is in it."""
+    """The end of a stretch of the log of limited size, and roughly what is in it."""
 
     bucket_id: str
     after: str
@@ -166,7 +166,7 @@ class ScanEnd(msgspec.Struct, frozen=True):
     latest: str
     bytes: int
     messages: int
-    # Whose log the cursors are of.
+    # The store of the log that the cursors refer to.
     store_id: str = ""
 
 
@@ -184,7 +184,7 @@ class Record(msgspec.Struct, frozen=True):
 
 
 class StoreInfo(msgspec.Struct, frozen=True):
-    """The object store of a server: where it is, whose it is, and how far it goes."""
+    """A server's object store: its URL, its id, and the position up to which it has data."""
 
     store: str
     store_id: str

@@ -11,11 +11,10 @@ from dataclasses import dataclass, field
 from typing import Any, Final, TypeVar
 
 from holdfast.client import Basic, Bearer, Client, Retry, SyncClient
-from holdfast.client.auth import Auth
+from holdfast.client.auth import Auth, shared_tls
+from holdfast.client.calls import may_repeat, pause
 from holdfast.client.client import DEFAULT_URL, STREAMS_PATH
 from holdfast.client.loop_thread import Items
-from holdfast.client.retry import may_repeat, pause
-from holdfast.client.tls import shared
 from holdfast.client.urls import parse_base
 from holdfast.clock import SystemClock
 from holdfast.errors import HoldfastError, SettingsError
@@ -169,7 +168,7 @@ class SparkConnection:
         return {
             "auth": Bearer(self.token) if self.token else auth,
             "retry": self.retry,
-            "tls": shared(self.ca_file),
+            "tls": shared_tls(self.ca_file),
             "streams_path": self.streams_path,
         }
 

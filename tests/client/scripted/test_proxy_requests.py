@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from holdfast.client import Bearer, Client, Timeouts
-from holdfast.client.proxy_requests import stream_id_of
+from holdfast.client.proxy import stream_id_of
 from holdfast.errors import (
     BadAnswerError,
     ConnectRejectedError,
@@ -110,10 +110,10 @@ class TestCreate:
     @pytest.mark.parametrize(
         ("url", "options", "error", "words"),
         [
-            ("api.example.com", {}, InvalidRequestError, "no upstream"),
-            ("https://exämple.com", {}, InvalidRequestError, "no upstream"),
-            ("https://h/a b", {}, InvalidRequestError, "no upstream"),
-            ("https://h/\r\nX: y", {}, InvalidRequestError, "no upstream"),
+            ("api.example.com", {}, InvalidRequestError, "not an upstream URL"),
+            ("https://exämple.com", {}, InvalidRequestError, "not an upstream URL"),
+            ("https://h/a b", {}, InvalidRequestError, "not an upstream URL"),
+            ("https://h/\r\nX: y", {}, InvalidRequestError, "not an upstream URL"),
             (UPSTREAM, {"method": "HEAD"}, InvalidRequestError, "use GET, POST, PUT, PATCH"),
             (
                 UPSTREAM,
@@ -157,7 +157,7 @@ class TestAnswers:
         ("prepared", "words"),
         [
             (answer(201, stream_response_id="1"), "no Location"),
-            (answer(201, location="http://[", stream_response_id="1"), "no URL"),
+            (answer(201, location="http://[", stream_response_id="1"), "not a URL"),
             (answer(201, location=SIGNED, stream_response_id="x"), "Stream-Response-Id"),
             (answer(201, location=SIGNED, stream_response_id="0"), "Stream-Response-Id"),
             (answer(201, location=SIGNED, stream_response_id="9" * 40), "Stream-Response-Id"),

@@ -3,7 +3,7 @@
 import pytest
 
 from holdfast.client import Outcome, StartInfo
-from holdfast.client.proxy_sync import SyncProxyResponse, SyncProxySession
+from holdfast.client.sync import SyncProxyResponse, SyncProxySession
 from holdfast.errors import UpstreamError
 from tests.client.scripted.proxying import HEADERS, ProxyServer, data, refusal, start
 from tests.client.scripted.server import answer

@@ -7,12 +7,12 @@ import pytest
 from rich.cells import cell_len
 from rich.console import Console
 
+from holdfast.cli.terminal import as_clock_time
 from holdfast.cli.top.figures import Backpressure, Commits, Figures, Flush, HottestStream
 from holdfast.cli.top.measure import measure
 from holdfast.cli.top.plain import plain
 from holdfast.cli.top.screen import Screen
 from holdfast.cli.top.view import View
-from holdfast.cli.wording import as_clock_time
 from tests.unit.cli_top.samples import sample
 
 URL = "http://127.0.0.1:4437"

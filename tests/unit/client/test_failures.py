@@ -6,8 +6,8 @@ import msgspec
 import pytest
 
 from holdfast import errors
+from holdfast.client.calls import Retry, may_repeat, was_refused
 from holdfast.client.failures import error_of, error_of_frame, is_missing
-from holdfast.client.retry import Retry, may_repeat, was_refused
 from holdfast.errors import HoldfastError, error_classes
 from holdfast.http.responses import error_body, error_headers
 from holdfast.protocol.frames import ErrorInfo

@@ -2,7 +2,7 @@
 
 import pytest
 
-from holdfast.client.payloads import check_framing, message_bytes, request_body
+from holdfast.client.messages import check_framing, message_bytes, request_body
 from holdfast.errors import InvalidJsonError, InvalidRequestError
 from holdfast.protocol.content import frame, store_form
 

@@ -6,8 +6,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from holdfast.client.failures import parse_number
 from holdfast.client.messages import Batch
-from holdfast.client.proxy_frames import FrameFeed, Position, Saved, number_in, starting_at
+from holdfast.client.proxy_frames import FrameFeed, Position, Saved, starting_at
 from holdfast.errors import BadAnswerError, InvalidRequestError
 from holdfast.protocol.frames import (
     ABORT,
@@ -168,7 +169,7 @@ class TestOffsets:
 
 @pytest.mark.parametrize("offset", ["", "now", "9" * 5000, "²", "-5", "1_0"])
 def test_what_is_no_number_is_not_counted_with(offset):
-    assert number_in(offset) == -1
+    assert parse_number(offset) == -1
     for given_batch in (
         Batch(STREAM, TYPE, offset, counted(len(STREAM))),
         Batch(STREAM, TYPE, counted(0), offset),
@@ -186,7 +187,7 @@ class TestState:
 
     @pytest.mark.parametrize("text", ["", "{}", "nonsense", "[1]", '["-1","x"]', "\ud800"])
     def test_that_is_none_is_refused(self, text):
-        with pytest.raises(InvalidRequestError, match="no state"):
+        with pytest.raises(InvalidRequestError, match="not the state"):
             starting_at("-1", text)
 
     def test_without_one_the_offset_counts(self):

@@ -26,18 +26,16 @@ from holdfast.client import (
     SyncClient,
 )
 from holdfast.client.loop_thread import Facade
-from holdfast.client.proxy_sync import (
-    SyncFrameReading,
-    SyncProxy,
-    SyncProxyResponse,
-    SyncProxySession,
-    SyncResponseReading,
-)
 from holdfast.client.sync import (
     SyncBootstrap,
     SyncBucket,
+    SyncFrameReading,
     SyncProducer,
+    SyncProxy,
+    SyncProxyResponse,
+    SyncProxySession,
     SyncReading,
+    SyncResponseReading,
     SyncSnapshots,
     SyncStorage,
     SyncStream,

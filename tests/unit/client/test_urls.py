@@ -106,9 +106,9 @@ class TestPaths:
 
     @pytest.mark.parametrize("name", ["", "/", "/a", ".", "..", "a/..", "../a", "a/./b", "a/../b"])
     def test_what_leads_elsewhere_is_refused(self, name):
-        with pytest.raises(InvalidRequestError, match="is no stream"):
+        with pytest.raises(InvalidRequestError, match="is not a stream"):
             encode_path(name)
-        with pytest.raises(InvalidRequestError, match="is no stream"):
+        with pytest.raises(InvalidRequestError, match="is not a stream"):
             Client("http://host").stream(name)
 
     @given(names)

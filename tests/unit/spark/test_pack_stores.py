@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from holdfast.client.tls import shared
+from holdfast.client.auth import shared_tls
 from holdfast.objects.directory_objects import DirectoryObjects
 from holdfast.objects.locations import StoreLocation
 from holdfast.objects.store import MARKER, encode_marker
@@ -39,4 +39,4 @@ def test_a_store_of_another_server(tmp_path: Path) -> None:
 
 
 def test_certificates_are_read_once() -> None:
-    assert shared("") is shared("")
+    assert shared_tls("") is shared_tls("")

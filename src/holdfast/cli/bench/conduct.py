@@ -15,7 +15,7 @@ from holdfast.cli.bench.run import Plan, run
 from holdfast.cli.bench.streams import Setup
 from holdfast.cli.bench.target import Target
 from holdfast.cli.bench.worker import run_loop
-from holdfast.cli.failures import EXIT_FAILED, EXIT_INTERRUPTED
+from holdfast.cli.terminal import EXIT_FAILED, EXIT_INTERRUPTED
 from holdfast.errors import HoldfastError
 
 __all__ = ["conduct"]

@@ -69,12 +69,12 @@ def resolve_target(
     """Find the server that a command is about, as every other command does."""
     # Brings the client with it, which the load processes have no use for.
     from holdfast.cli.client.connection import DEFAULT_SERVER, resolve  # noqa: PLC0415
-    from holdfast.client.tls import trusting  # noqa: PLC0415
+    from holdfast.client.auth import tls_trusting  # noqa: PLC0415
 
     server = replace(DEFAULT_SERVER, url=url, token=token, context=context_name, ca_file=ca_file)
     context = resolve(server, os.environ)
     # What is wrong with the file is said here, before there are processes that read it.
-    trusting(context.ca_file)
+    tls_trusting(context.ca_file)
     parts = _split(context.url)
     tls = parts.scheme == "https"
     return Target(

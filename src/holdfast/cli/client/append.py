@@ -19,14 +19,12 @@ from holdfast.cli.client.connection import DEFAULT_SERVER, Server, run
 from holdfast.cli.client.output import Output
 from holdfast.cli.client.sources import Sources
 from holdfast.cli.client.streams import StreamName
-from holdfast.cli.progress import UNSEEN, Bar, progress
+from holdfast.cli.terminal import NO_BAR, Bar, progress
 from holdfast.client import Appended, Client, Producer, ProducerLimits, Stream
-from holdfast.client.payloads import LENGTH_PREFIXED
+from holdfast.client.messages import LENGTH_PREFIXED
 from holdfast.clock import SystemClock
 from holdfast.errors import HoldfastError, SettingsError
 from holdfast.protocol.content import JSON, media_type
-
-__all__ = ["append"]
 
 # How often the progress bar is told.
 TICK_S: Final = 0.1
@@ -148,7 +146,7 @@ def _messages(count: int) -> str:
 
 def _progress(total_bytes: int | None) -> AbstractContextManager[Bar]:
     """A bar for files; where somebody types, or another program does, there is no end to show."""
-    return nullcontext(UNSEEN) if total_bytes is None else progress("appending", total_bytes)
+    return nullcontext(NO_BAR) if total_bytes is None else progress("appending", total_bytes)
 
 
 class _Sending:

@@ -9,12 +9,10 @@ from cyclopts import App, Parameter
 
 from holdfast.cli.client.connection import DEFAULT_SERVER, Server, run
 from holdfast.cli.client.output import Output, time_text
-from holdfast.cli.wording import as_bytes
+from holdfast.cli.terminal import as_bytes
 from holdfast.client import START, Client, StreamInfo
 from holdfast.errors import BucketNotFoundError, SettingsError
 from holdfast.protocol.names import DEFAULT_BUCKET
-
-__all__ = ["bucket", "ls"]
 
 bucket = App(name="bucket", help="Create, show, delete and watch buckets.", help_format="plaintext")
 BucketId = Annotated[str, Parameter(help="Bucket.")]

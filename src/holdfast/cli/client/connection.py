@@ -16,12 +16,12 @@ from typing import Annotated, Final
 
 from cyclopts import Group, Parameter
 
-from holdfast.cli.client.contexts import Context, contexts_path, load_contexts
+from holdfast.cli.client.context import Context, contexts_path, load_contexts
 from holdfast.cli.client.output import Output
-from holdfast.cli.failures import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_USAGE
+from holdfast.cli.terminal import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_USAGE
 from holdfast.client import Bearer, Client, Retry
+from holdfast.client.auth import tls_trusting
 from holdfast.client.client import DEFAULT_URL
-from holdfast.client.tls import trusting
 from holdfast.errors import (
     BadAnswerError,
     ConflictError,
@@ -39,8 +39,6 @@ from holdfast.errors import (
     UnauthorizedError,
     UnavailableError,
 )
-
-__all__ = ["DEFAULT_SERVER", "Server", "connect", "resolve", "run"]
 
 EXIT_NOT_FOUND: Final = 3
 EXIT_CONFLICT: Final = 4
@@ -133,7 +131,7 @@ def connect(server: _Server, output: Output) -> Client:
         auth=Bearer(context.token) if context.token else None,
         retry=Retry(attempts=server.retries + 1),
         on_retry=output.retries.note,
-        tls=trusting(context.ca_file),
+        tls=tls_trusting(context.ca_file),
     )
 
 

@@ -14,14 +14,11 @@ from typing import Any, Final
 
 import msgspec
 
-from holdfast.cli.failures import failure_line, say
-from holdfast.cli.wording import printable
+from holdfast.cli.terminal import failure_line, printable, say
 from holdfast.client import Message
 from holdfast.clock import Clock, SystemClock
 from holdfast.errors import HoldfastError
 from holdfast.protocol.content import JSON, is_text, media_type
-
-__all__ = ["Output", "one_line", "payload_document", "payload_field", "time_text"]
 
 _check_json: Final = msgspec.json.Decoder(msgspec.Raw).decode
 # In JSON text a line break is white space between tokens, never data.

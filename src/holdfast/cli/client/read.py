@@ -17,14 +17,11 @@ from cyclopts import Parameter
 from holdfast.cli.client.connection import DEFAULT_SERVER, Server, run
 from holdfast.cli.client.output import Output, one_line, payload_document
 from holdfast.cli.client.streams import StreamName
-from holdfast.cli.progress import Bar, progress
+from holdfast.cli.terminal import Bar, progress
 from holdfast.client import START, Client, Message, Reading, Stream
-from holdfast.client.messages import Assembler
-from holdfast.client.payloads import LENGTH_PREFIXED
+from holdfast.client.messages import LENGTH_PREFIXED, Assembler
 from holdfast.errors import InvalidOffsetError, SettingsError
 from holdfast.protocol.content import JSON, media_type
-
-__all__ = ["read", "tail"]
 
 TAIL_MESSAGES: Final = 10
 

@@ -31,7 +31,6 @@ if TYPE_CHECKING:
 
     from holdfast.cli.client.output import Output
 
-__all__ = ["Sources"]
 
 STDIN: Final = "-"
 PIECE_BYTES: Final = 256 * 1024

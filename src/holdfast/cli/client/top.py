@@ -13,8 +13,6 @@ from holdfast.cli.client.output import Output
 from holdfast.cli.top import run_top
 from holdfast.clock import SystemClock
 
-__all__ = ["top"]
-
 
 def top(
     *,

@@ -13,9 +13,16 @@ import msgspec
 
 from holdfast.cli.client.connection import exit_code
 from holdfast.cli.client.output import Output
-from holdfast.cli.failures import EXIT_FAILED, EXIT_INTERRUPTED, say
-from holdfast.cli.progress import steps
-from holdfast.cli.wording import NOTHING, as_bytes, as_count, printable
+from holdfast.cli.terminal import (
+    EXIT_FAILED,
+    EXIT_INTERRUPTED,
+    NOTHING,
+    as_bytes,
+    as_count,
+    printable,
+    say,
+    steps,
+)
 from holdfast.clock import SystemClock
 from holdfast.spark.jobs import run_job
 from holdfast.spark.jobs.progress import UNSEEN, Progress

@@ -15,7 +15,7 @@ from typing import Annotated, Any, Final
 from cyclopts import Group, Parameter
 
 from holdfast.cli.client.connection import DEFAULT_SERVER, Server, resolve
-from holdfast.cli.flags import flag_of, with_flags
+from holdfast.cli.config import flag_of, with_flags
 from holdfast.cli.pipeline.execute import execute
 from holdfast.errors import SettingsError
 from holdfast.settings.options import Option, build, option, options_of

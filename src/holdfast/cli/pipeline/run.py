@@ -27,7 +27,7 @@ from holdfast.cli.pipeline.job_commands import (
     SparkFlags,
     the_server,
 )
-from holdfast.cli.wording import as_duration
+from holdfast.cli.terminal import as_duration
 from holdfast.clock import Clock, SystemClock
 from holdfast.errors import HoldfastError
 from holdfast.spark.jobs.run_file import Entry, RunFile, load_run_file

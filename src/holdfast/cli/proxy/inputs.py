@@ -16,24 +16,6 @@ from holdfast.client.urls import is_url
 from holdfast.errors import SettingsError
 from holdfast.protocol.content import DEFAULT, JSON
 
-__all__ = [
-    "Authorization",
-    "Body",
-    "Data",
-    "Headers",
-    "ResponseId",
-    "SessionId",
-    "SignedUrl",
-    "Ttl",
-    "authorization_of",
-    "check_response_id",
-    "check_signed_url",
-    "check_stream",
-    "check_ttl",
-    "parse_headers",
-    "typed",
-]
-
 VARIABLE: Final = "HOLDFAST_UPSTREAM_AUTHORIZATION"
 _check_json: Final = msgspec.json.Decoder(msgspec.Raw).decode
 

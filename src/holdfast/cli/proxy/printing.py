@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from holdfast.cli.client.output import Output
-from holdfast.cli.failures import EXIT_FAILED
+from holdfast.cli.terminal import EXIT_FAILED
 from holdfast.client import Frame, FrameReading, Outcome, ResponseReading
 from holdfast.errors import (
     ConflictError,
@@ -21,8 +21,6 @@ from holdfast.errors import (
 from holdfast.protocol.content import JSON, is_text, media_type
 from holdfast.protocol.frames import DATA, ERROR, decode_error, decode_start
 from holdfast.protocol.frames import START as START_FRAME
-
-__all__ = ["Place", "print_frames", "print_response"]
 
 # Behind these there is nothing to go on with, or not with this URL.
 _LOST: Final = (NotFoundError, ConflictError, GoneError, UnauthorizedError)

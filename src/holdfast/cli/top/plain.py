@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from holdfast.cli.terminal import as_bytes, as_clock_time, printable
 from holdfast.cli.top.figures import Figures
 from holdfast.cli.top.rows import headline, notices, storage_rows, stream_name, traffic_rows
-from holdfast.cli.wording import as_bytes, as_clock_time, printable
 
 __all__ = ["plain"]
 

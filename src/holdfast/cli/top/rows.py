@@ -5,8 +5,7 @@ from __future__ import annotations
 import enum
 from dataclasses import dataclass
 
-from holdfast.cli.top.figures import Figures
-from holdfast.cli.wording import (
+from holdfast.cli.terminal import (
     NOTHING,
     as_bytes,
     as_count,
@@ -16,6 +15,7 @@ from holdfast.cli.wording import (
     as_share,
     printable,
 )
+from holdfast.cli.top.figures import Figures
 from holdfast.protocol.names import DEFAULT_BUCKET
 
 __all__ = ["Mood", "Row", "headline", "notices", "storage_rows", "stream_name", "traffic_rows"]

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from holdfast.cli.failures import EXIT_FAILED, EXIT_INTERRUPTED, say
+from holdfast.cli.terminal import EXIT_FAILED, EXIT_INTERRUPTED, say
 from holdfast.cli.top.plain import plain
 from holdfast.cli.top.source import Source
 from holdfast.cli.top.stopping import Stop, stopped_by_signals

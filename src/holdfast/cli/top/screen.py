@@ -16,6 +16,7 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
+from holdfast.cli.terminal import as_bytes, as_clock_time, as_count
 from holdfast.cli.top.figures import Figures, HottestStream
 from holdfast.cli.top.history import WINDOW_S, bars
 from holdfast.cli.top.rows import (
@@ -27,7 +28,6 @@ from holdfast.cli.top.rows import (
     traffic_rows,
 )
 from holdfast.cli.top.view import View
-from holdfast.cli.wording import as_bytes, as_clock_time, as_count
 
 __all__ = ["Screen"]
 

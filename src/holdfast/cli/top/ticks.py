@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from holdfast.client.retry import pause
+from holdfast.client.calls import pause
 from holdfast.clock import Clock
 
 __all__ = ["Ticks"]

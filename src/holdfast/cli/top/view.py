@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections import defaultdict
 from typing import Final
 
+from holdfast.cli.terminal import as_clock_time, printable
 from holdfast.cli.top.figures import Figures
 from holdfast.cli.top.history import History
 from holdfast.cli.top.rows import Mood, Row, notices, storage_rows, traffic_rows
-from holdfast.cli.wording import as_clock_time, printable
 
 __all__ = ["View"]
 

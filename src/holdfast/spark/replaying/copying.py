@@ -20,9 +20,8 @@ from typing import Any, Final
 
 import numpy as np
 
-from holdfast.client.messages import Assembler
-from holdfast.client.payloads import request_body
-from holdfast.client.retry import Retry, pause
+from holdfast.client.calls import Retry, pause
+from holdfast.client.messages import Assembler, request_body
 from holdfast.client.stream import Stream
 from holdfast.client.types import Appended, ProducerStamp
 from holdfast.clock import SystemClock

@@ -8,7 +8,7 @@ from typing import Final
 
 from pyspark.sql.types import BinaryType, CharType, DataType, StringType, StructType, VarcharType
 
-from holdfast.client.payloads import LENGTH_PREFIXED, Framing
+from holdfast.client.messages import LENGTH_PREFIXED, Framing
 from holdfast.errors import InvalidRequestError, SettingsError
 from holdfast.protocol.content import DEFAULT, JSON, media_type, parse_content_type
 from holdfast.protocol.producer import ID_BYTES_MAX, NUMBER_MAX

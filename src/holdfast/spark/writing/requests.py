@@ -21,7 +21,7 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from holdfast.client.payloads import message_bytes, request_body
+from holdfast.client.messages import message_bytes, request_body
 from holdfast.errors import HoldfastError, InvalidJsonError, SettingsError
 from holdfast.protocol.content import JSON
 from holdfast.spark.writing.options import BUCKET, STREAM, WriteColumns, WriteOptions, check_bucket

@@ -6,7 +6,7 @@ import trustme
 from holdfast.cli.bench.options import Common, clean_prefix
 from holdfast.cli.bench.payload import payload
 from holdfast.cli.bench.target import resolve_target
-from holdfast.cli.client.contexts import Context, Contexts, save_contexts
+from holdfast.cli.client.context import Context, Contexts, save_contexts
 from holdfast.errors import SettingsError
 
 

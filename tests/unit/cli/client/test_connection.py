@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from holdfast.cli.client.connection import DEFAULT_SERVER, exit_code, resolve
-from holdfast.cli.client.contexts import (
+from holdfast.cli.client.context import (
     Context,
     Contexts,
     load_contexts,

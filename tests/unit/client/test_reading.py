@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.client.live_events import LiveEvents, is_exact
 from holdfast.client.messages import Batch
+from holdfast.client.reading import LiveEvents, is_exact
 from holdfast.errors import BadAnswerError
 from holdfast.protocol.content import store_form
 from holdfast.protocol.sse import HEARTBEAT, control_event, data_event, with_lengths

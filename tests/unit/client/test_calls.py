@@ -5,8 +5,8 @@ import asyncio
 import pytest
 
 from holdfast import errors
+from holdfast.client.calls import NO_RETRY, Retry, may_repeat, pause
 from holdfast.client.failures import error_of
-from holdfast.client.retry import NO_RETRY, Retry, may_repeat, pause
 from holdfast.errors import BadAnswerError, InvalidRequestError, OutboundError
 from holdfast.testing import FakeClock
 

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from holdfast.cli.banner import banner
+from holdfast.cli.serve import banner
 from holdfast.settings import ServerSettings, Settings
 
 URL = "http://127.0.0.1:4437"
