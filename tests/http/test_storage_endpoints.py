@@ -14,7 +14,7 @@ from holdfast.format.packs import NewPack
 from holdfast.objects.directory_objects import DirectoryObjects
 from holdfast.objects.pack_merge import merge_packs
 from holdfast.storage.catalog_writer import CatalogWriter
-from holdfast.storage.swap import plan_merge
+from holdfast.storage.merge import plan_merge
 from tests.http.cold import IDLE
 from tests.http.streams import BINARY, JSON, Stream, check_error
 from tests.server_process import ServerProcess

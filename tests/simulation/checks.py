@@ -2,8 +2,8 @@
 
 from holdfast.engine.stream import Stream
 from holdfast.format.rows import decode_row
-from holdfast.storage.findings import Findings
-from holdfast.storage.verify import verify_catalog
+from holdfast.storage.catalog_check import Findings
+from holdfast.storage.check import verify_catalog
 from tests.simulation.model import Version, Violation
 from tests.simulation.relatives import BUCKET, DOCUMENT
 

@@ -1,7 +1,7 @@
 """The end of a run: all is well again, and then everything has to be there, and nothing else."""
 
 from holdfast.engine.writes import AppendRequest, CreateRequest
-from holdfast.storage import snapshot_garbage
+from holdfast.storage import garbage
 from holdfast.storage.catalog_writer import CatalogWriter
 from holdfast.storage.commands import CollectGarbage
 from tests.simulation.checks import verify_packs
@@ -152,7 +152,7 @@ class Ending:
                 done = []
                 run.node.worker.submit(CollectGarbage(), done.append)
                 self._wait("a collection", lambda: done)  # noqa: B023
-                if len(run.machine.objects.objects) < snapshot_garbage.SWEEP_OBJECTS_MAX:
+                if len(run.machine.objects.objects) < garbage.SWEEP_OBJECTS_MAX:
                     break
             if run.node.worker.is_idle and run.node.worker.counters.merges == merges:
                 return
@@ -179,7 +179,7 @@ class Ending:
         known = {pack.name for pack in used} | {name for (name,) in taken}
         young = {pack.name for pack in retired if pack.retired_ms > before_ms}
         young |= {name for name, dropped_ms in dropped if dropped_ms > before_ms}
-        while_ms = max(grace_ms, snapshot_garbage.PUBLISHED_MS_MAX)
+        while_ms = max(grace_ms, garbage.PUBLISHED_MS_MAX)
         orphaned_ms = min(before_ms, flushed_ms - while_ms - 1)
         # Orphans of one range of the log go together.
         ranges = {

@@ -9,8 +9,7 @@ from pathlib import Path
 from random import Random
 
 from holdfast.errors import HoldfastError
-from holdfast.storage.live_packs import resolve, survey
-from holdfast.storage.rebuild import rebuild
+from holdfast.storage.rebuild import rebuild, resolve, survey
 from tests.simulation.checks import audit, settle_after_crash, verify_packs
 from tests.simulation.ending import Ending
 from tests.simulation.files import KilledError

@@ -13,7 +13,7 @@ from holdfast.engine.tier import Tier
 from holdfast.format import rows
 from holdfast.log.segment_writer import SegmentWriter
 from holdfast.objects import pack_merge
-from holdfast.storage import garbage, snapshot_garbage
+from holdfast.storage import garbage
 from tests.simulation.files import SimFile
 from tests.simulation.run import Failure, run_seed
 from tests.thorough import some_of
@@ -95,7 +95,7 @@ def trim_sources(monkeypatch):
 
 def sweep_snapshots(monkeypatch):
     """Snapshots that streams have are taken for orphans."""
-    monkeypatch.setattr(snapshot_garbage, "_is_known", lambda _catalog, _name: False)
+    monkeypatch.setattr(garbage, "_is_known", lambda _catalog, _name: False)
 
 
 def merge_without_documents(monkeypatch):

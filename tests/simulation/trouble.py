@@ -7,7 +7,7 @@ from holdfast.errors import HoldfastError
 from holdfast.objects.pack_merge import merge_packs
 from holdfast.storage.catalog_writer import CatalogWriter
 from holdfast.storage.commands import CollectGarbage, PinPacks, SwapPacks
-from holdfast.storage.swap import plan_merge
+from holdfast.storage.merge import plan_merge
 from tests.simulation.model import Violation
 from tests.simulation.snapshots import PREFIX
 from tests.simulation.storage_worker import WorkerKilledError

@@ -20,15 +20,14 @@ from holdfast.format.records import (
 from holdfast.format.segments import HEADER_BYTES, SegmentHeader, encode_batch, encode_header
 from holdfast.objects.store import MemoryObjects
 from holdfast.protocol.producer import Producer
+from holdfast.storage.catalog_check import Findings
 from holdfast.storage.catalog_schema import open_for_reading
 from holdfast.storage.catalog_writer import CatalogWriter
+from holdfast.storage.check import Published, verify_catalog, verify_store
 from holdfast.storage.commands import CollectGarbage, FlushLog
-from holdfast.storage.findings import Findings
 from holdfast.storage.flush import SegmentRef
+from holdfast.storage.merge import swap, verified_packs
 from holdfast.storage.open_objects import claim
-from holdfast.storage.snapshot_check import Published
-from holdfast.storage.swap import swap, verified_packs
-from holdfast.storage.verify import verify_catalog, verify_store
 from holdfast.storage.worker import StorageWorker
 from holdfast.testing import FakeClock
 from tests.simulation.files import KilledError

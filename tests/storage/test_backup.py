@@ -23,6 +23,7 @@ from holdfast.format.packs import HEADER_BYTES
 from holdfast.objects.store import MemoryObjects
 from holdfast.storage.backup import PIN_MS, Backup
 from holdfast.storage.commands import CollectGarbage
+from holdfast.storage.copying import PIECE_BYTES, verified_pieces
 from holdfast.storage.manifest import (
     CopiedPack,
     Manifest,
@@ -34,9 +35,7 @@ from holdfast.storage.manifest import (
     timestamp,
     write_manifest,
 )
-from holdfast.storage.object_copy import PIECE_BYTES
 from holdfast.storage.open_objects import claim
-from holdfast.storage.pack_copy import verified_pieces
 from holdfast.testing import FakeClock, FaultyObjects
 from tests.storage.backup_source import LogSegment, Source, ignore, pack_names
 

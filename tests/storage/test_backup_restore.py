@@ -5,9 +5,9 @@ import pytest
 from holdfast.errors import HoldfastError, ObjectMissingError, PackCorruptError, SettingsError
 from holdfast.objects.pack_reader import Pack
 from holdfast.objects.store import MemoryObjects
+from holdfast.storage.backup import Restore
 from holdfast.storage.catalog import Catalog
 from holdfast.storage.open_objects import claim
-from holdfast.storage.restore import Restore
 from holdfast.testing import FakeClock, FaultyObjects
 from tests.storage.backup_source import LogSegment, Source, ignore, pack_names
 

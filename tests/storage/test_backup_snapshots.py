@@ -8,14 +8,12 @@ from xxhash import xxh3_64_hexdigest
 from holdfast.errors import ObjectMissingError, PackCorruptError
 from holdfast.format.records import Kind, Record, Snapshot, encode_snapshot
 from holdfast.objects.store import MemoryObjects
-from holdfast.storage.backup import Backup
+from holdfast.storage.backup import Backup, Restore
+from holdfast.storage.catalog_check import Findings
 from holdfast.storage.catalog_schema import open_for_reading
+from holdfast.storage.check import Published, verify_catalog
 from holdfast.storage.commands import CollectGarbage
-from holdfast.storage.findings import Findings
 from holdfast.storage.manifest import newest
-from holdfast.storage.restore import Restore
-from holdfast.storage.snapshot_check import Published
-from holdfast.storage.verify import verify_catalog
 from holdfast.testing import FaultyObjects
 from tests.simulation.files import KilledError
 from tests.storage.backup_source import LogSegment, ignore
@@ -118,8 +116,8 @@ class TestWhatItConsistsOf:
         assert {each.name for each in made.snapshots} == {source.first, second}
 
     def test_large_bodies_go_in_pieces(self, source, place, monkeypatch):
-        monkeypatch.setattr("holdfast.storage.object_copy.PIECE_BYTES", 10)
-        monkeypatch.setattr("holdfast.storage.snapshot_bodies.PIECE_BYTES", 10)
+        monkeypatch.setattr("holdfast.storage.copying.PIECE_BYTES", 10)
+        monkeypatch.setattr("holdfast.storage.copying.PIECE_BYTES", 10)
         pieces = []
         with Backup(source.path, source.store, place, source.clock) as running:
             running.copy_catalog(ignore)

@@ -8,9 +8,9 @@ from holdfast.errors import CatalogError, SettingsError
 from holdfast.format.packs import HEADER_BYTES
 from holdfast.objects.pack_reader import Pack
 from holdfast.objects.store import MemoryObjects
-from holdfast.storage.findings import Findings
+from holdfast.storage.catalog_check import Findings
+from holdfast.storage.check import verify_catalog
 from holdfast.storage.open_objects import claim
-from holdfast.storage.verify import verify_catalog
 from tests.storage.filled import Filled
 
 JSON = "application/json"

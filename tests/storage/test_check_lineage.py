@@ -197,7 +197,7 @@ class TestSnapshots:
         assert not data.verify().ok
 
     def test_large_body(self, data, monkeypatch):
-        monkeypatch.setattr("holdfast.storage.snapshot_bodies.PIECE_BYTES", 7)
+        monkeypatch.setattr("holdfast.storage.copying.PIECE_BYTES", 7)
         name = data.snapshot(data.fork_one, 11, bytes(50))
         data.flush()
         assert data.verify().ok

@@ -12,9 +12,8 @@ from holdfast.format.rows import decode_bucket
 from holdfast.objects.pack_reader import Pack
 from holdfast.storage.catalog import Catalog
 from holdfast.storage.catalog_writer import CatalogWriter
-from holdfast.storage.gather import Gather
-from holdfast.storage.live_packs import SoundPack, resolve, survey
-from holdfast.storage.rebuild import build, rebuild
+from holdfast.storage.flush import Gather
+from holdfast.storage.rebuild import SoundPack, build, rebuild, resolve, survey
 from tests.simulation.files import KilledError
 from tests.storage.filled import GRACE_S, IDENTITY, Filled, killed_at
 

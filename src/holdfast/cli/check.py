@@ -23,14 +23,11 @@ from holdfast.log.directory import DataDirectory, DiskFiles
 from holdfast.log.recovery import Segment, find_chain, read_segment
 from holdfast.objects.store import ObjectStore, store_owner
 from holdfast.settings import Settings
-from holdfast.storage.catalog_check import CATALOG
-from holdfast.storage.findings import Finding, Findings, Progress
+from holdfast.storage.catalog_check import CATALOG, Finding, Findings, Progress
+from holdfast.storage.check import Published, Verified, verify_catalog, verify_store
 from holdfast.storage.garbage import PACKS_PREFIX
-from holdfast.storage.live_packs import resolve, survey
 from holdfast.storage.open_objects import open_objects
-from holdfast.storage.rebuild import rebuild
-from holdfast.storage.snapshot_check import Published
-from holdfast.storage.verify import Verified, verify_catalog, verify_store
+from holdfast.storage.rebuild import rebuild, resolve, survey
 
 EXIT_DAMAGE = 1
 # Redrawing the bar more often than this would only cost time.

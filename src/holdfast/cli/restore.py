@@ -30,9 +30,9 @@ from holdfast.errors import DataDirectoryLockedError, SettingsError
 from holdfast.log.directory import FORMAT, UNFINISHED_FORMAT, DiskFiles
 from holdfast.objects.store import ObjectStore
 from holdfast.settings import Settings
+from holdfast.storage.backup import Restore
 from holdfast.storage.manifest import Manifest, newest, read_manifest
 from holdfast.storage.open_objects import open_objects, probe
-from holdfast.storage.restore import Restore
 
 
 def restore(

@@ -23,7 +23,7 @@ from holdfast.http.exchange import int_parameter, parse_query
 from holdfast.http.responses import encode_json, respond_error, respond_json, result_of
 from holdfast.http.routes import Resource, Route
 from holdfast.protocol.content import JSON, media_type
-from holdfast.storage.catalog_packs import used_extents, used_packs
+from holdfast.storage.catalog import used_extents, used_packs
 from holdfast.storage.commands import CollectGarbage, PinPacks, SwapPacks
 from holdfast.storage.open_objects import store_location
 

@@ -17,7 +17,7 @@ from __future__ import annotations
 import tempfile
 from contextlib import suppress
 from functools import partial
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Final, Protocol, Self
 
 from xxhash import xxh3_64_hexdigest
@@ -29,13 +29,25 @@ from holdfast.errors import (
     SettingsError,
 )
 from holdfast.failpoints import failpoint
+from holdfast.format.records import Kind, decode, decode_snapshot
+from holdfast.format.segments import decode_header, iter_batches
 from holdfast.objects.store import store_owner
 from holdfast.storage.catalog import Catalog
-from holdfast.storage.catalog_copy import CopiedCatalog, copy_catalog, upload
 from holdfast.storage.catalog_writer import CatalogWriter
+from holdfast.storage.copying import (
+    CopiedCatalog,
+    adopt_catalog,
+    copied_pieces,
+    copy_catalog,
+    copy_objects,
+    download,
+    missing_objects,
+    upload,
+    verified_pieces,
+)
 from holdfast.storage.garbage import PACKS_PREFIX, pin, unpin
-from holdfast.storage.log_snapshots import published_in
 from holdfast.storage.manifest import (
+    BACKUPS_PREFIX,
     CopiedObject,
     CopiedPack,
     CopiedSegment,
@@ -46,18 +58,19 @@ from holdfast.storage.manifest import (
     timestamp,
     write_manifest,
 )
-from holdfast.storage.object_copy import copy_objects, missing_objects
-from holdfast.storage.pack_copy import verified_pieces
-from holdfast.storage.snapshot_bodies import copied_pieces
+from holdfast.storage.open_objects import claim
 from holdfast.storage.snapshot_store import SNAPSHOTS_PREFIX
 from holdfast.version import __version__
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Iterator
+    from pathlib import Path
     from types import TracebackType
 
     from holdfast.clock import Clock
+    from holdfast.format.records import Snapshot
     from holdfast.objects.store import ObjectStore
+    from holdfast.storage.manifest import CopiedObject, CopiedPack, Manifest
 
     Advance = Callable[[int], object]
 
@@ -69,6 +82,8 @@ _RENEW_MS: Final = PIN_MS // 12
 _PIN_EARLIER_MS: Final = 60_000
 # What killed backups left behind at the place is removed once it is certainly nobody's any more.
 _UNFINISHED_MS: Final = 7 * 86_400_000
+# What SQLite may leave beside a file that is only partly written.
+_SIDE_FILES: Final = ("", "-wal", "-shm", "-journal")
 
 
 class LogSegment(Protocol):
@@ -299,3 +314,90 @@ class Backup:
 def _is_there(path: Path) -> bool:
     """Whether there is a catalog; an empty file is one that is only being made."""
     return path.exists() and path.stat().st_size > 0
+
+
+def published_in(segment: bytes) -> Iterator[tuple[int, Snapshot]]:
+    """The snapshots of a segment's records, each with its position in the log."""
+    try:
+        header = decode_header(segment)
+        if header is None:
+            raise LogCorruptError("A segment of the copied log has no sound header.")
+        for frame in iter_batches(segment, header, None):
+            for record in decode(frame.body):
+                if record.kind == Kind.SNAPSHOT:
+                    yield frame.position, decode_snapshot(record.payload)
+    except ValueError as error:
+        raise LogCorruptError(f"A segment of the copied log is damaged: {error}.") from error
+
+
+class Restore:
+    """One restore under way; its steps are called in order."""
+
+    def __init__(
+        self, manifest: Manifest, source: ObjectStore, target: ObjectStore, identity: str
+    ) -> None:
+        self._manifest = manifest
+        self._source = source
+        self._target = target
+        # What the target is marked with: the same in every attempt.
+        self._identity = identity
+        # The packs and snapshots that no attempt before this one has copied.
+        self.missing: list[CopiedPack] = []
+        self.missing_snapshots: list[CopiedObject] = []
+
+    def claim_store(self) -> None:
+        """See that nobody else's packs are in the store, and mark it."""
+        url = self._target.url
+        owner = store_owner(self._target)
+        if owner and owner != self._identity:
+            raise SettingsError(
+                f"The object store {url} belongs to another data directory. Choose an empty one "
+                "with --store, such as another prefix."
+            )
+        for prefix in (BACKUPS_PREFIX, PACKS_PREFIX, SNAPSHOTS_PREFIX):
+            if not owner and next(self._target.list(prefix), None) is not None:
+                raise SettingsError(
+                    f"The object store {url} is not empty: it holds {prefix.rstrip('/')}. Choose "
+                    "an empty one with --store, such as another prefix."
+                )
+        if claim(self._target, self._identity) != self._identity:
+            raise SettingsError(f"The object store {url} was just claimed by another server.")
+
+    def find_missing(self) -> int:
+        """Find out what has to be copied; how many bytes that is."""
+        target, manifest = self._target, self._manifest
+        self.missing = missing_objects(target, PACKS_PREFIX, manifest.packs)
+        self.missing_snapshots = missing_objects(target, SNAPSHOTS_PREFIX, manifest.snapshots)
+        packs_bytes = sum(each.size_bytes for each in self.missing)
+        return packs_bytes + sum(each.size_bytes for each in self.missing_snapshots)
+
+    def copy_packs(self, advance: Advance) -> None:
+        """Copy the packs that are missing."""
+        pieces = partial(verified_pieces, self._source)
+        copied = partial(failpoint, "restore.pack_copied")
+        copy_objects(self._target, self.missing, pieces, copied, advance)
+        failpoint("restore.packs_copied")
+
+    def copy_snapshots(self, advance: Advance) -> None:
+        """Copy the snapshots that are missing."""
+        pieces = partial(copied_pieces, self._source)
+        copied = partial(failpoint, "restore.snapshot_copied")
+        copy_objects(self._target, self.missing_snapshots, pieces, copied, advance)
+        failpoint("restore.snapshots_copied")
+
+    def copy_catalog(self, path: Path, advance: Advance) -> None:
+        """Write the catalog, which knows its store; without one in the backup it is a new one."""
+        for suffix in _SIDE_FILES:
+            path.with_name(path.name + suffix).unlink(missing_ok=True)
+        if self._manifest.catalog is not None:
+            download(self._source, self._manifest.catalog, path, advance)
+        adopt_catalog(path, self._identity)
+        failpoint("restore.catalog_copied")
+
+    def copy_log(self, directory: Path, advance: Advance) -> None:
+        """Write the log's segments; the directory is there, and what else is in it goes."""
+        for path in directory.iterdir():
+            path.unlink()
+        for segment in self._manifest.log:
+            download(self._source, segment, directory / PurePosixPath(segment.name).name, advance)
+        failpoint("restore.log_copied")

@@ -13,12 +13,15 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from holdfast.errors import CatalogError, HoldfastError, StoreError, UnknownFormatError
-from holdfast.format.rows import StreamRow, decode_row
-from holdfast.storage.bucket_sums import complete
+from holdfast.format.rows import BUCKET_PREFIX, BucketRow, StreamRow, decode_row, encode_bucket
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    import sqlite3
+    from collections.abc import Iterable, Iterator
     from pathlib import Path
+
+    from holdfast.format.rows import StreamRow
+
 
 FORMAT_VERSION: Final = 2
 _APPLICATION_ID: Final = 0x48464354
@@ -29,7 +32,6 @@ _BUSY_TIMEOUT_S: Final = 30.0
 _PASSING: Final = frozenset(
     {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR}
 )
-
 # What came with format 2: the columns `start` and `snapshot`, and the other tables.
 _SECOND: Final = """
 CREATE TABLE streams (
@@ -216,3 +218,35 @@ def _check(connection: sqlite3.Connection, path: Path) -> None:
             f"The catalog {path} has the format {version}, and this version of Holdfast reads "
             f"{FORMAT_VERSION}. Use the version that wrote it, or a newer one."
         )
+
+
+def add_up(rows: Iterable[StreamRow]) -> dict[str, BucketRow]:
+    """A row for each bucket that holds a stream; those that are only there for forks count not.
+
+    When a bucket was created, and written to last, is known only as far as its streams tell.
+    """
+    buckets: dict[str, BucketRow] = {}
+    for row in rows:
+        if not row.deleted:
+            _add(buckets, row)
+    return buckets
+
+
+def _add(buckets: dict[str, BucketRow], row: StreamRow) -> None:
+    name = row.meta.name.partition("/")[0]
+    bucket = buckets.get(name)
+    if bucket is None:
+        bucket = buckets[name] = BucketRow(row.created_ms)
+    bucket.created_ms = min(bucket.created_ms, row.created_ms)
+    bucket.streams += 1
+    bucket.size_bytes += row.tail - row.start
+    bucket.last_write_ms = max(bucket.last_write_ms or row.last_write_ms, row.last_write_ms)
+
+
+def complete(connection: sqlite3.Connection) -> None:
+    """Enter the buckets that a catalog does not have, though it has streams in them."""
+    rows = (decode_row(row) for (row,) in connection.execute("SELECT row FROM streams"))
+    connection.executemany(
+        "INSERT OR IGNORE INTO documents VALUES (?, ?)",
+        [(BUCKET_PREFIX + name, encode_bucket(row)) for name, row in add_up(rows).items()],
+    )

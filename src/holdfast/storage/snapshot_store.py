@@ -11,7 +11,8 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import OrderedDict
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Executor, ThreadPoolExecutor
+from functools import partial
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from xxhash import xxh3_64
@@ -19,7 +20,6 @@ from xxhash import xxh3_64
 from holdfast.errors import HoldfastError, OverloadedError, PackCorruptError
 from holdfast.failpoints import failpoint
 from holdfast.objects.directory_objects import DirectoryObjects
-from holdfast.storage.grouped_puts import GroupedPuts
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterator
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from holdfast.clock import Clock
     from holdfast.format.records import Snapshot
     from holdfast.objects.store import ObjectStore, RangeReader
+
 
 _log = logging.getLogger(__name__)
 SNAPSHOTS_PREFIX: Final = "snapshots/"
@@ -40,6 +41,9 @@ LARGE_AT_ONCE_MAX: Final = 8
 _SMALL_THREADS: Final = 4
 # Directories that snapshots are spread over.
 _SHELVES: Final = 256
+_GROUP_MAX: Final = 64
+# The next group is written while the one before is synced.
+_GROUPS_AT_ONCE: Final = 2
 
 
 class Uploaded(NamedTuple):
@@ -227,3 +231,54 @@ class _Parts:
     def _next(self) -> bytes:
         part = asyncio.run_coroutine_threadsafe(_gathered(self._body, PART_BYTES), self._loop)
         return part.result()
+
+
+class _Waiting(NamedTuple):
+    name: str
+    data: bytes
+    stored: asyncio.Future[None]
+
+
+class GroupedPuts:
+    """Puts objects in a directory from the event loop, with the threads of an executor."""
+
+    def __init__(self, store: DirectoryObjects, threads: Executor) -> None:
+        self._store = store
+        self._threads = threads
+        self._waiting: list[_Waiting] = []
+        self._under_way = 0
+
+    async def put(self, name: str, data: bytes) -> None:
+        """Store an object; it is durable then."""
+        stored: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiting.append(_Waiting(name, data, stored))
+        self._go_on()
+        await stored
+
+    def _go_on(self) -> None:
+        while self._waiting and self._under_way < _GROUPS_AT_ONCE:
+            # Whoever gave up meanwhile has nothing stored.
+            alive = [each for each in self._waiting if not each.stored.done()]
+            group, self._waiting = alive[:_GROUP_MAX], alive[_GROUP_MAX:]
+            if not group:
+                return
+            objects = [(each.name, each.data) for each in group]
+            loop = asyncio.get_running_loop()
+            work = loop.run_in_executor(self._threads, self._store.put_many, objects)
+            self._under_way += 1
+            work.add_done_callback(partial(self._done, group))
+
+    def _done(self, group: list[_Waiting], work: asyncio.Future[None]) -> None:
+        self._under_way -= 1
+        error = asyncio.CancelledError() if work.cancelled() else work.exception()
+        for each in group:
+            if each.stored.done():
+                continue
+            if error is None:
+                each.stored.set_result(None)
+            elif work.cancelled():
+                each.stored.cancel()
+            else:
+                each.stored.set_exception(error)
+        if not work.cancelled():
+            self._go_on()

@@ -26,10 +26,8 @@ from holdfast.storage.commands import (
     WorkCounters,
 )
 from holdfast.storage.flush import Flush
-from holdfast.storage.garbage import collect, pin, unpin
-from holdfast.storage.merge_plan import next_merge
-from holdfast.storage.snapshot_garbage import OrphanSweep
-from holdfast.storage.swap import plan_merge, swap, verified_packs
+from holdfast.storage.garbage import OrphanSweep, collect, pin, unpin
+from holdfast.storage.merge import next_merge, plan_merge, swap, verified_packs
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -6,8 +6,7 @@ from holdfast import failpoints
 from holdfast.errors import StoreError
 from holdfast.storage import flush
 from holdfast.storage.commands import CollectGarbage, PinPacks
-from holdfast.storage.garbage import Collected, collect
-from holdfast.storage.snapshot_garbage import PUBLISHED_MS_MAX
+from holdfast.storage.garbage import PUBLISHED_MS_MAX, Collected, collect
 from tests.unit.storage.rig import DAY_S, calls, failing_at
 
 HOUR_S = 3600

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from holdfast.errors import LogCorruptError
 from holdfast.format.records import Kind, Record, encode
 from holdfast.format.rows import BUCKET_PREFIX, decode_bucket, decode_row, encode_row
-from holdfast.storage.gather import Gather
+from holdfast.storage.flush import Gather
 from tests.memory_directory import memory_directory
 from tests.thorough import examples
 from tests.unit.storage.histories import (

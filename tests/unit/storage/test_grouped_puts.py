@@ -8,7 +8,7 @@ import pytest
 
 from holdfast.errors import StoreError
 from holdfast.objects.directory_objects import UNFINISHED, DirectoryObjects
-from holdfast.storage.grouped_puts import GroupedPuts
+from holdfast.storage.snapshot_store import GroupedPuts
 
 pytestmark = pytest.mark.anyio
 COUNT = 200

@@ -14,7 +14,7 @@ from holdfast.objects import pack_merge
 from holdfast.objects.pack_merge import merge_packs
 from holdfast.objects.pack_reader import Pack
 from holdfast.storage import flush
-from holdfast.storage.swap import plan_merge, swap
+from holdfast.storage.merge import plan_merge, swap
 from tests.memory_directory import memory_directory
 from tests.thorough import examples
 from tests.unit.storage.histories import (
@@ -187,9 +187,9 @@ class TestDead:
         rig.verify()
 
     def test_one_pack_is_rewritten_by_itself(self, rig, monkeypatch):
-        from holdfast.storage import merge_plan
+        from holdfast.storage import merge
 
-        monkeypatch.setattr(merge_plan, "_DEAD_BYTES_MIN", 10)
+        monkeypatch.setattr(merge, "_DEAD_BYTES_MIN", 10)
         gone = rig.log.create("b/gone", bytes(50))
         stays = rig.log.create("b/stays", b"stays")
         rig.flush()

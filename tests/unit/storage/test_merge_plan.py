@@ -9,11 +9,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.format.packs import PackInfo
-from holdfast.storage import merge_plan
-from holdfast.storage.merge_plan import DATA_BYTES_MAX, MESSAGES_MAX, ROWS_MAX, next_merge
+from holdfast.storage import merge
+from holdfast.storage.merge import DATA_BYTES_MAX, MESSAGES_MAX, ROWS_MAX, next_merge
 
 KIB, MIB = 1024, 1024 * 1024
-TIERS = len(merge_plan._TIER_BYTES)
+TIERS = len(merge._TIER_BYTES)
 HUGE_BYTES = 600 * MIB
 
 
@@ -163,7 +163,7 @@ class TestProperties:
         for _ in range(120):
             size = chance.choice([chance.randint(100, MIB), chance.randint(100, 8 * MIB)])
             simulation.flush(size)
-            for least, most in pairwise((0, *merge_plan._TIER_BYTES)):
+            for least, most in pairwise((0, *merge._TIER_BYTES)):
                 of_tier = [each for each in simulation.packs if least <= each.size_bytes < most]
                 assert len(of_tier) < merge_packs * TIERS
         assert len(simulation.packs) < merge_packs * TIERS

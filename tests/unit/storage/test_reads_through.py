@@ -19,9 +19,8 @@ from holdfast.objects.pack_merge import merge_packs
 from holdfast.storage import flush
 from holdfast.storage.catalog import Catalog
 from holdfast.storage.cold import ColdReader
-from holdfast.storage.live_packs import resolve, survey
-from holdfast.storage.rebuild import build
-from holdfast.storage.swap import plan_merge, swap
+from holdfast.storage.merge import plan_merge, swap
+from holdfast.storage.rebuild import build, resolve, survey
 from tests.memory_directory import memory_directory
 from tests.thorough import examples
 from tests.unit.storage.histories import History, steps

@@ -4,7 +4,7 @@ import pytest
 
 from holdfast import failpoints
 from holdfast.errors import StoreError
-from holdfast.storage import snapshot_garbage
+from holdfast.storage import garbage
 from holdfast.storage.commands import PinPacks
 from tests.unit.storage.rig import DAY_S, failing_at, snapshot_of
 
@@ -119,7 +119,7 @@ class TestReplaced:
         assert replaced.rig.worker.counters.removed_bytes == len(BODY)
 
     def test_many_are_removed_in_several_collections(self, bodies, monkeypatch):
-        monkeypatch.setattr(snapshot_garbage, "REMOVED_MAX", 3)
+        monkeypatch.setattr(garbage, "REMOVED_MAX", 3)
         names = [f"snapshots/1/{number}" for number in range(8)]
         for offset, name in enumerate(names):
             bodies.upload(name)
@@ -276,7 +276,7 @@ class TestOrphans:
         assert bodies.left() == {OTHER}
 
     def test_some_are_looked_at_in_each_collection_and_all_in_the_end(self, bodies, monkeypatch):
-        monkeypatch.setattr(snapshot_garbage, "SWEEP_OBJECTS_MAX", 2)
+        monkeypatch.setattr(garbage, "SWEEP_OBJECTS_MAX", 2)
         for number in range(5):
             bodies.upload(f"snapshots/1/{number}")
         bodies.wait(2 * DAY_S)

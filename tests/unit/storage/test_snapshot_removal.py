@@ -3,8 +3,8 @@
 import pytest
 
 from holdfast.errors import StoreError
-from holdfast.storage import snapshot_garbage
-from holdfast.storage.snapshot_garbage import remove_dropped
+from holdfast.storage import garbage
+from holdfast.storage.garbage import remove_dropped
 from tests.unit.storage.rig import DAY_S, snapshot_of
 
 MAX = 3
@@ -12,7 +12,7 @@ MAX = 3
 
 @pytest.fixture(autouse=True)
 def few(monkeypatch):
-    monkeypatch.setattr(snapshot_garbage, "REMOVED_MAX", MAX)
+    monkeypatch.setattr(garbage, "REMOVED_MAX", MAX)
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ from holdfast.objects.pack_merge import merge_packs
 from holdfast.objects.pack_reader import Pack
 from holdfast.storage import flush
 from holdfast.storage.commands import SwapPacks
-from holdfast.storage.swap import plan_merge, swap, verified_packs
+from holdfast.storage.merge import plan_merge, swap, verified_packs
 from tests.unit.storage.rig import calls, snapshot_of
 
 

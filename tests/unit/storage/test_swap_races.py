@@ -5,7 +5,7 @@ import pytest
 from holdfast.errors import SwapRefusedError
 from holdfast.objects.pack_merge import merge_packs
 from holdfast.storage.commands import CollectGarbage, SwapPacks
-from holdfast.storage.swap import plan_merge
+from holdfast.storage.merge import plan_merge
 from tests.unit.storage.rig import DAY_S
 
 
