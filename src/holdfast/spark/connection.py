@@ -187,6 +187,14 @@ class SparkClient(SyncClient):
         super().__init__(connection.url, **connection.client_arguments())
         self._retry = connection.retry
 
+    @property
+    def async_client(self) -> Client:
+        """The client inside; its coroutines run in `call`."""
+        return self._inner
+
+    def call(self, work: Coroutine[Any, Any, T]) -> T:
+        return self._thread.call(work)
+
     def run(self, work: Callable[[Client], Coroutine[Any, Any, T]]) -> T:
         return self._thread.call(work(self._inner))
 

@@ -28,17 +28,6 @@ if TYPE_CHECKING:
     from pyspark import SparkConf
     from pyspark.sql import SparkSession
 
-__all__ = [
-    "JAVA_VERSION_MIN",
-    "as_holdfast_error",
-    "check_java",
-    "close_session",
-    "is_alive",
-    "open_session",
-    "rebuild_error",
-    "root_cause",
-]
-
 JAVA_VERSION_MIN: Final = 17
 _INSTALL: Final = (
     "install Java 17 or later (Debian and Ubuntu: apt install openjdk-17-jre-headless), "

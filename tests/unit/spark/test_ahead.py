@@ -1,7 +1,7 @@
 """Items made prefetch, in a thread."""
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Generator
 
 import pytest
 
@@ -9,27 +9,27 @@ from holdfast.spark.reading.slice_reader import prefetch
 
 
 def test_the_same_items() -> None:
-    assert list(prefetch(iter(range(1000)))) == list(range(1000))
-    assert list(prefetch(iter(()))) == []
+    assert list(prefetch(n for n in range(1000))) == list(range(1000))
+    assert list(prefetch(n for n in ())) == []
 
 
 def test_they_are_made_elsewhere_and_not_too_many() -> None:
     made: list[int] = []
 
-    def items() -> Iterator[str]:
+    def items() -> Generator[str]:
         for number in range(100):
             made.append(number)
             yield threading.current_thread().name
 
     found = prefetch(items())
-    assert next(found) == "holdfast-prefetch"
+    assert next(found).startswith("holdfast-prefetch")
     assert len(made) <= 5
     found.close()
     assert len(made) <= 8
 
 
 def test_an_error_comes_in_its_place() -> None:
-    def items() -> Iterator[int]:
+    def items() -> Generator[int]:
         yield 1
         raise KeyError("gone")
 
@@ -43,7 +43,7 @@ def test_an_error_comes_in_its_place() -> None:
 def test_whoever_stops_early_leaves_no_thread_and_nothing_open(taken: int) -> None:
     closed = threading.Event()
 
-    def items() -> Iterator[int]:
+    def items() -> Generator[int]:
         try:
             yield from range(1000)
         finally:

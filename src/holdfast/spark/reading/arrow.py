@@ -112,26 +112,20 @@ class Chunk:
         return len(self.payloads)
 
     def slice(self, first: int, last: int) -> Chunk:
-        return Chunk(
-            self.streams,
-            self.stream_indexes[first:last],
-            self.offsets[first:last],
-            self.next_offsets[first:last],
-            None if self.timestamps is None else self.timestamps[first:last],
-            self.payloads[first:last],
-        )
+        return self._select(slice(first, last), self.payloads[first:last])
 
     def filter(self, keep: npt.NDArray[np.bool_]) -> Chunk:
         """The messages whose flag is set; only for chunks whose offsets are numbers."""
-        assert isinstance(self.offsets, np.ndarray)
-        assert isinstance(self.next_offsets, np.ndarray)
+        return self._select(keep, self.payloads.filter(keep))
+
+    def _select(self, rows: Any, payloads: Any) -> Chunk:
         return Chunk(
             self.streams,
-            self.stream_indexes[keep],
-            self.offsets[keep],
-            self.next_offsets[keep],
-            None if self.timestamps is None else self.timestamps[keep],
-            self.payloads.filter(keep),
+            self.stream_indexes[rows],
+            self.offsets[rows],
+            self.next_offsets[rows],
+            None if self.timestamps is None else self.timestamps[rows],
+            payloads,
         )
 
 

@@ -9,7 +9,7 @@ offsets do not tell how many bytes those are. So they are read too, and removed 
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Generator
 from typing import Final
 
 import msgspec
@@ -36,7 +36,7 @@ _ATTEMPTS: Final = 20
 _decode_array = msgspec.json.Decoder(list[msgspec.Raw]).decode
 
 
-def stream_chunks(source: ReadSource, server: SparkClient, part: StreamSlice) -> Iterator[Chunk]:
+def stream_chunks(source: ReadSource, server: SparkClient, part: StreamSlice) -> Generator[Chunk]:
     """The messages of a slice."""
     if part.start >= part.end:
         return

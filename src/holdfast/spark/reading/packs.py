@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain, groupby, pairwise
+from math import inf
 from typing import Any, Final, NamedTuple, Protocol
 
 import numpy as np
@@ -51,9 +52,8 @@ _CHUNK_RANGES_MAX: Final = 20_000
 _PART_BYTES: Final = 8 * 1024 * 1024
 # For so long a store that could not be used is not tried again: each attempt takes seconds.
 _UNREACHABLE_S: Final = 60.0
-# Shared by all tasks of the process.
-_reachable: dict[tuple[StoreLocation, str], ObjectStore] = {}
-_unreachable: dict[tuple[StoreLocation, str], tuple[str, float]] = {}
+# Shared by all tasks of the process: a store, or why it cannot be used, and until when.
+_stores: dict[tuple[StoreLocation, str], tuple[ObjectStore | str, float]] = {}
 
 
 class PackBytes(Protocol):
@@ -82,16 +82,12 @@ def reachable_store(
     With `insist` it is tried even if it could not be used a moment ago.
     """
     key = place, store_id
-    if key in _reachable:
-        return _reachable[key]
     now_s = (clock or SystemClock()).monotonic_s()
-    if key in _unreachable and not insist and now_s < _unreachable[key][1]:
-        return _unreachable[key][0]
-    store = _open_store(place, store_id)
-    if isinstance(store, str):
-        _unreachable[key] = store, now_s + _UNREACHABLE_S
-    else:
-        _reachable[key] = store
+    store, valid_until_s = _stores.get(key, ("", 0.0))
+    if now_s >= valid_until_s or (insist and isinstance(store, str)):
+        store = _open_store(place, store_id)
+        valid_for_s = _UNREACHABLE_S if isinstance(store, str) else inf
+        _stores[key] = store, now_s + valid_for_s
     return store
 
 

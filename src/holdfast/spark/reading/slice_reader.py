@@ -6,10 +6,10 @@ now. In the same way, messages that were not in packs when the read was planned 
 
 from __future__ import annotations
 
-import queue
-import threading
-from collections.abc import AsyncIterator, Iterable, Iterator
-from contextlib import suppress
+from collections import deque
+from collections.abc import AsyncIterator, Generator, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from dataclasses import replace
 from typing import Any, Final, NamedTuple, TypeVar
 
@@ -45,7 +45,6 @@ T = TypeVar("T")
 _ATTEMPTS: Final = 10
 # Items that are made before they are used.
 _PREFETCHED: Final = 2
-_END: Final = object()
 
 
 def read_batches(source: ReadSource, part: Slice | StreamSlice) -> Iterator[Any]:
@@ -75,11 +74,11 @@ class SliceReader:
         self._server = server
         self._packs: PackBytes | None = None
 
-    def chunks(self, part: Slice) -> Iterator[Chunk]:
+    def chunks(self, part: Slice) -> Generator[Chunk]:
         yield from self.packed(part)
         yield from self.unpacked(part)
 
-    def packed(self, part: Slice) -> Iterator[Chunk]:
+    def packed(self, part: Slice) -> Generator[Chunk]:
         """The messages in packs, by stream id and offset."""
         if part.after >= part.flushed:
             return
@@ -274,37 +273,14 @@ def _runs(chunk: Chunk) -> Iterator[StreamRun]:
         first = last
 
 
-class _Failure(NamedTuple):
-    error: BaseException
-
-
-def prefetch(items: Iterator[T]) -> Iterator[T]:
+def prefetch(items: Generator[T]) -> Generator[T]:
     """The same items, made by a thread while the present one is used."""
-    made: queue.Queue[object] = queue.Queue(_PREFETCHED)
-    stopped = threading.Event()
-
-    def make() -> None:
-        last: object = _END
+    with closing(items), ThreadPoolExecutor(1, thread_name_prefix="holdfast-prefetch") as pool:
+        upcoming = deque(pool.submit(next, items, None) for _ in range(_PREFETCHED))
         try:
-            for item in items:
-                made.put(item)
-                if stopped.is_set():
-                    break
-        except BaseException as error:  # noqa: BLE001 (raised where the items are used)
-            last = _Failure(error)
-        made.put(last)
-
-    thread = threading.Thread(target=make, name="holdfast-prefetch", daemon=True)
-    thread.start()
-    try:
-        while (item := made.get()) is not _END:
-            if isinstance(item, _Failure):
-                raise item.error
-            yield item  # type: ignore[misc]
-    finally:
-        stopped.set()
-        # Make room for the thread if it waits for some, so that it sees the flag.
-        with suppress(queue.Empty):
-            while True:
-                made.get_nowait()
-        thread.join()
+            while (item := upcoming.popleft().result()) is not None:
+                upcoming.append(pool.submit(next, items, None))
+                yield item
+        finally:
+            for each in upcoming:
+                each.cancel()

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
-from typing import Final, Self
+from typing import Final
 
 from holdfast.client import Client
 from holdfast.client.stream import Stream
@@ -37,6 +37,8 @@ CLOSED: Final = "It was closed on the target meanwhile."
 OTHER_WRITER: Final = "Another writer has written to it on the target."
 # A condition that never holds: no stream has the number 0.
 _NO_STATE: Final = '"0:0"'
+
+StreamPair = Callable[[str], tuple[Stream, Stream]]
 
 
 @dataclass(frozen=True)
@@ -114,26 +116,18 @@ class ReplayReport:
             self.left.append(SkippedStream(stream_id, why))
 
 
-class StreamPairs:
-    """Streams and their copies, with a client for each server; an async context manager."""
+@asynccontextmanager
+async def stream_pairs(work: ReplayWork) -> AsyncIterator[StreamPair]:
+    """A function that returns a stream of the source and its copy on the target."""
+    async with work.source.client() as source, work.target.client() as target:
 
-    def __init__(self, work: ReplayWork) -> None:
-        self._work = work
-        self._source = work.source.client()
-        self._target = work.target.client()
+        def pair(stream_id: str) -> tuple[Stream, Stream]:
+            return (
+                source.stream(f"{work.bucket}/{stream_id}"),
+                target.stream(f"{work.target_bucket}/{stream_id}"),
+            )
 
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        await self._source.aclose()
-        await self._target.aclose()
-
-    def pair(self, stream_id: str) -> tuple[Stream, Stream]:
-        return (
-            self._source.stream(f"{self._work.bucket}/{stream_id}"),
-            self._target.stream(f"{self._work.target_bucket}/{stream_id}"),
-        )
+        yield pair
 
 
 @asynccontextmanager
@@ -156,13 +150,13 @@ def compare_streams(work: ReplayWork, stream_ids: Sequence[str]) -> ReplayReport
 
 async def _compare_all(work: ReplayWork, stream_ids: Sequence[str]) -> ReplayReport:
     report = ReplayReport()
-    async with StreamPairs(work) as pairs:
+    async with stream_pairs(work) as pair:
         waiting = iter(stream_ids)
 
         async def worker() -> None:
             for stream_id in waiting:
                 try:
-                    await _Comparison(work, pairs, report, stream_id).run()
+                    await _Comparison(work, *pair(stream_id), report, stream_id).run()
                 except SkipStreamError as error:
                     report.skip(stream_id, error.message)
 
@@ -176,12 +170,18 @@ class _Comparison:
     """One stream and its copy."""
 
     def __init__(
-        self, work: ReplayWork, pairs: StreamPairs, report: ReplayReport, stream_id: str
+        self,
+        work: ReplayWork,
+        source: Stream,
+        target: Stream,
+        report: ReplayReport,
+        stream_id: str,
     ) -> None:
         self._work = work
+        self._source = source
+        self._target = target
         self._report = report
         self._stream_id = stream_id
-        self._source, self._target = pairs.pair(stream_id)
 
     async def run(self) -> None:
         try:

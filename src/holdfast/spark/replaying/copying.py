@@ -51,10 +51,10 @@ from holdfast.spark.replaying.comparing import (
     ReplayReport,
     ReplayWork,
     SkipStreamError,
-    StreamPairs,
     close,
     probe_target,
     publish_snapshot,
+    stream_pairs,
     task_group,
 )
 
@@ -99,7 +99,7 @@ class _SliceCopy:
         self._room = asyncio.Event()
 
     async def run(self, runs: Iterator[StreamRun]) -> ReplayReport:
-        async with StreamPairs(self._work) as self._pairs, task_group() as group:
+        async with stream_pairs(self._work) as self._pair, task_group() as group:
             name, queue = "", None
             while (run := await asyncio.to_thread(next, runs, None)) is not None:
                 if queue is None or run.stream.stream_id != name:
@@ -132,8 +132,8 @@ class _SliceCopy:
 
     async def _copy(self, pending: PendingCopy, queue: asyncio.Queue[StreamRun | None]) -> None:
         async with self._slots:
-            source, target = self._pairs.pair(pending.stream_id)
-            copy = _StreamCopy(self._work, pending, source, target, self._report)
+            pair = self._pair(pending.stream_id)
+            copy = _StreamCopy(self._work, pending, *pair, self._report)
             try:
                 while (run := await self._next(queue)) is not None:
                     await copy.take(run)

@@ -20,6 +20,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Final
 
+from holdfast.client import Client
 from holdfast.client.stream import Stream
 from holdfast.client.types import Appended, ProducerStamp
 from holdfast.errors import (
@@ -64,16 +65,17 @@ class _StreamQueue:
 
 
 class Sender:
-    """Sends the requests of one task; made and used inside one event loop."""
+    """Sends the requests of one task, and counts them. `stop` has to be called at the end."""
 
-    def __init__(self, options: WriteOptions, producer: BatchProducer) -> None:
-        self.duplicates = 0
+    def __init__(self, client: Client, options: WriteOptions, producer: BatchProducer) -> None:
+        self.rows = self.bytes = self.requests = self.duplicates = 0
+        self.names: list[str] = []
+        self._client = client
         self._options = options
         self._producer = producer
         self._queues: dict[str, _StreamQueue] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._slots = asyncio.Semaphore(options.concurrency)
-        self._client = options.connection.client()
         self._pending = 0
         self._pending_max = options.concurrency * _QUEUED
         self._pending_bytes = 0
@@ -86,6 +88,11 @@ class Sender:
         """Queue requests; waits while too many are pending."""
         for request in requests:
             await self._until(self._has_room)
+            self.rows += request.rows
+            self.bytes += len(request.body)
+            self.requests += 1
+            if request.last:
+                self.names.append(request.name)
             self._pending += 1
             self._pending_bytes += len(request.body)
             queue = self._queues.get(request.name)
@@ -103,12 +110,11 @@ class Sender:
         await self._until(lambda: not self._pending)
 
     async def stop(self) -> None:
-        """Drop what is not stored yet, and close all connections."""
+        """Drop what is not stored yet."""
         tasks = list(self._tasks)
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        await self._client.aclose()
 
     def _has_room(self) -> bool:
         return self._pending < self._pending_max and self._pending_bytes < PENDING_BYTES_MAX

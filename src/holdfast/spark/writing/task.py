@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
-from typing import Final, Self
+from dataclasses import dataclass, fields
+from typing import Final
 
 import pyarrow as pa
 from pyspark import TaskContext
 from pyspark.sql.datasource import WriterCommitMessage
 
-from holdfast.client.loop_thread import LoopThread
 from holdfast.errors import SettingsError
+from holdfast.spark.connection import SparkClient
 from holdfast.spark.writing.options import WriteColumns, WriteOptions
-from holdfast.spark.writing.requests import Placement, RequestBuilder, RowReader, WriteRequest
+from holdfast.spark.writing.requests import Placement, RequestBuilder, RowReader
 from holdfast.spark.writing.sender import BatchProducer, Sender
 
 # Internal properties of Spark. A write fails if they are missing, and tests check for them.
@@ -32,6 +32,9 @@ class WriteReport(WriterCommitMessage):
     # Requests that streams had already: from another attempt, or another run.
     duplicates: int = 0
     streams: int = 0
+
+
+COUNTS: Final = tuple(each.name for each in fields(WriteReport))
 
 
 @dataclass(frozen=True)
@@ -53,13 +56,7 @@ def packed(names: Iterable[str]) -> bytes:
 
 def total(reports: Iterable[WriteReport]) -> WriteReport:
     found = list(reports)
-    return WriteReport(
-        rows=sum(each.rows for each in found),
-        bytes=sum(each.bytes for each in found),
-        requests=sum(each.requests for each in found),
-        duplicates=sum(each.duplicates for each in found),
-        streams=sum(each.streams for each in found),
-    )
+    return WriteReport(*(sum(getattr(each, name) for each in found) for name in COUNTS))
 
 
 def check_streams_apart(messages: Sequence[WriterCommitMessage | None]) -> list[TaskReport]:
@@ -98,11 +95,24 @@ class WriteTask:
         """Append the rows; returns once all of them are stored."""
         builder = RequestBuilder(self.options, placement)
         reader = RowReader(self.columns, self.options.bucket, self.options.stream)
-        with _BlockingSender(self.options, producer) as sender:
-            for batch in batches:
-                sender.take(builder.take(*reader.read(batch)))
-            sender.take(builder.finish())
-            return sender.finish(partition)
+        with SparkClient(self.options.connection) as server:
+            sender = Sender(server.async_client, self.options, producer)
+            try:
+                for batch in batches:
+                    server.call(sender.take(builder.take(*reader.read(batch))))
+                server.call(sender.take(builder.finish()))
+                server.call(sender.finish())
+            finally:
+                server.call(sender.stop())
+        return TaskReport(
+            rows=sender.rows,
+            bytes=sender.bytes,
+            requests=sender.requests,
+            duplicates=sender.duplicates,
+            streams=len(sender.names),
+            partition=partition,
+            packed_names=packed(sorted(sender.names)),
+        )
 
     def producer_of_stream(self) -> BatchProducer:
         """The producer of a streaming query's batch."""
@@ -140,61 +150,3 @@ def partition_id() -> int:
 def _property(name: str) -> str | None:
     context = TaskContext.get()
     return None if context is None else context.getLocalProperty(name)
-
-
-class _BlockingSender:
-    """Calls a sender from outside its event loop, and counts what it sends.
-
-    The loop is started with the first request: tasks without rows have none.
-    """
-
-    def __init__(self, options: WriteOptions, producer: BatchProducer) -> None:
-        self._options = options
-        self._producer = producer
-        self._thread: LoopThread | None = None
-        self._sender: Sender | None = None
-        self._rows = self._bytes = self._requests = 0
-        self._names: list[str] = []
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        if self._thread is not None:
-            try:
-                self._thread.call(self._stop())
-            finally:
-                self._thread.stop()
-
-    def take(self, requests: list[WriteRequest]) -> None:
-        for request in requests:
-            self._rows += request.rows
-            self._bytes += len(request.body)
-            self._requests += 1
-            if request.last:
-                self._names.append(request.name)
-        if requests:
-            self._thread = self._thread or LoopThread()
-            self._thread.call(self._take(requests))
-
-    def finish(self, partition: int) -> TaskReport:
-        if self._thread is not None and self._sender is not None:
-            self._thread.call(self._sender.finish())
-        return TaskReport(
-            rows=self._rows,
-            bytes=self._bytes,
-            requests=self._requests,
-            duplicates=0 if self._sender is None else self._sender.duplicates,
-            streams=len(self._names),
-            partition=partition,
-            packed_names=packed(sorted(self._names)),
-        )
-
-    async def _take(self, requests: list[WriteRequest]) -> None:
-        if self._sender is None:
-            self._sender = Sender(self._options, self._producer)
-        await self._sender.take(requests)
-
-    async def _stop(self) -> None:
-        if self._sender is not None:
-            await self._sender.stop()

@@ -24,6 +24,7 @@ from holdfast.spark.session import as_holdfast_error
 from holdfast.spark.writing.options import BUCKET, STREAM, WriteColumns, WriteOptions
 from holdfast.spark.writing.requests import Placement
 from holdfast.spark.writing.task import (
+    COUNTS,
     WriteReport,
     WriteTask,
     check_streams_apart,
@@ -34,8 +35,7 @@ from holdfast.spark.writing.task import (
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
-_COUNTS: Final = ("rows", "bytes", "requests", "duplicates", "streams")
-_REPORT_SCHEMA: Final = ", ".join(f"{name} long" for name in _COUNTS)
+_REPORT_SCHEMA: Final = ", ".join(f"{name} long" for name in COUNTS)
 _PARTITIONS: Final = "spark.sql.shuffle.partitions"
 
 
@@ -180,7 +180,7 @@ def _writer(
         own = partition_id()
         placement = Placement(partitions, own)
         report = task.write(batches, task.producer_of_batch(), partition=own, placement=placement)
-        counts: list[Any] = [pa.array([getattr(report, name)], pa.int64()) for name in _COUNTS]
-        yield pa.record_batch(counts, names=list(_COUNTS))
+        counts: list[Any] = [pa.array([getattr(report, name)], pa.int64()) for name in COUNTS]
+        yield pa.record_batch(counts, names=list(COUNTS))
 
     return write
