@@ -14,14 +14,13 @@ from holdfast.errors import (
     OverloadedError,
     UnavailableError,
 )
-from holdfast.http import health, storage_routes, subscription_routes
+from holdfast.http import health, openapi, storage_routes, subscription_routes
 from holdfast.http.access.gate import Gate, check_scope
 from holdfast.http.access.scopes import Need
 from holdfast.http.buckets import create_bucket, delete_bucket, get_bucket, list_streams
 from holdfast.http.changes import ChangeFeed, changes
 from holdfast.http.exchange import parse_query
 from holdfast.http.metrics import HttpCounters, MetricsPage
-from holdfast.http.openapi import serving
 from holdfast.http.read import read
 from holdfast.http.responses import respond_error, respond_in_pieces
 from holdfast.http.routes import Resource, Route, Router, Tree
@@ -221,7 +220,7 @@ def _reading(route: Route) -> Resource:
 
 
 TREE: Final = Tree(
-    fixed=health.RESOURCES | storage_routes.RESOURCES | serving.RESOURCES,
+    fixed=health.RESOURCES | storage_routes.RESOURCES | openapi.RESOURCES,
     stream=Resource(
         {
             b"POST": Route(append, "append", need=Need.WRITE),

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
     from prometheus_client.core import Metric
 
@@ -28,6 +29,8 @@ class Mount(Protocol):
     # arrives, up to this size.
     forwarded_path: bytes
     forwarded_bytes_max: int
+    # A YAML file with the mount's part of the OpenAPI document, in the form of `openapi.yaml`.
+    openapi: Path
 
     def match(self, path: bytes, router: Router) -> Match | None:
         """Where a path leads; None if it is not the mount's after all."""

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 from holdfast.errors import ForbiddenError, ProxyNotFoundError
 from holdfast.protocol.names import PROXY_BUCKET, PROXY_PATH
+from holdfast.proxy import OPENAPI
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -64,6 +65,7 @@ class ProxyOff:
 
     prefixes: tuple[bytes, ...] = (PROXY_PATH,)
     forwarded_path = PROXY_PATH
+    openapi = OPENAPI
 
     def __init__(self, shard: Shard, settings: ProxySettings) -> None:
         self._shard = shard

@@ -27,6 +27,7 @@ from holdfast.http.routes import STREAM_PREFIX, Match, Resource, Route
 from holdfast.http.streams import append, delete, head, options
 from holdfast.protocol.headers import is_true
 from holdfast.protocol.names import PROXY_BUCKET, PROXY_PATH, decode_segment
+from holdfast.proxy import OPENAPI
 from holdfast.proxy.asking import (
     approval_request,
     parse_session_id,
@@ -66,6 +67,7 @@ class ProxyRoutes:
 
     prefixes: tuple[bytes, ...] = (PROXY_PATH, _FLAT, _BUCKET)
     forwarded_path = PROXY_PATH
+    openapi = OPENAPI
 
     def __init__(
         self,

@@ -11,10 +11,15 @@ from holdfast.errors import error_classes
 from holdfast.http import subscription_routes
 from holdfast.http.access.scopes import Need
 from holdfast.http.app import TREE
-from holdfast.http.openapi.document import document, render
-from holdfast.http.openapi.failures import ALWAYS, NEVER_ANSWERED
+from holdfast.http.openapi import ALWAYS, NEVER_IN_RESPONSES, document, render
+from holdfast.http.read import LAST_MAX
 from holdfast.http.routes import Resource, Route, Router
+from holdfast.http.scan import PARTITION_BYTES_MAX, PARTITION_BYTES_MIN
+from holdfast.http.storage_routes import DATA_BYTES_MAX, PACK_NAME_CHARACTERS_MAX
 from holdfast.node.proxy import open_proxy
+from holdfast.protocol.headers import STREAM_SEQ_BYTES_MAX, TTL_S_MAX
+from holdfast.protocol.producer import ID_BYTES_MAX, NUMBER_MAX
+from holdfast.proxy import OPENAPI
 from holdfast.settings import load_settings
 from tests.unit.engine.driver import Driver
 
@@ -77,14 +82,14 @@ def routes() -> dict[tuple[str, str], Route]:
 def operations() -> dict[tuple[str, str], Any]:
     return {
         (path, method): operation
-        for path, item in document()["paths"].items()
+        for path, item in document(OPENAPI)["paths"].items()
         for method, operation in item.items()
         if method != "parameters"
     }
 
 
 def test_it_is_valid() -> None:
-    validate(document())
+    validate(document(OPENAPI))
 
 
 def test_every_route_is_in_it_and_nothing_else() -> None:
@@ -120,10 +125,10 @@ def test_it_says_which_token_each_route_takes() -> None:
 
 
 def test_every_error_code_that_can_be_answered_is_in_it() -> None:
-    listed = document()["components"]["schemas"]["ErrorCode"]["enum"]
-    assert set(listed) == set(error_classes()) - NEVER_ANSWERED
+    listed = document(OPENAPI)["components"]["schemas"]["ErrorCode"]["enum"]
+    assert set(listed) == set(error_classes()) - NEVER_IN_RESPONSES
     in_use = set()
-    for response in document()["components"]["responses"].values():
+    for response in document(OPENAPI)["components"]["responses"].values():
         in_use |= set(re.findall(r"`(\w+)`", response["description"]))
     # The general forms of others, and what belongs to no operation.
     assert set(listed) - in_use == {"conflict", "gone", "method_not_allowed"}
@@ -141,14 +146,37 @@ def test_operations_have_names_of_their_own() -> None:
 
 
 def test_it_is_made_once() -> None:
-    assert render() is render()
+    assert render(OPENAPI) is render(OPENAPI)
 
 
 def test_it_names_nothing_that_is_not_there() -> None:
-    references = set(re.findall(rb'"#/components/(\w+)/([^"]+)"', render()))
-    components = document()["components"]
+    references = set(re.findall(rb'"#/components/(\w+)/([^"]+)"', render(OPENAPI)))
+    components = document(OPENAPI)["components"]
     assert {(kind.decode(), name.decode()) for kind, name in references} == {
         (kind, name)
         for kind in ("headers", "parameters", "responses", "schemas")
         for name in components[kind]
     }
+
+
+def test_without_a_mount_it_has_no_paths_of_one() -> None:
+    alone = document(None)
+    assert not any(path.startswith(PROXY) for path in alone["paths"])
+    assert set(alone["components"]["securitySchemes"]) == {"bearer", "wake"}
+    validate(alone)
+
+
+def test_limits_are_those_of_the_code() -> None:
+    schemas = {
+        name: parameter["schema"]
+        for name, parameter in document(OPENAPI)["components"]["parameters"].items()
+    }
+    assert schemas["last_messages"]["maximum"] == LAST_MAX
+    assert schemas["partition_bytes"]["minimum"] == PARTITION_BYTES_MIN
+    assert schemas["partition_bytes"]["maximum"] == PARTITION_BYTES_MAX
+    assert schemas["size"]["maximum"] == DATA_BYTES_MAX
+    assert schemas["pack"]["maxLength"] == PACK_NAME_CHARACTERS_MAX
+    assert schemas["Stream-TTL"]["maximum"] == TTL_S_MAX
+    assert schemas["Stream-Seq"]["maxLength"] == STREAM_SEQ_BYTES_MAX
+    assert schemas["Producer-Id"]["maxLength"] == ID_BYTES_MAX
+    assert schemas["Producer-Seq"]["maximum"] == NUMBER_MAX
