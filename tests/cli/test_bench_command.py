@@ -15,7 +15,7 @@ import httpx
 import pytest
 import trustme
 
-from holdfast.cli.bench.latency import Latencies
+from holdfast.cli.bench.result import Latencies
 from tests.server_process import COMMAND, ServerProcess
 
 # A shell may have us ignore Ctrl-C, which processes inherit.
@@ -326,13 +326,13 @@ class TestEnds:
     @pytest.mark.parametrize(
         ("arguments", "says"),
         [
-            (("append", "--payload", "1"), "--payload: expected 3 or more"),
-            (("fanout", "--payload", "20"), "--payload: expected 32 or more"),
-            (("append", "--duration", "nan"), "--duration: expected 0.1 or more"),
+            (("append", "--payload", "1"), "--payload: expected an integer ≥ 3, got 1"),
+            (("fanout", "--payload", "20"), "--payload: expected an integer ≥ 32, got 20"),
+            (("append", "--duration", "nan"), "--duration: expected a number ≥ 0.1"),
             (("append", "--rate", "0"), "--rate: expected"),
             (("append", "--plot", "x.gif"), "--plot: expected a file that ends with"),
             (("append", "--json", "/nowhere/x.json"), "--json: there is no directory"),
-            (("bootstrap", "--once", "--rate", "1"), "--once: a rate makes no sense"),
+            (("bootstrap", "--once", "--rate", "1"), "--once: it cannot be combined with --rate"),
             (("bootstrap", "--bucket", "A"), "--bucket: expected"),
             (("append", "--url", "ftp://x"), "--url: expected http://HOST:PORT"),
         ],

@@ -41,7 +41,7 @@ def flag_of(option: Option, *, type: Any = None, **parameter: Any) -> Any:  # no
         name=option.flag,
         help=f"{option.help} ({'; '.join(filter(None, notes))})".removesuffix(" ()"),
         negative=off if type is None else "",
-        **parameter,
+        **{"allow_leading_hyphen": option.hyphen} | parameter,
     )
     return Annotated[option.type if type is None else type, said]
 

@@ -37,7 +37,17 @@ from msgspec import Meta
 
 from holdfast.errors import SettingsError
 
-__all__ = ["Count", "CountOrNone", "Option", "Seconds", "build", "option", "options_of"]
+__all__ = [
+    "Count",
+    "CountOrNone",
+    "Option",
+    "Seconds",
+    "build",
+    "check_flags",
+    "did_you_mean",
+    "option",
+    "options_of",
+]
 
 # The upper bound of one year keeps `inf` and `nan` out of the timers.
 Seconds = Annotated[float, Meta(gt=0, le=31_536_000)]
@@ -67,14 +77,17 @@ def option(
     secret: bool = False,
     path: bool = False,
     flag: str = "",
+    hyphen: bool = False,
 ) -> Any:
     """Declare an option. One without a default is required.
 
     `clean` returns the value to use or raises ValueError. `secret` values are never shown. A `path`
     may be a URL; in a job file, relative paths are relative to the file. `flag` is the name of the
-    flag where it differs from the field's: a list `tables` has the flag `--table`.
+    flag where it differs from the field's: a list `tables` has the flag `--table`. With `hyphen` a
+    flag's value may start with one, such as `-` for stdout.
     """
-    metadata = {"help": help, "clean": clean, "secret": secret, "path": path, "flag": flag}
+    metadata = {"help": help, "clean": clean, "secret": secret, "path": path, "flag_name": flag}
+    metadata["hyphen"] = hyphen
     if isinstance(default, list | dict):
         return field(default_factory=default.copy, metadata=metadata)
     return field(default=default, metadata=metadata)
@@ -97,6 +110,7 @@ class Option:
     secret: bool = False
     path: bool = False
     flag_name: str = ""
+    hyphen: bool = False
 
     @property
     def key(self) -> str:
@@ -127,12 +141,13 @@ class Option:
     @property
     def kind(self) -> Any:
         """The type without None, parameters and bounds: `list` for `list[str] | None`."""
-        return get_origin(self._bare_type) or self._bare_type
+        bare, _ = _unwrapped(self.type)
+        return get_origin(bare) or bare
 
     @property
     def choices(self) -> tuple[str, ...]:
         """The values that a Literal allows."""
-        return get_args(self._bare_type) if self.kind is Literal else ()
+        return get_args(_unwrapped(self.type)[0]) if self.kind is Literal else ()
 
     @property
     def expects(self) -> str:
@@ -144,7 +159,7 @@ class Option:
             return "a list of paths or URLs" if self.kind in {list, tuple} else "a path or URL"
         bounds = " and ".join(
             f"{sign} {limit:g}" if limit < 1e6 else f"{sign} {limit:.0f}"
-            for meta in self._bounds
+            for meta in _unwrapped(self.type)[1]
             for sign, limit in ((">", meta.gt), ("≥", meta.ge), ("<", meta.lt), ("≤", meta.le))
             if limit is not None
         )
@@ -172,16 +187,6 @@ class Option:
         except ValueError as error:
             raise ValueError(f"{error}" if self.secret else f"{error}, got {value!r}") from None
 
-    @property
-    def _bare_type(self) -> Any:
-        bare = _without_none(self.type)
-        return get_args(bare)[0] if get_origin(bare) is Annotated else bare
-
-    @property
-    def _bounds(self) -> tuple[Meta, ...]:
-        bare = _without_none(self.type)
-        return get_args(bare)[1:] if get_origin(bare) is Annotated else ()
-
 
 def options_of(declared: type[Any], table: str = "", prefix: str = "") -> list[Option]:
     """Return the options that a dataclass declares, in order."""
@@ -193,8 +198,7 @@ def options_of(declared: type[Any], table: str = "", prefix: str = "") -> list[O
             default=each.default_factory() if callable(each.default_factory) else each.default,
             table=table,
             prefix=prefix,
-            flag_name=each.metadata.get("flag", ""),
-            **{key: value for key, value in each.metadata.items() if key != "flag"},
+            **each.metadata,
         )
         for each in fields(declared)
     ]
@@ -216,6 +220,17 @@ def build(declared: type[T], values: Mapping[str, object]) -> T:
     )
 
 
+def check_flags(flags: object) -> None:
+    """Check the values of a dataclass of options that came from flags."""
+    for each in options_of(type(flags)):
+        value = getattr(flags, each.attribute)
+        if value is not None and not isinstance(value, Path):
+            try:
+                each.convert(value)
+            except ValueError as error:
+                raise SettingsError(f"{each.flag}: {error}") from None
+
+
 def did_you_mean(name: str, known: Iterable[str]) -> str:
     """Return the end of a message about an unknown name: the nearest known one, or all of them."""
     known = sorted(known)
@@ -232,10 +247,15 @@ def _converted(each: Option, value: object) -> Any:
         raise SettingsError(f"{each.key!r}: {error}") from None
 
 
-def _without_none(declared: Any) -> Any:
+def _unwrapped(declared: Any) -> tuple[Any, list[Meta]]:
+    """Return a type without None and annotations, and its bounds."""
+    if get_origin(declared) is Annotated:
+        inner, *notes = get_args(declared)
+        bare, bounds = _unwrapped(inner)
+        return bare, [*bounds, *(note for note in notes if isinstance(note, Meta))]
     if get_origin(declared) in {Union, UnionType}:
-        return next(each for each in get_args(declared) if each is not NoneType)
-    return declared
+        return _unwrapped(next(each for each in get_args(declared) if each is not NoneType))
+    return declared, []
 
 
 def _path_from_text(kind: type, value: object) -> object:

@@ -1,5 +1,5 @@
-"""`holdfast bench`: drive any Durable Streams server, and measure how it answers.
+"""`holdfast bench`: put load on any Durable Streams server and measure its responses.
 
-The process of the command line (`command`, `run`) makes the streams, starts one load process per
-`--processes` (`fleet`, `worker`), adds up what they measure (`result`) and deletes the streams.
+The command (`command`, `run`) creates the streams, starts one load process per `--processes`
+(`worker`), adds up their measurements (`result`) and deletes the streams.
 """

@@ -1,16 +1,15 @@
-"""What the processes of a run say to each other: one JSON document per line, over pipes.
+"""What the processes of a run tell each other: one JSON document per line, over pipes.
 
-The command sends `Job`, then `Begin`, and later maybe `Stop` or `Expect`. A load process answers
-with `Ready`, then a `Progress` for each second, maybe `Written`, and `Final`; or with `Broken`.
+The command sends `Job`, then `Begin`, and later possibly `Stop` or `Expect`. A load process replies
+with `Ready`, then a `Progress` each second, possibly `Written`, and `Final`; or with `Broken`.
 """
 
 from msgspec import Struct, field
 from msgspec.json import Decoder, Encoder
 
-from holdfast.cli.bench.target import Target
+from holdfast.cli.bench.connection import BenchTarget
 
 __all__ = [
-    "Answer",
     "AppendWork",
     "Begin",
     "BootstrapWork",
@@ -21,42 +20,43 @@ __all__ = [
     "FanoutWork",
     "Final",
     "Job",
+    "Message",
     "Progress",
     "Ready",
     "Stop",
     "StreamWritten",
     "Work",
     "Written",
-    "answers",
-    "commands",
-    "jobs",
+    "decode_command",
+    "decode_job",
+    "decode_message",
     "to_line",
 ]
 
 
 class AppendWork(Struct, frozen=True, tag="append"):
-    """Append to streams in turn."""
+    """Append to the streams in turn."""
 
     paths: list[str]
     connections: int
     content_type: str
     payload_bytes: int
     producer: str | None
-    """What producer ids start with; None: no producer headers."""
+    """Prefix of the producer ids; None: no producer headers."""
 
 
 class BootstrapWork(Struct, frozen=True, tag="bootstrap"):
-    """Bootstrap from streams; client n of all takes stream n, in turn."""
+    """Bootstrap from the streams, which the clients are spread over."""
 
     paths: list[str]
     clients: int
-    answer_bytes_min: int
-    """The snapshot and the messages: what an answer holds at the least."""
+    response_bytes_min: int
+    """Size of the snapshot and the messages, which every response contains."""
     once: bool
 
 
 class FanoutWork(Struct, frozen=True, tag="fanout"):
-    """Write to some of the streams, and follow some."""
+    """Write to the streams, and follow them."""
 
     paths: list[str]
     readers: int
@@ -69,9 +69,9 @@ Work = AppendWork | BootstrapWork | FanoutWork
 
 
 class Job(Struct, frozen=True):
-    """All that a load process needs to know. It is number `share` of `shares`."""
+    """Everything that a load process needs to know. It is number `share` of `shares`."""
 
-    target: Target
+    target: BenchTarget
     share: int
     shares: int
     warmup_s: float
@@ -89,18 +89,18 @@ class Begin(Struct, frozen=True, tag="begin"):
 
 
 class Stop(Struct, frozen=True, tag="stop"):
-    """End now, and report what there is."""
+    """Stop now and report."""
 
 
 class StreamWritten(Struct, frozen=True):
-    """How many messages were sent to a stream, and which of them may not be in it."""
+    """How many messages were sent to a stream, and which of them may not be stored."""
 
     sent: int
     doubtful: list[int] = field(default_factory=list)
 
 
 class Expect(Struct, frozen=True, tag="expect"):
-    """All that was written, by the stream's number: readers wait for it."""
+    """What all processes have written, by stream number; readers wait for it."""
 
     streams: dict[int, StreamWritten]
 
@@ -109,15 +109,15 @@ Command = Begin | Stop | Expect
 
 
 class Ready(Struct, frozen=True, tag="ready"):
-    """Connected, and waiting for `Begin`."""
+    """The process is connected and waits for `Begin`."""
 
 
 class Progress(Struct, frozen=True, tag="progress"):
-    """What was measured since the last one."""
+    """What was measured since the last report."""
 
     second: int
     until_s: float
-    """When it ends, counted from the start of the measurement."""
+    """When the period ends, counted from the start of the measurement."""
     operations: int
     size_bytes: int
     warmup_operations: int
@@ -127,47 +127,46 @@ class Progress(Struct, frozen=True, tag="progress"):
 
 
 class Written(Struct, frozen=True, tag="written"):
-    """What this process has written, by the stream's number."""
+    """What this process has written, by stream number."""
 
     streams: dict[int, StreamWritten]
 
 
 class Delivered(Struct, frozen=True):
-    """How exact the readers of a fan-out were served."""
+    """Whether the readers of a fan-out got every message once and in order."""
 
     appends: int
     append_latency: str
     deliveries: int
-    """Of all messages, those of the warm-up included."""
+    """Includes the warm-up."""
     lost: int
     duplicated: int
     reordered: int
     replayed: int
-    """Came again after a connection broke off before it said how far it had come."""
+    """Delivered again after a connection was lost between data and control event."""
     reconnects: int
 
 
 class Final(Struct, frozen=True, tag="final"):
-    """The end of this process's part."""
+    """The last message of a process."""
 
     unsent: int
     delivered: Delivered | None = None
 
 
 class Broken(Struct, frozen=True, tag="broken"):
-    """This process cannot go on; a sentence says why."""
+    """The process cannot go on; `message` says why."""
 
     message: str
 
 
-Answer = Ready | Progress | Written | Final | Broken
+Message = Ready | Progress | Written | Final | Broken
 
 _encoder = Encoder()
-jobs: Decoder[Job] = Decoder(Job)
-commands: Decoder[Command] = Decoder(Command)
-answers: Decoder[Answer] = Decoder(Answer)
+decode_job = Decoder(Job).decode
+decode_command = Decoder[Command](Command).decode
+decode_message = Decoder[Message](Message).decode
 
 
-def to_line(message: Job | Command | Answer) -> bytes:
-    """One message as it goes over a pipe."""
+def to_line(message: Job | Command | Message) -> bytes:
     return _encoder.encode(message) + b"\n"

@@ -1,17 +1,175 @@
-"""What a run has measured, added up over its processes, and the document it becomes."""
+"""Measurements: recorded in each load process, added up over all, and the document of a run."""
 
+from importlib import import_module
 from typing import Any
 
 import msgspec
 from msgspec import Struct
 
-from holdfast.cli.bench.latency import Latencies, Summary
 from holdfast.cli.bench.messages import Delivered, Progress
-from holdfast.cli.bench.streams import Cleanup
+from holdfast.clock import Clock
+from holdfast.errors import HoldfastError
 
-__all__ = ["FanoutResult", "Measurement", "Result", "Second", "to_json"]
+__all__ = [
+    "BenchResult",
+    "Cleanup",
+    "FanoutResult",
+    "Latencies",
+    "LatencyCounts",
+    "LatencySummary",
+    "Measurement",
+    "Recorder",
+    "Second",
+    "bench_package",
+    "to_json",
+]
 
 DOCUMENT_VERSION = 1
+LOWEST_US = 1
+HIGHEST_US = 3_600_000_000
+DIGITS = 3
+# The resolution of such a histogram: three digits are 11 bits.
+BITS = 11
+PERCENTILES = {"p50": 50.0, "p90": 90.0, "p99": 99.0, "p99_9": 99.9}
+EXAMPLE_CHARACTERS_MAX = 200
+# Due times are stamped in microseconds; an operation due at the very start is measured.
+SLACK_S = 0.000_002
+
+LatencySummary = dict[str, float | None]
+
+
+def bench_package(module: str) -> Any:
+    """Import a module of the extra `bench`, or say how to install it."""
+    try:
+        return import_module(module)
+    except ImportError:
+        package = module.partition(".")[0]
+        raise HoldfastError(
+            f"This needs a package that is not installed ({package}): "
+            "pip install 'holdfast-streams[bench]'."
+        ) from None
+
+
+class LatencyCounts:
+    """Counts of latencies, to be recorded in a histogram later.
+
+    Recording each one at once would cost ten times as much. Recording many distinct values at once
+    would block the event loop that is measured, so they are rounded to the histogram's resolution.
+    """
+
+    __slots__ = ("by_us",)
+
+    def __init__(self) -> None:
+        self.by_us: dict[int, int] = {}
+
+    def add(self, latency_s: float) -> None:
+        latency_us = int(latency_s * 1_000_000)
+        if latency_us >> BITS > 0:
+            beyond = latency_us.bit_length() - BITS
+            latency_us = latency_us >> beyond << beyond
+        counts = self.by_us
+        counts[latency_us] = counts.get(latency_us, 0) + 1
+
+
+class Latencies:
+    """An HDR histogram of latencies in microseconds; those beyond an hour count as an hour."""
+
+    def __init__(self) -> None:
+        histograms = bench_package("hdrh.histogram")
+        self._histogram: Any = histograms.HdrHistogram(LOWEST_US, HIGHEST_US, DIGITS)
+
+    @property
+    def count(self) -> int:
+        return int(self._histogram.get_total_count())
+
+    def record(self, counts: LatencyCounts) -> None:
+        record = self._histogram.record_value
+        for latency_us, count in counts.by_us.items():
+            record(min(max(latency_us, LOWEST_US), HIGHEST_US), count)
+
+    def add(self, encoded: str) -> None:
+        """Add an encoded histogram."""
+        self._histogram.decode_and_add(encoded.encode())
+
+    def encode(self) -> str:
+        """Return the interchange format of HDR histograms: compressed, then base64."""
+        encoded: bytes = self._histogram.encode()
+        return encoded.decode()
+
+    def at_ms(self, percentile: float) -> float:
+        return float(self._histogram.get_value_at_percentile(percentile)) / 1000
+
+    def summary(self) -> LatencySummary:
+        """Return percentiles and extremes in milliseconds; None if nothing was recorded."""
+        if not self.count:
+            return dict.fromkeys(["min", "mean", *PERCENTILES, "max"])
+        return {
+            "min": self._histogram.get_min_value() / 1000,
+            "mean": round(self._histogram.get_mean_value() / 1000, 4),
+            **{name: self.at_ms(percentile) for name, percentile in PERCENTILES.items()},
+            "max": self._histogram.get_max_value() / 1000,
+        }
+
+
+class Recorder:
+    """What one load process has measured since its last report."""
+
+    def __init__(self, clock: Clock) -> None:
+        self.clock = clock
+        self.from_s = self._end_s = float("inf")
+        self._last_s = 0.0
+        self._seconds = 0
+        self._clear()
+
+    def _clear(self) -> None:
+        self.operations = 0
+        self.size_bytes = 0
+        self.warmup_operations = 0
+        self._latencies = LatencyCounts()
+        self._errors: dict[str, int] = {}
+        self._examples: dict[str, str] = {}
+
+    def measure(self, from_s: float, end_s: float) -> None:
+        """Measure operations that are due from `from_s` on; earlier ones are warm-up."""
+        self.from_s = from_s
+        self._end_s = end_s
+
+    def succeeded(self, due_s: float, size_bytes: int) -> None:
+        """Count an operation that was due at `due_s` and has just ended."""
+        if due_s < self.from_s - SLACK_S:
+            self.warmup_operations += 1
+            return
+        self._last_s = now_s = self.clock.monotonic_s()
+        self._latencies.add(now_s - due_s)
+        self.operations += 1
+        self.size_bytes += size_bytes
+
+    def failed(self, kind: str, example: bytes | str = "") -> None:
+        """Count a failure, also during the warm-up; keep the first example of each kind."""
+        self._errors[kind] = self._errors.get(kind, 0) + 1
+        if kind not in self._examples:
+            text = example.decode(errors="replace") if isinstance(example, bytes) else example
+            self._examples[kind] = " ".join(text.split())[:EXAMPLE_CHARACTERS_MAX]
+
+    def report(self) -> Progress:
+        """Return everything since the last report."""
+        now_s = self.clock.monotonic_s()
+        latencies = Latencies()
+        latencies.record(self._latencies)
+        progress = Progress(
+            second=self._seconds,
+            # Responses after the end count, and so does the time until the last of them.
+            until_s=max(0.0, max(self._last_s, min(now_s, self._end_s)) - self.from_s),
+            operations=self.operations,
+            size_bytes=self.size_bytes,
+            warmup_operations=self.warmup_operations,
+            errors=self._errors,
+            examples=self._examples,
+            latency=latencies.encode(),
+        )
+        self._seconds += 1
+        self._clear()
+        return progress
 
 
 class Second(Struct, frozen=True):
@@ -27,10 +185,10 @@ class Second(Struct, frozen=True):
 
 
 class FanoutResult(Struct, frozen=True):
-    """How exact the readers of a fan-out were served."""
+    """Whether the readers of a fan-out got every message once and in order."""
 
     appends: int
-    append_latency_ms: Summary
+    append_latency_ms: LatencySummary
     deliveries: int
     lost: int
     duplicated: int
@@ -38,14 +196,30 @@ class FanoutResult(Struct, frozen=True):
     replayed: int
     reconnects: int
 
+    @classmethod
+    def of(cls, parts: list[Delivered]) -> "FanoutResult":
+        """Add up the parts of all processes."""
+        latencies = Latencies()
+        for part in parts:
+            latencies.add(part.append_latency)
+        counts = [name for name in cls.__struct_fields__ if name != "append_latency_ms"]
+        sums = {name: sum(getattr(part, name) for part in parts) for name in counts}
+        return cls(append_latency_ms=latencies.summary(), **sums)
+
     @property
     def exact(self) -> bool:
-        """Whether every reader got every message once and in order."""
         return not (self.lost or self.duplicated or self.reordered)
 
 
-class Result(Struct, frozen=True):
-    """The document of a run: what `--json` writes."""
+class Cleanup(Struct, frozen=True):
+    """How many streams were deleted at the end of a run."""
+
+    streams_deleted: int
+    streams_left: int
+
+
+class BenchResult(Struct, frozen=True):
+    """The document that `--json` writes."""
 
     version: int
     scenario: str
@@ -60,7 +234,7 @@ class Result(Struct, frozen=True):
     megabytes_per_s: float
     warmup_operations: int
     unsent_operations: int
-    latency_ms: Summary
+    latency_ms: LatencySummary
     latency_histogram: str
     errors: dict[str, int]
     error_examples: dict[str, str]
@@ -70,11 +244,11 @@ class Result(Struct, frozen=True):
 
     @property
     def failed(self) -> bool:
-        """Whether anything went wrong that was not to be measured."""
+        """Whether any request failed, or a reader did not get every message once and in order."""
         return bool(self.errors) or (self.fanout is not None and not self.fanout.exact)
 
 
-class _Bucket:
+class _SecondSum:
     """One second so far, over all processes."""
 
     def __init__(self) -> None:
@@ -92,32 +266,24 @@ class Measurement:
         self.errors: dict[str, int] = {}
         self.examples: dict[str, str] = {}
         self.latencies = Latencies()
-        self._seconds: dict[int, _Bucket] = {}
+        self._seconds: dict[int, _SecondSum] = {}
 
     def add(self, progress: Progress) -> None:
         """Add one process's report."""
-        second = self._seconds.setdefault(progress.second, _Bucket())
+        second = self._seconds.setdefault(progress.second, _SecondSum())
         second.until_s = max(second.until_s, progress.until_s)
-        second.operations += progress.operations
-        second.size_bytes += progress.size_bytes
         second.errors += sum(progress.errors.values())
-        second.latencies.add(progress.latency)
-        self.latencies.add(progress.latency)
-        self.operations += progress.operations
-        self.size_bytes += progress.size_bytes
+        for each in (second, self):
+            each.operations += progress.operations
+            each.size_bytes += progress.size_bytes
+            each.latencies.add(progress.latency)
         self.warmup_operations += progress.warmup_operations
         self.elapsed_s = max(self.elapsed_s, progress.until_s)
         for kind, count in progress.errors.items():
             self.errors[kind] = self.errors.get(kind, 0) + count
             self.examples.setdefault(kind, progress.examples.get(kind, ""))
 
-    @property
-    def error_count(self) -> int:
-        """All failures, of whatever kind."""
-        return sum(self.errors.values())
-
     def series(self) -> list[Second]:
-        """Second by second."""
         seconds = []
         before_s = 0.0
         for number, each in sorted(self._seconds.items()):
@@ -147,9 +313,8 @@ class Measurement:
         unsent: int,
         delivered: list[Delivered],
         cleanup: Cleanup,
-    ) -> Result:
-        """The document of all this."""
-        return Result(
+    ) -> BenchResult:
+        return BenchResult(
             version=DOCUMENT_VERSION,
             scenario=scenario,
             url=url,
@@ -168,7 +333,7 @@ class Measurement:
             errors=dict(sorted(self.errors.items())),
             error_examples={kind: text for kind, text in sorted(self.examples.items()) if text},
             series=self.series(),
-            fanout=_fanout(delivered) if delivered else None,
+            fanout=FanoutResult.of(delivered) if delivered else None,
             cleanup=cleanup,
         )
 
@@ -176,22 +341,5 @@ class Measurement:
         return amount / self.elapsed_s if self.elapsed_s > 0 else 0.0
 
 
-def _fanout(parts: list[Delivered]) -> FanoutResult:
-    latencies = Latencies()
-    for part in parts:
-        latencies.add(part.append_latency)
-    return FanoutResult(
-        appends=sum(part.appends for part in parts),
-        append_latency_ms=latencies.summary(),
-        deliveries=sum(part.deliveries for part in parts),
-        lost=sum(part.lost for part in parts),
-        duplicated=sum(part.duplicated for part in parts),
-        reordered=sum(part.reordered for part in parts),
-        replayed=sum(part.replayed for part in parts),
-        reconnects=sum(part.reconnects for part in parts),
-    )
-
-
-def to_json(result: Result) -> str:
-    """The document as text, for people to read as well."""
+def to_json(result: BenchResult) -> str:
     return msgspec.json.format(msgspec.json.encode(result), indent=2).decode() + "\n"

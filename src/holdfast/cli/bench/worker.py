@@ -1,9 +1,9 @@
 """One load process: `python -m holdfast.cli.bench.worker`, with commands on stdin.
 
 Rules:
-- It makes connections and says `Ready`. It starts at the time that `Begin` names.
-- Once a second, and at the end, it says what it has measured since the last time.
-- When its stdin ends, the command is gone, and it ends at once.
+- It connects and sends `Ready`. It starts at the time that `Begin` gives.
+- Once a second, and at the end, it reports what it has measured since the last report.
+- When its stdin ends, the command is gone, and it exits at once.
 """
 
 import asyncio
@@ -12,15 +12,15 @@ import os
 import resource
 import signal
 import sys
-from collections.abc import Callable, Coroutine
+from collections.abc import Coroutine
 from contextlib import suppress
-from typing import Any, Protocol
+from typing import Any
 
-from holdfast.cli.bench.append import AppendRequests
-from holdfast.cli.bench.bootstrap import BootstrapRequests
+import uvloop
+
 from holdfast.cli.bench.fanout import FanoutLoad
+from holdfast.cli.bench.loads import AppendLoad, BenchLoad, BootstrapLoad
 from holdfast.cli.bench.messages import (
-    Answer,
     AppendWork,
     Begin,
     BootstrapWork,
@@ -28,77 +28,48 @@ from holdfast.cli.bench.messages import (
     Command,
     Expect,
     FanoutWork,
-    Final,
     Job,
+    Message,
     Ready,
     Stop,
-    Written,
-    commands,
-    jobs,
+    decode_command,
+    decode_job,
     to_line,
 )
-from holdfast.cli.bench.recorder import Recorder
-from holdfast.cli.bench.requests import RequestLoad
 from holdfast.clock import Clock, SystemClock
 from holdfast.errors import HoldfastError
 
-__all__ = ["DRAIN_INTERRUPTED_S", "LINE_BYTES_MAX", "main", "run_loop"]
+__all__ = ["LINE_BYTES_MAX", "main", "run_loop"]
 
 LINE_BYTES_MAX = 64 * 1024 * 1024
 DRAIN_INTERRUPTED_S = 2.0
 RECEIVE_S = 10.0
-# Files that a load process needs besides those of its load.
-FILES_BESIDES = 32
+# Open files that a load process needs besides its connections.
+OTHER_FILES = 32
 
 
-class Load(Protocol):
-    """What one scenario does in one process."""
-
-    recorder: Recorder
-    complete: asyncio.Event
-
-    async def connect(self) -> None: ...
-
-    def begin(self, start_s: float, measure_from_s: float, end_s: float) -> None: ...
-
-    def end(self) -> None: ...
-
-    async def drain(self, deadline_s: float) -> None: ...
-
-    def written(self) -> Written | None: ...
-
-    async def receive(self, expected: Expect, deadline_s: float) -> None: ...
-
-    def final(self) -> Final: ...
-
-    def close(self) -> None: ...
-
-
-def make_load(job: Job, clock: Clock) -> Load:
-    """The load of a job's scenario."""
+def make_load(job: Job, clock: Clock) -> BenchLoad:
     match job.work:
         case AppendWork() as work:
-            return RequestLoad(job, AppendRequests(job, work), clock)
+            return AppendLoad(job, work, clock)
         case BootstrapWork() as work:
-            return RequestLoad(job, BootstrapRequests(job, work), clock)
+            return BootstrapLoad(job, work, clock)
         case FanoutWork() as work:
             return FanoutLoad(job, work, clock)
 
 
-class _Run:
-    """One job from its first to its last word."""
+class _JobRun:
+    """One job from start to end."""
 
-    def __init__(self, job: Job, load: Load, clock: Clock, say: Callable[[Answer], None]) -> None:
+    def __init__(self, job: Job, clock: Clock) -> None:
         self._job = job
-        self._load = load
+        self._load = make_load(job, clock)
         self._clock = clock
-        self._say = say
         self._begun: asyncio.Future[Begin] = asyncio.get_running_loop().create_future()
         self._expected: asyncio.Future[Expect] = asyncio.get_running_loop().create_future()
         self._stopped = asyncio.Event()
 
-    def command(self, command: Command) -> None:
-        """What the command wants."""
+    def handle(self, command: Command) -> None:
         match command:
             case Begin():
                 self._begun.set_result(command)
@@ -107,19 +78,18 @@ class _Run:
             case Stop():
                 self._stopped.set()
 
-    async def go(self) -> None:
-        """All of it."""
+    async def run(self) -> None:
         load, job = self._load, self._job
         await load.connect()
-        # What is there now stays: looking for garbage in it would only delay what is measured.
+        # Everything so far lives until the end: looking for garbage in it would cause pauses.
         gc.collect()
         gc.freeze()
-        self._say(Ready())
+        say(Ready())
         start_s = (await self._begun).at_s
         from_s = start_s + job.warmup_s
         end_s = from_s + job.duration_s
-        # Event loops count in milliseconds, and may be early by one: then the first requests would
-        # not be of the measurement.
+        # Event loops count in milliseconds and may be one too early, which would put the first
+        # requests before the start of the measurement.
         await asyncio.sleep(max(0.0, start_s - self._clock.monotonic_s()) + 0.001)
         load.begin(start_s, from_s, end_s)
         reports = asyncio.create_task(self._report(from_s, end_s))
@@ -127,15 +97,15 @@ class _Run:
         load.end()
         await load.drain(DRAIN_INTERRUPTED_S if self._stopped.is_set() else job.timeout_s + 1)
         if written := load.written():
-            self._say(written)
+            say(written)
             await load.receive(await self._expected, RECEIVE_S)
         reports.cancel()
-        self._say(load.recorder.report())
-        self._say(load.final())
+        say(load.recorder.report())
+        say(load.final())
         load.close()
 
     async def _until(self, end_s: float) -> None:
-        """Wait for the end, for everything to be done, or to be stopped."""
+        """Wait for the end, for `Stop`, or until there is nothing left to do."""
         stopped = asyncio.create_task(self._stopped.wait())
         complete = asyncio.create_task(self._load.complete.wait())
         while (left_s := end_s - self._clock.monotonic_s()) > 0:
@@ -149,43 +119,41 @@ class _Run:
 
     async def _report(self, from_s: float, end_s: float) -> None:
         due_s = from_s + 1
-        # What is left for the end is a second or more, so that no report is of a moment only.
+        # The last report covers at least half a second.
         while due_s + 0.5 < end_s:
             await asyncio.sleep(max(0.0, due_s - self._clock.monotonic_s()))
-            self._say(self._load.recorder.report())
+            say(self._load.recorder.report())
             due_s += 1
 
 
-def say(answer: Answer) -> None:
-    """Tell the command something."""
-    sys.stdout.buffer.write(to_line(answer))
+def say(message: Message) -> None:
+    sys.stdout.buffer.write(to_line(message))
     sys.stdout.buffer.flush()
 
 
 async def work() -> None:
-    """Do the job that the first line of stdin describes."""
+    """Run the job on the first line of stdin."""
     reader = asyncio.StreamReader(limit=LINE_BYTES_MAX)
     loop = asyncio.get_running_loop()
     await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin)
     line = await reader.readline()
     if not line:
         return
-    job = jobs.decode(line)
+    job = decode_job(line)
     check_files(job)
-    clock = SystemClock()
-    run = _Run(job, make_load(job, clock), clock, say)
-    going = asyncio.create_task(run.go())
+    run = _JobRun(job, SystemClock())
+    running = asyncio.create_task(run.run())
     listening = asyncio.create_task(_listen(reader, run))
-    await asyncio.wait([going, listening], return_when=asyncio.FIRST_COMPLETED)
-    if not going.done():
-        # The command is gone: nobody is left to tell anything.
+    await asyncio.wait([running, listening], return_when=asyncio.FIRST_COMPLETED)
+    if not running.done():
+        # The command is gone, and with it the reader of our reports.
         os._exit(1)
     listening.cancel()
-    await going
+    await running
 
 
 def check_files(job: Job) -> None:
-    """Refuse a job with more connections than this process may have files."""
+    """Refuse a job with more connections than the limit on open files allows."""
     match job.work:
         case AppendWork(connections=connections):
             needed = connections
@@ -194,31 +162,25 @@ def check_files(job: Job) -> None:
         case FanoutWork(readers=readers, connections=connections):
             needed = readers // job.shares + connections
     allowed, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if needed + FILES_BESIDES > allowed:
+    if needed + OTHER_FILES > allowed:
         raise HoldfastError(
-            f"{needed:,} connections in one process are more than the {allowed:,} open files that "
-            "it may have (ulimit -n): raise that, or use more --processes."
+            f"{needed:,} connections in one process exceed the limit of {allowed:,} open files "
+            "(ulimit -n): raise the limit, or use more --processes."
         )
 
 
-async def _listen(reader: asyncio.StreamReader, run: _Run) -> None:
+async def _listen(reader: asyncio.StreamReader, run: _JobRun) -> None:
     while line := await reader.readline():
-        run.command(commands.decode(line))
+        run.handle(decode_command(line))
 
 
 def run_loop(main: Coroutine[Any, Any, Any]) -> Any:
-    """Run on uvloop where it is installed."""
-    try:
-        import uvloop  # noqa: PLC0415
-    except ImportError:
-        return asyncio.run(main)
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         return runner.run(main)
 
 
 def main() -> None:
-    """The whole life of a load process."""
-    # Ctrl-C is for the command, which then says when to stop.
+    # Ctrl-C is handled by the command, which then sends `Stop`.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     with suppress(ValueError, OSError):
@@ -228,7 +190,7 @@ def main() -> None:
     except HoldfastError as error:
         say(Broken(error.message))
     except TimeoutError:
-        say(Broken("The server did not begin to answer every reader in time."))
+        say(Broken("The server did not respond to every reader in time."))
 
 
 if __name__ == "__main__":

@@ -4,11 +4,9 @@ import json
 
 import pytest
 
-from holdfast.cli.bench.latency import Latencies, LatencyCounts
 from holdfast.cli.bench.messages import Delivered, Progress
-from holdfast.cli.bench.recorder import Recorder
-from holdfast.cli.bench.result import Measurement, to_json
-from holdfast.cli.bench.streams import Cleanup
+from holdfast.cli.bench.result import Latencies, LatencyCounts, Measurement, Recorder, to_json
+from holdfast.cli.bench.run import Cleanup
 from holdfast.testing import FakeClock
 
 KEYS = [

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.cli.bench.schedule import Pacer, Schedule
+from holdfast.cli.bench.loads import LoadSchedule, Pacer
 from holdfast.clock import SystemClock
 
 
@@ -18,7 +18,7 @@ def taken(schedule, now_s):
 
 
 def test_nothing_is_due_before_its_time():
-    schedule = Schedule(10.0, 20.0, per_s=2)
+    schedule = LoadSchedule(10.0, 20.0, per_s=2)
     assert taken(schedule, 9.9) == []
     assert taken(schedule, 10.0) == [10.0]
     assert taken(schedule, 10.4) == []
@@ -27,19 +27,19 @@ def test_nothing_is_due_before_its_time():
 
 def test_a_stall_leaves_nothing_out():
     """Coordinated omission: whoever comes late finds all that was due meanwhile, with its time."""
-    schedule = Schedule(0.0, 10.0, per_s=4)
+    schedule = LoadSchedule(0.0, 10.0, per_s=4)
     assert taken(schedule, 0.0) == [0.0]
     assert taken(schedule, 1.0) == [0.25, 0.5, 0.75, 1.0]
 
 
 def test_nothing_is_due_from_the_end_on():
-    schedule = Schedule(0.0, 1.0, per_s=4)
+    schedule = LoadSchedule(0.0, 1.0, per_s=4)
     assert taken(schedule, 100.0) == [0.0, 0.25, 0.5, 0.75]
     assert schedule.unsent(100.0) == 0
 
 
 def test_what_was_not_taken_is_unsent():
-    schedule = Schedule(0.0, 10.0, per_s=4)
+    schedule = LoadSchedule(0.0, 10.0, per_s=4)
     schedule.take(5.0)
     assert schedule.unsent(1.0) == 3
     assert schedule.unsent(100.0) == 39
@@ -51,11 +51,11 @@ def test_what_was_not_taken_is_unsent():
     length_s=st.floats(0.01, 1.0),
 )
 def test_the_shares_make_up_the_whole(shares, per_s, length_s):
-    whole = taken(Schedule(5.0, 5.0 + length_s, per_s), 100.0)
+    whole = taken(LoadSchedule(5.0, 5.0 + length_s, per_s), 100.0)
     parts = [
         at_s
         for share in range(shares)
-        for at_s in taken(Schedule(5.0, 5.0 + length_s, per_s, share, shares), 100.0)
+        for at_s in taken(LoadSchedule(5.0, 5.0 + length_s, per_s, share, shares), 100.0)
     ]
     # The very last one may fall on either side of the end, by the last bit of a float.
     assert abs(len(parts) - len(whole)) <= 1

@@ -7,9 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from holdfast.cli.bench.fanout import SIZE_BYTES_MIN, StampReader, Tally, stamped
 from holdfast.cli.bench.messages import StreamWritten
-from holdfast.cli.bench.stamps import SIZE_BYTES_MIN, StampReader, stamped
-from holdfast.cli.bench.tally import Tally
 
 TYPES = [
     "text/plain",

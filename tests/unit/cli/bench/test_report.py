@@ -4,10 +4,9 @@ from xml.etree import ElementTree as ET
 
 import pytest
 
-from holdfast.cli.bench import extras
-from holdfast.cli.bench.latency import Latencies
-from holdfast.cli.bench.plot import check_plot, draw
-from holdfast.cli.bench.result import Measurement
+from holdfast.cli.bench import result
+from holdfast.cli.bench.report import check_plot, draw
+from holdfast.cli.bench.result import Latencies, Measurement
 from holdfast.errors import HoldfastError, SettingsError
 from tests.unit.cli.bench.test_result import progress, result_of
 
@@ -51,6 +50,6 @@ def test_a_missing_package_says_what_to_install(monkeypatch):
     def missing(name):
         raise ImportError(name)
 
-    monkeypatch.setattr(extras, "import_module", missing)
+    monkeypatch.setattr(result, "import_module", missing)
     with pytest.raises(HoldfastError, match=r"pip install 'holdfast-streams\[bench\]'"):
         Latencies()

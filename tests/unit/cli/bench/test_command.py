@@ -3,11 +3,12 @@
 import pytest
 import trustme
 
-from holdfast.cli.bench.options import Common, clean_prefix
-from holdfast.cli.bench.payload import payload
-from holdfast.cli.bench.target import resolve_target
+from holdfast.cli.bench.command import AppendFlags, CommonFlags, clean_prefix
+from holdfast.cli.bench.connection import resolve_target
+from holdfast.cli.bench.loads import payload
 from holdfast.cli.client.context import Context, Contexts, save_contexts
 from holdfast.errors import SettingsError
+from holdfast.settings.options import check_flags
 
 
 @pytest.fixture(autouse=True)
@@ -52,25 +53,25 @@ def test_a_context_brings_its_token_and_certificates(tmp_path, monkeypatch):
         path, Contexts("", {"lab": Context("https://lab", "secret", ca_file=str(authority))})
     )
     monkeypatch.setenv("HOLDFAST_CONTEXTS", str(path))
-    found = Common(context="lab").target()
+    found = CommonFlags(context="lab").target()
     assert (found.url, found.token) == ("https://lab:443", "secret")
     context = found.tls_context()
     assert context is not None
     assert "trustme" in str(context.get_ca_certs())
     with pytest.raises(SettingsError, match=r"nowhere\.pem"):
-        Common(url="https://lab", ca_file=tmp_path / "nowhere.pem").target()
+        CommonFlags(url="https://lab", ca_file=tmp_path / "nowhere.pem").target()
 
 
 def test_a_rate_that_no_process_can_keep_is_refused():
-    Common(rate=2_000_000, processes=2).check()
+    CommonFlags(rate=2_000_000, processes=2).check()
     with pytest.raises(SettingsError, match="--processes"):
-        Common(rate=2_000_000).check()
+        CommonFlags(rate=2_000_000).check()
 
 
 def test_prefixes_are_made_safe():
     assert clean_prefix("v1/stream/a b/") == "/v1/stream/a%20b"
     with pytest.raises(SettingsError, match="--path-prefix"):
-        clean_prefix("/")
+        check_flags(AppendFlags(path_prefix="/"))
 
 
 def test_the_same_seed_gives_the_same_payload():
