@@ -79,7 +79,7 @@ class TestForks:
         change_row(data, data.doomed, forks=0)
         words = said(data)
         assert f"stream {data.doomed:x} says that it has 0 forks, and 1 name it" in words
-        assert [what for what in words if what.endswith("no forks that it could be there for")]
+        assert [what for what in words if what.endswith("no forks that would need it")]
 
     def test_source_that_is_missing(self, data):
         data.change("DELETE FROM streams WHERE number = ?", data.source)
@@ -131,7 +131,7 @@ class TestBuckets:
     def test_bucket_that_nobody_created_or_uses(self, data):
         value = encode_bucket(BucketRow(1))
         data.change("UPDATE documents SET value = ? WHERE key = 'bucket/empty'", value)
-        assert "the bucket 'empty' is there though nobody created or uses it" in said(data)
+        assert "the bucket 'empty' is empty, and nobody created it" in said(data)
 
     def test_row_that_is_none(self, data):
         data.change("UPDATE documents SET value = x'00' WHERE key = 'bucket/other'")
@@ -209,7 +209,7 @@ class TestSnapshots:
     def test_forks_that_say_different_things_of_one_body(self, data):
         row = row_of(data, data.nested)
         change_row(data, data.nested, snapshot=msgspec.structs.replace(row.snapshot, size_bytes=1))
-        assert f"do not say the same of {data.old}" in " ".join(said(data))
+        assert f"disagree about {data.old}" in " ".join(said(data))
 
     def test_orphans_and_those_out_of_use_are_only_noted(self, data):
         data.store.put("snapshots/zzz", b"left behind")

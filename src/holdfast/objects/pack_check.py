@@ -6,18 +6,20 @@ stream and offset, and are compared side by side.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from holdfast.errors import HoldfastError, PackCorruptError
 from holdfast.format.packs import describe_pack
 from holdfast.protocol.content import SEPARATOR
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
     from holdfast.format.packs import Extent, PackExtent, PackInfo
     from holdfast.objects.pack_reader import Pack
 
+L = TypeVar("L")
+R = TypeVar("R")
 # What a pack's own footer and metadata say; the rest of PackInfo only the catalog knows.
 _COMPARED = (
     "size_bytes",
@@ -55,21 +57,43 @@ def check_pack(
     """
     _compare_info(pack, known, findings)
     pack.check_frame()
-    remaining = iter(extents)
-    expected = next(remaining, None)
-    for extent, data in pack.contents():
-        while expected is not None and (expected.stream, expected.start) < extent[:2]:
-            _not_in_pack(pack, expected, findings)
-            expected = next(remaining, None)
-        if expected is not None and (expected.stream, expected.start) == extent[:2]:
-            _compare_extent(pack, extent, data, expected, findings)
-            expected = next(remaining, None)
-        else:
+    contents = merge_join(
+        pack.contents(), extents, lambda each: each[0][:2], lambda each: (each.stream, each.start)
+    )
+    for content, expected in contents:
+        if content is None:
+            assert expected is not None, "one of the two is there"
+            findings.catalog_wrong(
+                f"{_stream(expected)} has no bytes at {expected.start} in {pack.name}"
+            )
+            continue
+        extent, data = content
+        if expected is None:
             findings.unused(extent, fault_of(data) if isinstance(data, PackCorruptError) else "")
+        else:
+            _compare_extent(pack, extent, data, expected, findings)
         yield extent
-    while expected is not None:
-        _not_in_pack(pack, expected, findings)
-        expected = next(remaining, None)
+
+
+def merge_join(
+    left: Iterable[L],
+    right: Iterable[R],
+    left_key: Callable[[L], Any],
+    right_key: Callable[[R], Any],
+) -> Iterator[tuple[L | None, R | None]]:
+    """Pairs of items with equal keys from two sorted iterables; None where one has no such key."""
+    lefts, rights = iter(left), iter(right)
+    one, other = next(lefts, None), next(rights, None)
+    while one is not None or other is not None:
+        if other is None or (one is not None and left_key(one) < right_key(other)):
+            yield one, None
+            one = next(lefts, None)
+        elif one is None or right_key(other) < left_key(one):
+            yield None, other
+            other = next(rights, None)
+        else:
+            yield one, other
+            one, other = next(lefts, None), next(rights, None)
 
 
 def fault_of(error: HoldfastError) -> str:
@@ -99,10 +123,6 @@ def _compare_extent(
         findings.catalog_wrong(
             f"the extent of {_stream(expected)} at {extent.start} is not as in {pack.name}"
         )
-
-
-def _not_in_pack(pack: Pack, expected: PackExtent, findings: PackFindings) -> None:
-    findings.catalog_wrong(f"{_stream(expected)} has no bytes at {expected.start} in {pack.name}")
 
 
 def _stream(extent: PackExtent) -> str:

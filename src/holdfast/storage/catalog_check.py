@@ -1,4 +1,8 @@
-"""What a check finds: damage, which costs data or will, and notes, which do not."""
+"""Checking a catalog by itself and against the deltas of its packs; and what checks report.
+
+Nothing here keeps the whole catalog in memory: tables are read side by side in the order of stream
+numbers, and of the packs' rows only those are remembered that differ from the catalog's.
+"""
 
 from __future__ import annotations
 
@@ -14,47 +18,45 @@ import msgspec
 from holdfast.errors import CatalogError
 from holdfast.format.records import INDEX_BITS
 from holdfast.format.rows import BUCKET_PREFIX, BucketRow, StreamRow, decode_bucket, decode_row
-from holdfast.storage.catalog_schema import add_up
+from holdfast.objects.pack_check import merge_join
+from holdfast.storage.catalog_scan import after_prefix
+from holdfast.storage.catalog_schema import count_buckets
 from holdfast.storage.catalog_writer import ROW_COLUMNS, PackRow, pack_row, row_change
 
 if TYPE_CHECKING:
-    import sqlite3
     from collections.abc import Iterable, Iterator, Sequence
 
     from holdfast.format.packs import Delta
-    from holdfast.storage.catalog_writer import PackRow
 
-
-# Bytes looked at, of how many.
+# Called with the bytes checked so far, and their total.
 Progress = Callable[[int, int], None]
-# A catalog that does not fit its packs has as many faults as extents; the first few tell it all.
-_FINDINGS_MAX: Final = 10
+Severity = Literal["damage", "note"]
 CATALOG: Final = "catalog.sqlite"
-_FAULTS_MAX: Final = 5
+# A catalog that does not match its packs has as many faults as extents; the first few suffice.
+_FINDINGS_MAX: Final = 10
+_SQLITE_FAULTS_MAX: Final = 5
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One thing found: where it is, and what it is."""
+    """One thing that a check found: damage costs data, now or later; a note does not."""
 
-    severity: Literal["damage", "note"]
+    severity: Severity
     where: str
     what: str
 
 
 class Findings:
-    """Collects what is found, and of many things in one place only the first ones."""
+    """Collects findings; where there are many about one object it keeps the first ones."""
 
     def __init__(self) -> None:
         self._found: list[Finding] = []
-        self._counts: Counter[tuple[Literal["damage", "note"], str]] = Counter()
+        self._counts: Counter[tuple[Severity, str]] = Counter()
 
     def damage(self, where: str, what: str) -> None:
-        """Something is lost, or wrong in a way that will lose something."""
         self._add(Finding("damage", where, what))
 
     def note(self, where: str, what: str) -> None:
-        """Something worth knowing that does no harm."""
         self._add(Finding("note", where, what))
 
     @property
@@ -62,8 +64,8 @@ class Findings:
         """Whether there is no damage."""
         return not any(severity == "damage" for severity, _ in self._counts)
 
-    def of(self, severity: Literal["damage", "note"]) -> list[Finding]:
-        """Everything found of one severity, in the order it was found."""
+    def of(self, severity: Severity) -> list[Finding]:
+        """All findings of one severity, in the order they were found."""
         found = [each for each in self._found if each.severity == severity]
         for (kind, where), count in self._counts.items():
             if kind == severity and count > _FINDINGS_MAX:
@@ -77,186 +79,164 @@ class Findings:
             self._found.append(finding)
 
 
-def fact(connection: sqlite3.Connection, name: str) -> Any:
-    """One of the catalog's own numbers and names."""
-    found = connection.execute("SELECT value FROM facts WHERE name = ?", (name,)).fetchone()
-    if found is None:
-        raise CatalogError(f"The catalog does not say what its {name!r} is.")
-    return found[0]
-
-
-def pack_rows(connection: sqlite3.Connection) -> list[PackRow]:
-    """Every pack the catalog knows, in the order of the log."""
-    return [
-        pack_row(row)
-        for row in connection.execute(
-            f"SELECT {ROW_COLUMNS} FROM packs ORDER BY after, through, id"  # noqa: S608 (ours)
-        )
-    ]
-
-
-def check_file(connection: sqlite3.Connection) -> None:
-    """Have SQLite look over its file; raises if nothing in it can be relied on."""
-    faults = connection.execute(f"PRAGMA integrity_check({_FAULTS_MAX})").fetchall()
-    if faults != [("ok",)]:
-        words = "; ".join(" ".join(str(fault).split()) for (fault,) in faults)
-        raise CatalogError(f"SQLite finds the file damaged: {words}.")
-
-
-def check_tiling(in_use: Sequence[PackRow], flushed: int, findings: Findings) -> None:
-    """The packs with a delta stand for (0, flushed] without a gap, and none twice."""
-    at = 0
-    for pack in in_use:
-        if not pack.has_delta:
-            continue
-        if pack.after > at:
-            findings.damage(
-                CATALOG,
-                f"positions {at + 1} to {pack.after} are in no pack: {pack.name} comes next",
-            )
-        elif pack.after < at:
-            findings.damage(
-                CATALOG, f"{pack.name} overlaps with the pack before it, which ends at {at}"
-            )
-        at = max(at, pack.through)
-    if at != flushed:
-        findings.damage(
-            CATALOG, f"it says that packs reach position {flushed}, and they reach {at}"
-        )
-
-
-def check_streams(connection: sqlite3.Connection, findings: Findings) -> None:
-    """Every stream's extents lead from its start to its tail, and nothing else is there.
-
-    Both tables are read in the order of stream numbers side by side, a stream at a time.
-    """
-    flushed = int(fact(connection, "flushed"))
-    rows = connection.execute(
-        "SELECT number, name, deadline_ms, start, snapshot, row FROM streams ORDER BY number"
-    )
-    extents = connection.execute("SELECT stream, start, length FROM extents ORDER BY stream, start")
-    streams = stored = 0
-    groups = groupby(extents, key=lambda extent: extent[0])
-    stream, of_stream = next(groups, (None, iter(())))
-    for number, *columns, encoded in rows:
-        streams += 1
-        while stream is not None and stream < number:
-            stored += _unknown(stream, of_stream, findings)
-            stream, of_stream = next(groups, (None, iter(())))
-        row = _checked_row(number, columns, encoded, flushed, findings)
-        ours: Iterable[Any] = ()
-        if stream == number:
-            ours = list(of_stream)
-            stream, of_stream = next(groups, (None, iter(())))
-        stored += sum(length for _, _, length in ours)
-        if row is not None:
-            _check_contiguous(row, ours, findings)
-    while stream is not None:
-        stored += _unknown(stream, of_stream, findings)
-        stream, of_stream = next(groups, (None, iter(())))
-    for what, counted in (("streams", streams), ("stored_bytes", stored)):
-        said = fact(connection, what)
-        if said != counted:
-            findings.damage(CATALOG, f"its {what!r} is {said}, and counting gives {counted}")
-
-
-def _unknown(stream: int, extents: Iterator[Any], findings: Findings) -> int:
-    size_bytes = sum(int(length) for _, _, length in extents)
-    findings.damage(
-        CATALOG, f"{size_bytes} bytes belong to stream {stream:x}, which does not exist"
-    )
-    return size_bytes
-
-
-def _checked_row(
-    number: int, columns: Sequence[Any], encoded: bytes, flushed: int, findings: Findings
-) -> StreamRow | None:
-    """The decoded row, if it is one."""
-    name = columns[0]
-    try:
-        row = decode_row(encoded)
-    except msgspec.DecodeError as error:
-        findings.damage(CATALOG, f"the row of stream {number:x} cannot be decoded: {error}")
-        return None
-    if row_change(row, b"")[:-1] != (number, *columns):
-        findings.damage(CATALOG, f"the row of stream {number:x} ({name}) is not the one it is for")
-    if number >> INDEX_BITS > flushed:
-        findings.damage(CATALOG, f"stream {number:x} ({name}) was created after {flushed}")
-    return row
-
-
-def _check_contiguous(row: StreamRow, extents: Iterable[Any], findings: Findings) -> None:
-    at = row.start
-    who = f"stream {row.number:x} ({row.meta.name})"
-    for number, (_, start, length) in enumerate(extents):
-        # Extents go as a whole: the first may start before what is needed.
-        if start != at and (number or not start <= at < start + length):
-            fault = f"misses bytes {at} to {start}" if start > at else f"has byte {start} twice"
-            findings.damage(CATALOG, f"{who} {fault}")
-        at = max(at, start + length)
-    if at < row.tail:
-        findings.damage(CATALOG, f"{who} misses bytes {at} to {row.tail}, its end")
-    elif at > row.tail:
-        findings.damage(CATALOG, f"{who} ends at {row.tail}, and has bytes up to {at}")
-
-
-class LineageCheck:
-    """One look at all rows, and one at those that other rows refer to."""
+class CatalogCheck:
+    """Checks whether a catalog's streams, extents, packs and buckets fit together."""
 
     def __init__(self, connection: sqlite3.Connection, findings: Findings) -> None:
-        self._connection = connection
+        self.query = connection.execute
         self._findings = findings
-        # By number: how many forks a stream says it has, and how many there are.
-        self._said: dict[int, int] = {}
-        self._found: Counter[int] = Counter()
+        # By stream number: how many forks its row says it has, and how many rows name it.
+        self._forks_said: dict[int, int] = {}
+        self._forks_found: Counter[int] = Counter()
 
-    def run(self) -> None:
-        """Say what does not fit."""
-        sums = add_up(self._checked_rows())
-        for number in sorted(self._said.keys() | self._found.keys()):
-            said, found = self._said.get(number, 0), self._found[number]
-            if said != found:
-                self._damage(
-                    f"stream {number:x} says that it has {said} forks, and {found} name it"
-                )
-        self._check_buckets(sums)
-
-    def _damage(self, what: str) -> None:
+    def damage(self, what: str) -> None:
         self._findings.damage(CATALOG, what)
 
-    def _checked_rows(self) -> Iterator[StreamRow]:
-        rows = self._connection.execute("SELECT row FROM streams ORDER BY number")
-        for (encoded,) in rows:
-            try:
-                row = decode_row(encoded)
-            except msgspec.DecodeError:
-                # That is said where the rows are held against their columns.
+    def fact(self, name: str) -> Any:
+        """One of the catalog's own numbers and names."""
+        found = self.query("SELECT value FROM facts WHERE name = ?", (name,)).fetchone()
+        if found is None:
+            raise CatalogError(f"The catalog has no fact {name!r}.")
+        return found[0]
+
+    def packs(self) -> list[PackRow]:
+        """All packs, also retired ones, in the order of the log."""
+        rows = self.query(f"SELECT {ROW_COLUMNS} FROM packs ORDER BY after, through, id")  # noqa: S608 (ours)
+        return [pack_row(row) for row in rows]
+
+    def encoded_row(self, number: int) -> bytes | None:
+        found = self.query("SELECT row FROM streams WHERE number = ?", (number,))
+        return next((row for (row,) in found), None)
+
+    def row(self, number: int) -> StreamRow | None:
+        """The stream's row; None also if it cannot be decoded, which `check_streams` reports."""
+        return decoded(self.encoded_row(number))
+
+    def check_file(self) -> None:
+        """Have SQLite check its file; raises if nothing in it can be relied on."""
+        faults = self.query(f"PRAGMA integrity_check({_SQLITE_FAULTS_MAX})").fetchall()
+        if faults != [("ok",)]:
+            words = "; ".join(" ".join(str(fault).split()) for (fault,) in faults)
+            raise CatalogError(f"SQLite finds the file damaged: {words}.")
+
+    def check_tiling(self, in_use: Iterable[PackRow], flushed: int) -> None:
+        """The packs with a delta cover (0, flushed] without gaps or overlaps."""
+        at = 0
+        for pack in in_use:
+            if not pack.has_delta:
                 continue
-            self._check_row(row)
-            yield row
+            if pack.after > at:
+                self.damage(
+                    f"positions {at + 1} to {pack.after} are in no pack: {pack.name} comes next"
+                )
+            elif pack.after < at:
+                self.damage(f"{pack.name} overlaps with the pack before it, which ends at {at}")
+            at = max(at, pack.through)
+        if at != flushed:
+            self.damage(f"it says that packs reach position {flushed}, and they reach {at}")
+
+    def check_owners(self) -> None:
+        """Every extent is in a pack that is in use."""
+        (stray,) = self.query(
+            "SELECT count(*) FROM extents WHERE pack NOT IN "
+            "(SELECT id FROM packs WHERE retired_ms IS NULL)"
+        ).fetchone()
+        if stray:
+            self.damage(f"{stray} extents are in packs that are not in use")
+
+    def check_streams(self) -> None:
+        """Every stream's extents lead from its start to its tail, and there are no others."""
+        flushed = int(self.fact("flushed"))
+        rows = self.query(
+            "SELECT number, name, deadline_ms, start, snapshot, row FROM streams ORDER BY number"
+        )
+        extents = self.query("SELECT stream, start, length FROM extents ORDER BY stream, start")
+        groups = groupby(extents, key=lambda extent: extent[0])
+        streams = stored = 0
+        for row, group in merge_join(rows, groups, lambda row: row[0], lambda group: group[0]):
+            ours = [] if group is None else list(group[1])
+            size_bytes = sum(int(length) for _, _, length in ours)
+            stored += size_bytes
+            if row is None:
+                self.damage(
+                    f"{size_bytes} bytes belong to stream {ours[0][0]:x}, which does not exist"
+                )
+                continue
+            streams += 1
+            self._check_stream(row, ours, flushed)
+        for what, counted in (("streams", streams), ("stored_bytes", stored)):
+            said = self.fact(what)
+            if said != counted:
+                self.damage(f"its {what!r} is {said}, and counting gives {counted}")
+
+    def _check_stream(self, columns: Sequence[Any], extents: Sequence[Any], flushed: int) -> None:
+        number, name, *_, encoded = columns
+        try:
+            row = decode_row(encoded)
+        except msgspec.DecodeError as error:
+            self.damage(f"the row of stream {number:x} cannot be decoded: {error}")
+            return
+        if row_change(row, b"")[:-1] != tuple(columns[:-1]):
+            self.damage(f"the row of stream {number:x} ({name}) is not the one it is for")
+        if number >> INDEX_BITS > flushed:
+            self.damage(f"stream {number:x} ({name}) was created after {flushed}")
+        self._check_contiguous(row, extents)
+
+    def _check_contiguous(self, row: StreamRow, extents: Iterable[Any]) -> None:
+        at, stream = row.start, _stream(row)
+        for index, (_, start, length) in enumerate(extents):
+            # Extents are dropped whole, so the first may start before the bytes that are needed.
+            if start != at and (index or not start <= at < start + length):
+                fault = f"misses bytes {at} to {start}" if start > at else f"has byte {start} twice"
+                self.damage(f"{stream} {fault}")
+            at = max(at, start + length)
+        if at < row.tail:
+            self.damage(f"{stream} misses bytes {at} to {row.tail}, its end")
+        elif at > row.tail:
+            self.damage(f"{stream} ends at {row.tail}, and has bytes up to {at}")
+
+    def check_lineage(self) -> None:
+        """Forks and their sources agree, and so do buckets and their streams."""
+        counted = count_buckets(self._checked_rows())
+        said, found = self._forks_said, self._forks_found
+        for number in sorted(said.keys() | found.keys()):
+            if said.get(number, 0) != found[number]:
+                self.damage(
+                    f"stream {number:x} says that it has {said.get(number, 0)} forks, and "
+                    f"{found[number]} name it"
+                )
+        self._check_buckets(counted)
+
+    def _checked_rows(self) -> Iterator[StreamRow]:
+        for (encoded,) in self.query("SELECT row FROM streams ORDER BY number"):
+            row = decoded(encoded)
+            if row is not None:
+                self._check_row(row)
+                yield row
 
     def _check_row(self, row: StreamRow) -> None:
-        who = f"stream {row.number:x} ({row.meta.name})"
         if row.forks:
-            self._said[row.number] = row.forks
+            self._forks_said[row.number] = row.forks
         elif row.deleted:
-            self._damage(f"{who} is deleted and has no forks that it could be there for")
+            self.damage(f"{_stream(row)} is deleted and has no forks that would need it")
         at = 0 if row.snapshot is None else row.snapshot.offset
         if row.earliest != at:
-            self._damage(f"{who} can be read from {row.earliest} on, and its snapshot is at {at}")
+            self.damage(
+                f"{_stream(row)} can be read from {row.earliest} on, and its snapshot is at {at}"
+            )
         if row.meta.fork is not None:
-            self._found[row.meta.fork.source] += 1
-            fault = self._what_is_missing(row)
+            self._forks_found[row.meta.fork.source] += 1
+            fault = self._fork_fault(row)
             if fault:
-                self._damage(f"{who} is a fork, and {fault}")
+                self.damage(f"{_stream(row)} is a fork, and {fault}")
 
-    def _what_is_missing(self, fork: StreamRow) -> str:
-        """Follow a fork to where its bytes are; what is wrong there, if anything is."""
+    def _fork_fault(self, fork: StreamRow) -> str:
+        """Follow a fork to the streams that hold its bytes; what is wrong there, or nothing."""
         end = fork.tail
         row = fork
         while row.meta.fork is not None and (row is fork or fork.earliest < end):
             number, end = row.meta.fork.source, min(end, row.meta.fork.offset)
-            source = self._find(number)
+            source = self.row(number)
             if source is None:
                 return f"its source {number:x} is missing"
             if end > source.tail:
@@ -267,61 +247,52 @@ class LineageCheck:
             row = source
         return ""
 
-    def _find(self, number: int) -> StreamRow | None:
-        found = self._connection.execute("SELECT row FROM streams WHERE number = ?", (number,))
-        try:
-            return next((decode_row(row) for (row,) in found), None)
-        except msgspec.DecodeError:
-            return None
-
-    def _check_buckets(self, sums: dict[str, BucketRow]) -> None:
-        for key, value in self._connection.execute(
+    def _check_buckets(self, counted: dict[str, BucketRow]) -> None:
+        for key, value in self.query(
             "SELECT key, value FROM documents WHERE key >= ? AND key < ? ORDER BY key",
-            (BUCKET_PREFIX, BUCKET_PREFIX[:-1] + chr(ord(BUCKET_PREFIX[-1]) + 1)),
+            (BUCKET_PREFIX, after_prefix(BUCKET_PREFIX)),
         ):
             name = key.removeprefix(BUCKET_PREFIX)
+            found = counted.pop(name, BucketRow(0))
             try:
                 bucket = decode_bucket(value)
             except msgspec.DecodeError as error:
-                self._damage(f"the row of the bucket {name!r} cannot be decoded: {error}")
-                sums.pop(name, None)
+                self.damage(f"the row of the bucket {name!r} cannot be decoded: {error}")
                 continue
-            self._check_bucket(name, bucket, sums.pop(name, BucketRow(bucket.created_ms)))
-        for name, counted in sums.items():
-            self._damage(f"there is no bucket {name!r}, and {counted.streams} streams are in it")
-
-    def _check_bucket(self, name: str, bucket: BucketRow, counted: BucketRow) -> None:
-        said = bucket.streams, bucket.size_bytes
-        found = counted.streams, counted.size_bytes
-        if said != found:
-            self._damage(
-                f"the bucket {name!r} says that it holds {said[0]} streams with {said[1]} bytes, "
-                f"and it holds {found[0]} with {found[1]}"
-            )
-        elif not bucket.explicit and not bucket.streams:
-            self._damage(f"the bucket {name!r} is there though nobody created or uses it")
+            if (bucket.streams, bucket.size_bytes) != (found.streams, found.size_bytes):
+                self.damage(
+                    f"the bucket {name!r} says that it holds {bucket.streams} streams with "
+                    f"{bucket.size_bytes} bytes, and it holds {found.streams} with "
+                    f"{found.size_bytes}"
+                )
+            elif not bucket.explicit and not bucket.streams:
+                self.damage(f"the bucket {name!r} is empty, and nobody created it")
+        for name, found in counted.items():
+            self.damage(f"there is no bucket {name!r}, and {found.streams} streams are in it")
 
 
 class DeltaCheck:
-    """Takes the delta of each pack in use, in order; `finish` comes last."""
+    """Compares the deltas of the packs in use, taken in the order of the log, with the catalog.
 
-    def __init__(self, connection: sqlite3.Connection, findings: Findings) -> None:
-        self._connection = connection
+    A stream's row in the catalog must be the one of the last delta that has it.
+    """
+
+    def __init__(self, catalog: CatalogCheck, findings: Findings) -> None:
+        self._catalog = catalog
         self._findings = findings
-        # Streams whose row, as of the last delta that has one, is not the catalog's.
+        # Streams whose row in the last delta that has one differs from the catalog's.
         self._stale: set[int] = set()
         self._alive = 0
         self._at = 0
         self._named: set[str] = set()
         # Packs in use that have no delta, and what each supersedes.
         self._companions: dict[str, set[str]] = {}
-        # Whether the catalog has of a document what the last delta has that tells of it.
+        # By key: whether the catalog has what the last delta says about the document.
         self._documents: dict[str, bool] = {}
         self._last_ms = 0
 
     def take(self, pack: PackRow, delta: Delta) -> None:
-        """Take the next pack's delta."""
-        meta = delta.meta
+        meta, catalog = delta.meta, self._catalog
         if not meta.has_delta:
             self._companions[pack.name] = set(meta.supersedes)
             return
@@ -329,9 +300,8 @@ class DeltaCheck:
         if pack.after == self._at:
             self._at = pack.through
         for number, row in delta.items():
-            if number >> INDEX_BITS > pack.after:
-                self._alive += 1
-            if self._known(number) == row:
+            self._alive += number >> INDEX_BITS > pack.after
+            if catalog.encoded_row(number) == row:
                 self._stale.discard(number)
             else:
                 self._stale.add(number)
@@ -341,52 +311,53 @@ class DeltaCheck:
         self._alive -= len(meta.removed)
         for number in meta.removed:
             self._stale.discard(number)
-            if self._known(number) is not None:
-                self._findings.damage(CATALOG, f"it has stream {number:x}, which {pack.name} ended")
+            if catalog.encoded_row(number) is not None:
+                catalog.damage(f"it has stream {number:x}, which {pack.name} ended")
 
     def finish(self, flushed: int) -> None:
-        """Say what does not fit, once all deltas are taken."""
+        """Report the differences, once all deltas are taken."""
+        catalog = self._catalog
         for name, supersedes in sorted(self._companions.items()):
             if name not in self._named and not supersedes & self._named:
                 self._findings.damage(
                     name, "it is in use, and no other pack names it: a rebuild would not find it"
                 )
         if self._at != flushed:
-            # A delta is missing, which was said already: there is nothing to compare with.
+            # A delta is missing, which was reported: there is nothing to compare with.
             return
         for number in sorted(self._stale):
-            self._findings.damage(CATALOG, f"the row of stream {number:x} is not the packs'")
-        (streams,) = self._connection.execute("SELECT count(*) FROM streams").fetchone()
+            catalog.damage(f"the row of stream {number:x} is not the packs'")
+        (streams,) = catalog.query("SELECT count(*) FROM streams").fetchone()
         if streams != self._alive and not self._stale:
-            self._findings.damage(
-                CATALOG, f"it has {streams} streams, and the packs have {self._alive}"
-            )
-        if fact(self._connection, "flushed_ms") != self._last_ms:
-            self._findings.damage(
-                CATALOG,
-                f"its 'flushed_ms' is {fact(self._connection, 'flushed_ms')}, "
-                f"and the packs have {self._last_ms}",
-            )
-        self._check_documents()
-
-    def _check_documents(self) -> None:
+            catalog.damage(f"it has {streams} streams, and the packs have {self._alive}")
+        flushed_ms = catalog.fact("flushed_ms")
+        if flushed_ms != self._last_ms:
+            catalog.damage(f"its 'flushed_ms' is {flushed_ms}, and the packs have {self._last_ms}")
         for key in sorted(key for key, is_same in self._documents.items() if not is_same):
-            self._findings.damage(CATALOG, f"the document {key!r} is not the packs'")
-        for key, value in self._connection.execute("SELECT key, value FROM documents ORDER BY key"):
+            catalog.damage(f"the document {key!r} is not the packs'")
+        for key, value in catalog.query("SELECT key, value FROM documents ORDER BY key"):
             if key not in self._documents and not _may_be_counted(key, value):
-                self._findings.damage(CATALOG, f"it has a document {key!r}, which no pack has")
+                catalog.damage(f"it has a document {key!r}, which no pack has")
 
     def _document(self, key: str) -> bytes | None:
-        found = self._connection.execute("SELECT value FROM documents WHERE key = ?", (key,))
+        found = self._catalog.query("SELECT value FROM documents WHERE key = ?", (key,))
         return next((value for (value,) in found), None)
 
-    def _known(self, number: int) -> bytes | None:
-        found = self._connection.execute("SELECT row FROM streams WHERE number = ?", (number,))
-        return next((row for (row,) in found), None)
+
+def decoded(row: bytes | None) -> StreamRow | None:
+    """The row, unless there is none or it cannot be decoded."""
+    try:
+        return None if row is None else decode_row(row)
+    except msgspec.DecodeError:
+        return None
+
+
+def _stream(row: StreamRow) -> str:
+    return f"stream {row.number:x} ({row.meta.name})"
 
 
 def _may_be_counted(key: str, value: bytes) -> bool:
-    """Whether it is the row of a bucket that packs of an older version do not tell of."""
+    """Whether it is the row of an implicit bucket, which packs of older versions do not have."""
     try:
         return key.startswith(BUCKET_PREFIX) and not decode_bucket(value).explicit
     except msgspec.DecodeError:

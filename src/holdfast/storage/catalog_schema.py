@@ -220,7 +220,7 @@ def _check(connection: sqlite3.Connection, path: Path) -> None:
         )
 
 
-def add_up(rows: Iterable[StreamRow]) -> dict[str, BucketRow]:
+def count_buckets(rows: Iterable[StreamRow]) -> dict[str, BucketRow]:
     """A row for each bucket that holds a stream; those that are only there for forks count not.
 
     When a bucket was created, and written to last, is known only as far as its streams tell.
@@ -248,5 +248,5 @@ def complete(connection: sqlite3.Connection) -> None:
     rows = (decode_row(row) for (row,) in connection.execute("SELECT row FROM streams"))
     connection.executemany(
         "INSERT OR IGNORE INTO documents VALUES (?, ?)",
-        [(BUCKET_PREFIX + name, encode_bucket(row)) for name, row in add_up(rows).items()],
+        [(BUCKET_PREFIX + name, encode_bucket(row)) for name, row in count_buckets(rows).items()],
     )

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import os
 import sqlite3
+from contextlib import closing
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from holdfast.errors import CatalogError, ObjectMissingError, PackCorruptError
@@ -25,7 +26,7 @@ from holdfast.format.rows import decode_row
 from holdfast.objects.pack_check import fault_of
 from holdfast.objects.pack_reader import Pack
 from holdfast.objects.store import store_owner
-from holdfast.storage.catalog_check import Findings, check_streams
+from holdfast.storage.catalog_check import CatalogCheck, Findings
 from holdfast.storage.catalog_schema import complete, open_for_reading
 from holdfast.storage.catalog_writer import (
     CatalogWriter,
@@ -327,11 +328,8 @@ def _settle(catalog: CatalogWriter) -> None:
 
 def _refuse_holes(path: Path) -> None:
     findings = Findings()
-    connection = open_for_reading(path)
-    try:
-        check_streams(connection, findings)
-    finally:
-        connection.close()
+    with closing(open_for_reading(path)) as connection:
+        CatalogCheck(connection, findings).check_streams()
     if not findings.ok:
         words = "; ".join(found.what for found in findings.of("damage"))
         raise CatalogError(
