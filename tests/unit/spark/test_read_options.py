@@ -135,6 +135,12 @@ def test_bounds() -> None:
     }
 
 
+def test_an_offset_that_cannot_be_one() -> None:
+    given = options(startingOffsets='{"a": "99999999999999999999"}')
+    with pytest.raises(SettingsError, match="'startingOffsets' is"):
+        parse_bound(given, "startingOffsets", "earliest")
+
+
 def test_columns() -> None:
     assert columns_of(spark_schema(COLUMN_NAMES)) == COLUMN_NAMES
     with pytest.raises(SettingsError, match="'offset' is of type string, not bigint"):

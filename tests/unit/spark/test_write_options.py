@@ -8,7 +8,7 @@ from pyspark.sql.types import BinaryType, IntegerType, StringType, StructType
 
 from holdfast.errors import SettingsError
 from holdfast.spark.writing.options import WriteColumns, WriteOptions
-from holdfast.spark.writing.requests import RowReader
+from holdfast.spark.writing.requests import read_rows
 from holdfast.spark.writing.task import TaskReport, check_streams_apart, packed, total
 from holdfast.spark.writing.writers import batch_writer, stream_writer
 
@@ -70,6 +70,11 @@ def test_a_column_of_another_type():
         WriteColumns.of(schema("stream_id", "payload", payload=StringType()))
 
 
+def test_two_columns_of_one_name():
+    with pytest.raises(SettingsError, match="two columns of the same name"):
+        WriteColumns.of(schema("stream_id", "payload", "payload"))
+
+
 def test_a_bucket_column_is_enough():
     columns = WriteColumns.of(schema("bucket", "stream_id", "value"))
     assert WriteOptions.of({}, columns).bucket == ""
@@ -89,7 +94,7 @@ def test_writers_refuse_what_cannot_be_exactly_once():
 
 def read(columns, bucket="demo", stream="", **values):
     batch = pa.record_batch(list(values.values()), names=list(values))
-    return RowReader(WriteColumns.of(schema(*columns)), bucket, stream).read(batch)
+    return read_rows(batch, WriteColumns.of(schema(*columns)), bucket, stream)
 
 
 @pytest.mark.parametrize("kind", [pa.string(), pa.large_string()])
@@ -104,7 +109,7 @@ def test_a_bucket_in_a_row_goes_before_the_option():
         [pa.array(["else", None]), pa.array(["a", "b"]), pa.array([b"1", b"2"])],
         names=["bucket", "stream_id", "payload"],
     )
-    names, _ = RowReader(WriteColumns.of(schema(*batch.schema.names)), "demo").read(batch)
+    names, _ = read_rows(batch, WriteColumns.of(schema(*batch.schema.names)), "demo")
     assert names == ["else/a", "demo/b"]
 
 

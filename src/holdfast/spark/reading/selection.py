@@ -10,6 +10,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from os.path import commonprefix
 from typing import Final
 
 from holdfast.errors import SettingsError
@@ -35,9 +36,7 @@ class Selection:
     def prefix(self) -> str:
         """The common prefix of all selected ids."""
         if self.streams:
-            least, most = min(self.streams), max(self.streams)
-            same = [a == b for a, b in zip(least, most, strict=False)]
-            return least[: same.index(False)] if False in same else least[: len(same)]
+            return commonprefix(list(self.streams))  # noqa: RUF071 (ids are plain text)
         return _literal_prefix(self.pattern)
 
     @cached_property

@@ -58,12 +58,11 @@ class ReplayWork:
 
 @dataclass(frozen=True)
 class PendingCopy:
-    """A stream that has to be copied between two offsets of its source."""
+    """A stream that has to be copied from `start` to `end`, offsets of its source."""
 
     stream_id: str
     content_type: str
     producer_id: str
-    start: int
     end: int
     # Of the copy.
     base: int
@@ -74,6 +73,10 @@ class PendingCopy:
     # What is to be done at the end.
     closed: bool
     snapshot_at: int | None
+
+    @property
+    def start(self) -> int:
+        return self.base + self.tail
 
 
 @dataclass(frozen=True)
@@ -240,7 +243,7 @@ class _Comparison:
                     f"Its messages from offset {start:020d} to {earliest:020d} were replaced by a "
                     "snapshot before they were copied."
                 )
-            base, start, unstamped = earliest - copy.tail, earliest, True
+            base, unstamped = earliest - copy.tail, True
             self._report.trimmed += 1
         elif base and not copy.tail:
             self._report.trimmed += 1
@@ -251,7 +254,6 @@ class _Comparison:
             self._stream_id,
             head.content_type,
             producer_id,
-            start,
             end,
             base,
             copy.tail,

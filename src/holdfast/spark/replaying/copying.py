@@ -169,13 +169,16 @@ class _StreamCopy:
         self._target = target
         self._report = report
         self._media = media_type(pending.content_type)
-        self._at = pending.start
         self._tail = pending.tail
         self._etag = pending.etag
         self._unstamped = pending.unstamped
         self._has_copied = False
         self._clock = SystemClock()
         self._failures = 0
+
+    @property
+    def _at(self) -> int:
+        return self._pending.base + self._tail
 
     async def take(self, run: StreamRun) -> None:
         """Copy messages, and those that are missing before them."""
@@ -274,7 +277,7 @@ class _StreamCopy:
         if response.next_offset != f"{self._tail + size:020d}":
             raise SkipStreamError("The target does not count its bytes as the source does.")
         self._report.bytes += size
-        self._at, self._tail = end, self._tail + size
+        self._tail += size
         self._etag = response.etag or ""
         self._unstamped = False
         self._failures = 0
@@ -303,4 +306,3 @@ class _StreamCopy:
                 raise SkipStreamError(OTHER_WRITER)
             self._unstamped = False
         self._tail, self._etag = copy.tail, copy.etag
-        self._at = pending.base + copy.tail

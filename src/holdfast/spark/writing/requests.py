@@ -36,54 +36,33 @@ _STREAM_BYTES: Final = 512
 _SHOWN_BYTES: Final = 60
 
 
-@dataclass(frozen=True)
-class RowReader:
-    """Takes rows out of Arrow batches; `bucket` and `stream` are for rows that name none."""
+def read_rows(
+    batch: pa.RecordBatch, columns: WriteColumns, bucket: str = "", stream: str = ""
+) -> tuple[list[str], list[bytes]]:
+    """For every row its stream, as `bucket/id`, and the content to be appended.
 
-    columns: WriteColumns
-    bucket: str = ""
-    stream: str = ""
-
-    def read(self, batch: pa.RecordBatch) -> tuple[list[str], list[bytes]]:
-        """For every row its stream, as `bucket/id`, and the content to be appended."""
-        content = self._content(batch)
-        if self.columns.has_stream or self.columns.has_bucket:
-            pairs = zip(self._buckets(batch), self._streams(batch), strict=True)
-            names = [f"{bucket}/{stream}" for bucket, stream in pairs]
-        else:
-            names = [f"{self.bucket}/{self.stream}"] * len(content)
-        if None in content:
-            name = names[content.index(None)]
-            raise SettingsError(
-                f"A row of the stream {name!r} has null as its {self.columns.content}: "
-                "filter such rows out."
-            )
-        return names, content
-
-    def _content(self, batch: pa.RecordBatch) -> list[Any]:
-        column = batch.column(self.columns.content)
-        if pa.types.is_string(column.type):
-            column = column.cast(pa.binary())
-        elif pa.types.is_large_string(column.type):
-            column = column.cast(pa.large_binary())
-        content: list[Any] = column.to_pylist()
-        return content
-
-    def _buckets(self, batch: pa.RecordBatch) -> list[str]:
-        if not self.columns.has_bucket:
-            return [self.bucket] * batch.num_rows
-        buckets = [bucket or self.bucket for bucket in batch.column(BUCKET).to_pylist()]
-        for bucket in set(buckets):
-            check_bucket(bucket)
-        return buckets
-
-    def _streams(self, batch: pa.RecordBatch) -> list[str]:
-        if not self.columns.has_stream:
-            return [self.stream] * batch.num_rows
-        streams: list[str] = batch.column(STREAM).to_pylist()
+    `bucket` and `stream` are for rows that name none.
+    """
+    buckets, streams = [bucket] * batch.num_rows, [stream] * batch.num_rows
+    if columns.has_bucket:
+        buckets = [each or bucket for each in batch.column(BUCKET).to_pylist()]
+        for each in set(buckets):
+            check_bucket(each)
+    if columns.has_stream:
+        streams = batch.column(STREAM).to_pylist()
         if None in streams or "" in streams:
             raise SettingsError("A row has no stream_id: filter such rows out, or name a stream.")
-        return streams
+    names = [f"{bucket}/{stream}" for bucket, stream in zip(buckets, streams, strict=True)]
+    column = batch.column(columns.content)
+    if not pa.types.is_binary(column.type):
+        column = column.cast(pa.large_binary())
+    content: list[Any] = column.to_pylist()
+    if None in content:
+        raise SettingsError(
+            f"A row of the stream {names[content.index(None)]!r} has null as its "
+            f"{columns.content}: filter such rows out."
+        )
+    return names, content
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from pyspark.sql.datasource import WriterCommitMessage
 from holdfast.errors import SettingsError
 from holdfast.spark.connection import SparkClient
 from holdfast.spark.writing.options import WriteColumns, WriteOptions
-from holdfast.spark.writing.requests import Placement, RequestBuilder, RowReader
+from holdfast.spark.writing.requests import Placement, RequestBuilder, read_rows
 from holdfast.spark.writing.sender import BatchProducer, Sender
 
 # Internal properties of Spark. A write fails if they are missing, and tests check for them.
@@ -93,13 +93,14 @@ class WriteTask:
         placement: Placement | None = None,
     ) -> TaskReport:
         """Append the rows; returns once all of them are stored."""
-        builder = RequestBuilder(self.options, placement)
-        reader = RowReader(self.columns, self.options.bucket, self.options.stream)
-        with SparkClient(self.options.connection) as server:
-            sender = Sender(server.async_client, self.options, producer)
+        options = self.options
+        builder = RequestBuilder(options, placement)
+        with SparkClient(options.connection) as server:
+            sender = Sender(server.async_client, options, producer)
             try:
                 for batch in batches:
-                    server.call(sender.take(builder.take(*reader.read(batch))))
+                    rows = read_rows(batch, self.columns, options.bucket, options.stream)
+                    server.call(sender.take(builder.take(*rows)))
                 server.call(sender.take(builder.finish()))
                 server.call(sender.finish())
             finally:

@@ -1,4 +1,4 @@
-"""Extents of packs as rows: every cut, every window, JSON and bytes side by side."""
+"""Extents of packs as rows, and the stores that packs are read from."""
 
 from array import array
 from collections.abc import Sequence
@@ -15,8 +15,17 @@ from holdfast.errors import ObjectMissingError, PackCorruptError, StoreError
 from holdfast.format.pack_builder import Messages, PackBuilder, pack_name
 from holdfast.format.packs import PackMeta
 from holdfast.objects.directory_objects import DirectoryObjects
+from holdfast.objects.locations import StoreLocation
+from holdfast.objects.store import MARKER, encode_marker
 from holdfast.protocol.headers import OFFSET_MAX
-from holdfast.spark.reading.packs import PositionRange, WantedRange, group_ranges, read_extents
+from holdfast.spark.reading.packs import (
+    PositionRange,
+    WantedRange,
+    group_ranges,
+    reachable_store,
+    read_extents,
+)
+from holdfast.testing import FakeClock
 
 SALT = 0x0123456789ABCDEF
 BYTES, JSON = "application/octet-stream", "application/json"
@@ -297,3 +306,31 @@ def test_large_parts_in_any_order(store: DirectoryObjects, order, first, last, i
     assert rows(store, wanted(in_order), PositionRange(1, 6)) == shown(
         [s for s in expected if 1 < s.position <= 6]
     )
+
+
+def test_a_store_that_comes_later_is_found(tmp_path: Path) -> None:
+    clock, place = FakeClock(), StoreLocation(str(tmp_path / "store"))
+
+    def look(*, insist: bool = False) -> object:
+        return reachable_store(place, "abc", insist=insist, clock=clock)
+
+    said = look()
+    assert said == f"The object store {place.url} does not exist, or is not one of Holdfast's."
+    DirectoryObjects(tmp_path / "store").put(MARKER, encode_marker("abc"))
+    # Asking takes seconds where nobody answers, so it is not done for every slice.
+    assert look() == said
+    clock.advance(61)
+    assert isinstance(look(), DirectoryObjects)
+
+
+def test_who_insists_looks_again(tmp_path: Path) -> None:
+    clock, place = FakeClock(), StoreLocation(str(tmp_path / "store"))
+    assert isinstance(reachable_store(place, "abc", clock=clock), str)
+    DirectoryObjects(tmp_path / "store").put(MARKER, encode_marker("abc"))
+    assert isinstance(reachable_store(place, "abc", insist=True, clock=clock), DirectoryObjects)
+
+
+def test_a_store_of_another_server(tmp_path: Path) -> None:
+    DirectoryObjects(tmp_path).put(MARKER, encode_marker("other"))
+    said = reachable_store(StoreLocation(str(tmp_path)), "abc", clock=FakeClock())
+    assert said == f"The object store {tmp_path} is not the server's own."
