@@ -30,7 +30,7 @@ def new_stream(command: Command) -> Callable[..., str]:
 
     def create(content_type: str = "text/plain", *flags: str) -> str:
         name = f"tests/stream-{next(_numbers)}"
-        command.here("create", name, "--content-type", content_type, *flags)
+        command("create", name, "--content-type", content_type, *flags)
         return name
 
     return create

@@ -1,13 +1,15 @@
-"""The command `holdfast` in processes of its own, with a home directory of its own."""
+"""The command `holdfast` with a home directory of its own, in this process or in another."""
 
 import json
 import os
 import signal
 import subprocess
 import sys
-from contextlib import redirect_stderr, redirect_stdout
+from collections.abc import Iterator
+from contextlib import contextmanager, redirect_stderr, redirect_stdout, suppress
 from io import BytesIO, StringIO, TextIOWrapper
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
 import pytest
@@ -42,7 +44,30 @@ class Command:
         return new
 
     def run(self, *arguments: str, stdin: bytes | str = b"") -> subprocess.CompletedProcess[str]:
-        """Run a command to its end, whatever that is."""
+        """Run a command in this process to its end, whatever that is."""
+        stdout = TextIOWrapper(BytesIO(), encoding="utf-8", write_through=True)
+        stderr = StringIO()
+        with (
+            pytest.MonkeyPatch.context() as patch,
+            _stdin(stdin.encode() if isinstance(stdin, str) else stdin),
+            redirect_stdout(stdout),
+            redirect_stderr(stderr),
+            own_logging(),
+        ):
+            patch.chdir(self.home)
+            for name in os.environ.keys() - self.env.keys():
+                patch.delenv(name)
+            for name, value in self.env.items():
+                patch.setenv(name, value)
+            status = main(arguments)
+        assert isinstance(stdout.buffer, BytesIO)
+        printed = stdout.buffer.getvalue().decode(errors="surrogateescape")
+        return subprocess.CompletedProcess(list(arguments), status, printed, stderr.getvalue())
+
+    def run_process(
+        self, *arguments: str, stdin: bytes | str = b""
+    ) -> subprocess.CompletedProcess[str]:
+        """Run a command in a process of its own to its end, whatever that is."""
         sent = stdin.encode() if isinstance(stdin, str) else stdin
         done = subprocess.run(
             [HOLDFAST, *arguments],
@@ -63,33 +88,6 @@ class Command:
         done = self.run(*arguments, stdin=stdin)
         assert done.returncode == 0, done.stderr
         return done.stdout
-
-    def here(self, *arguments: str) -> str:
-        """Run a command that succeeds in this process, where only what it prints matters."""
-        done = self.run_here(*arguments)
-        assert done.returncode == 0, done.stderr
-        return done.stdout
-
-    def run_here(self, *arguments: str) -> subprocess.CompletedProcess[str]:
-        """Run a command in this process to its end, whatever that is; it has no stdin."""
-        stdout = TextIOWrapper(BytesIO(), encoding="utf-8", write_through=True)
-        stderr = StringIO()
-        with (
-            pytest.MonkeyPatch.context() as patch,
-            redirect_stdout(stdout),
-            redirect_stderr(stderr),
-            own_logging(),
-        ):
-            patch.chdir(self.home)
-            for name in os.environ.keys() - self.env.keys():
-                patch.delenv(name)
-            for name, value in self.env.items():
-                patch.setenv(name, value)
-            status = main(arguments)
-        printed = stdout.buffer
-        assert isinstance(printed, BytesIO)
-        said = printed.getvalue().decode(errors="surrogateescape")
-        return subprocess.CompletedProcess(list(arguments), status, said, stderr.getvalue())
 
     def json(self, *arguments: str, stdin: bytes | str = b"") -> list[dict[str, Any]]:
         """Run a command that succeeds with `--json`; its documents."""
@@ -113,6 +111,28 @@ class Command:
         return subprocess.Popen(
             [HOLDFAST, *arguments], env=self.env, cwd=self.home, **(streams | options)
         )
+
+
+@contextmanager
+def _stdin(data: bytes) -> Iterator[None]:
+    """Standard input of this process is a pipe that gives `data`."""
+    reading, writing = os.pipe()
+
+    def write() -> None:
+        with suppress(BrokenPipeError), open(writing, "wb") as file:  # noqa: PTH123 - a descriptor
+            file.write(data)
+
+    kept = os.dup(0)
+    os.dup2(reading, 0)
+    os.close(reading)
+    thread = Thread(target=write)
+    thread.start()
+    try:
+        yield
+    finally:
+        os.dup2(kept, 0)
+        os.close(kept)
+        thread.join()
 
 
 def interrupt(process: subprocess.Popen[bytes]) -> tuple[int, str]:

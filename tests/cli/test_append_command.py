@@ -15,7 +15,7 @@ FRAMED = ("--framing", "length-prefixed")
 def payloads(command, stream, *flags):
     """The messages of a stream, each as it is stored."""
     documents = [
-        json.loads(line) for line in command.here("read", stream, "--json", *flags).splitlines()
+        json.loads(line) for line in command("read", stream, "--json", *flags).splitlines()
     ]
     return [
         next(each[key] for key in ("json", "text", "base64") if key in each) for each in documents
@@ -204,7 +204,7 @@ def test_stdin_without_end_does_not_block_the_producer(command, new_stream):
     stream = new_stream()
     lines = [f"{number:0>5000}\n" for number in range(200)]
     command("append", stream, "--lines", "--batch", "20", stdin="".join(lines))
-    assert command.here("read", stream) == "".join(lines)
+    assert command("read", stream) == "".join(lines)
 
 
 def test_an_argument_that_is_no_text(command, new_stream):

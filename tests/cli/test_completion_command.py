@@ -28,7 +28,7 @@ printf '%s\\n' "${{COMPREPLY[@]}}"
     ],
 )
 def test_bash_completes(command, words, expected):
-    (command.home / "script.bash").write_text(command.here("completion", "bash"))
+    (command.home / "script.bash").write_text(command("completion", "bash"))
     done = command.shell(COMPLETE.format(words=words))
     assert done.stderr == ""
     assert expected <= set(done.stdout.split())
@@ -40,7 +40,7 @@ def test_the_script_is_one_that_the_shell_understands(command, shell):
     if program is None:
         pytest.skip(f"the completion script for {shell} was NOT checked: there is no {shell} here")
     path = command.home / f"script.{shell}"
-    path.write_text(command.here("completion", shell))
+    path.write_text(command("completion", shell))
     done = subprocess.run([program, "-n", path], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, "")
     assert "holdfast" in path.read_text()
@@ -49,6 +49,6 @@ def test_the_script_is_one_that_the_shell_understands(command, shell):
 def test_fish_completes(command):
     if shutil.which("fish") is None:
         pytest.skip("fish was NOT asked to complete anything: there is no fish here")
-    (command.home / "script.fish").write_text(command.here("completion", "fish"))
+    (command.home / "script.fish").write_text(command("completion", "fish"))
     done = command.shell("""fish -N -c 'source script.fish; complete -C "holdfast bucket ch"'""")
     assert done.stdout.split()[0] == "changes", done.stderr

@@ -24,16 +24,16 @@ def test_contexts_are_added_used_listed_and_removed(alone):
     assert "There are none" in alone.run("context", "list").stderr
     added = alone.run("context", "add", "local", "http://127.0.0.1:1", "--token", "secret-1")
     assert added.stderr == "local is http://127.0.0.1:1, and in use\n"
-    alone.here("context", "add", "prod", "https://me:secret-2@streams.example.com/x")
-    assert alone.here("context", "list") == (
+    alone("context", "add", "prod", "https://me:secret-2@streams.example.com/x")
+    assert alone("context", "list") == (
         "* local            http://127.0.0.1:1\n  prod             https://streams.example.com/x\n"
     )
-    alone.here("context", "use", "prod")
+    alone("context", "use", "prod")
     listed = alone.json("context", "list")
     assert [each["current"] for each in listed] == [False, True]
     assert "secret" not in str(listed)
     assert stat.S_IMODE(contexts_file(alone).stat().st_mode) == 0o600
-    alone.here("context", "remove", "prod")
+    alone("context", "remove", "prod")
     assert alone.run("context", "use", "prod").returncode == 2
     assert [each["context"] for each in alone.json("context", "list")] == ["local"]
 
@@ -73,7 +73,7 @@ def guarded(tmp_path_factory):
     folder = tmp_path_factory.mktemp("guarded")
     maker = Command(folder / "home")
     tokens = {
-        action: maker.here(
+        action: maker(
             "token", "create", "--name", action, "--scope", f"{action}:demo1", "--file", "tokens"
         ).strip()
         for action in ("read", "write")
@@ -90,7 +90,7 @@ def test_tokens(alone, guarded):
     assert (done.returncode, "write" in done.stderr) == (5, True)
     nobody.with_env(HOLDFAST_TOKEN=tokens["write"])("create", "demo1/a", "--data", "hello")
     (alone.home / "token").write_text(tokens["read"] + "\n")
-    alone.here("context", "add", "demo", url, "--token-file", str(alone.home / "token"))
+    alone("context", "add", "demo", url, "--token-file", str(alone.home / "token"))
     assert alone("read", "demo1/a") == "hello"
     # The flag goes before the context's, and the variable as well.
     assert alone.run("read", "demo1/a", "--token", "wrong").returncode == 5
@@ -103,7 +103,7 @@ def test_tokens(alone, guarded):
 def test_the_token_of_a_context_stays_with_its_server(alone, guarded):
     url, tokens = guarded
     # The context is of another server: its token would be good here, but is not for here.
-    alone.here("context", "add", "other", "http://127.0.0.1:1", "--token", tokens["write"])
+    alone("context", "add", "other", "http://127.0.0.1:1", "--token", tokens["write"])
     stream = f"{url}/v1/stream/demo1/b"
     assert alone.run("create", stream).returncode == 5
     assert alone.run("create", stream, "--token", tokens["write"], "--url", url).returncode == 0
@@ -124,7 +124,7 @@ def test_tls_with_an_authority_of_our_own(tmp_path, alone):
         refused = alone.run("create", "a", "--url", server.url, "--retries", "0")
         assert (refused.returncode, "certificate" in refused.stderr) == (6, True)
         alone("create", "a", "--url", server.url, "--ca-file", "ca.pem")
-        alone.here("context", "add", "tls", server.url, "--ca-file", str(alone.home / "ca.pem"))
+        alone("context", "add", "tls", server.url, "--ca-file", str(alone.home / "ca.pem"))
         assert alone("ls") == "a\n"
 
 

@@ -42,7 +42,7 @@ def test_every_help_fits_80_columns(command):
 @pytest.mark.parametrize("arguments", [("tail", "-f"), ("read", "-f")])
 def test_ctrl_c_ends_what_follows(command, new_stream, arguments):
     stream = new_stream()
-    command.here("append", stream, "no line break")
+    command("append", stream, "no line break")
     with on_terminal(command, arguments[0], stream, *arguments[1:]) as terminal:
         terminal.wait_for("no line break")
         terminal.type(CTRL_C)
@@ -59,7 +59,7 @@ def test_typing_messages(command, new_stream):
         terminal.type(b"hello\n" + CTRL_D)
         assert terminal.end() == 0
         assert "appended 1 message " in terminal.plain
-    assert command.here("read", stream) == "hello\n"
+    assert command("read", stream) == "hello\n"
 
 
 def test_nothing_is_drawn_over_what_is_typed(command, new_stream):
@@ -96,7 +96,7 @@ def test_a_long_append_shows_how_far_it_is(command, new_stream):
 
 def test_a_read_into_a_file_shows_how_far_it_is(command, new_stream):
     stream = new_stream()
-    command.here("append", stream, "line\n" * 1000)
+    command("append", stream, "line\n" * 1000)
     path = command.home / "output"
     with (
         path.open("wb") as file,
@@ -109,7 +109,7 @@ def test_a_read_into_a_file_shows_how_far_it_is(command, new_stream):
 
 def test_no_bar_where_the_data_goes_on_through_a_pipe(command, new_stream):
     stream = new_stream()
-    command.here("append", stream, "line\n")
+    command("append", stream, "line\n")
     reader, writer = os.pipe()
     with on_terminal(command, "read", stream, stdout=writer) as terminal:
         os.close(writer)
@@ -137,7 +137,7 @@ def test_binary_data_does_not_go_to_a_terminal(command, new_stream, verb):
 
 
 def test_a_terminal_does_not_obey_the_names_of_streams(command):
-    command.here("create", "odd-names/a\x1b[2J\nb")
+    command("create", "odd-names/a\x1b[2J\nb")
     for verb in (
         ("ls", "odd-names"),
         ("ls", "odd-names", "-l"),
@@ -146,7 +146,7 @@ def test_a_terminal_does_not_obey_the_names_of_streams(command):
         with on_terminal(command, *verb) as terminal:
             assert terminal.end() == 0
             assert "a?[2J?b" in terminal.plain
-    assert command.here("ls", "odd-names") == "a\x1b[2J\nb\n"
+    assert command("ls", "odd-names") == "a\x1b[2J\nb\n"
 
 
 def test_errors_on_a_terminal_are_one_line(command):

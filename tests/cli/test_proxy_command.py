@@ -28,16 +28,9 @@ def server(tmp_path_factory):
         yield process
 
 
-class Here(Command):
-    """Runs commands in this process, which is faster."""
-
-    def run(self, *arguments, stdin=b""):
-        return super().run(*arguments, stdin=stdin) if stdin else self.run_here(*arguments)
-
-
 @pytest.fixture
 def command(server, tmp_path):
-    return Here(tmp_path / "home", server.url, HOLDFAST_TOKEN=SECRET)
+    return Command(tmp_path / "home", server.url, HOLDFAST_TOKEN=SECRET)
 
 
 def requested(command, upstream, path="/fixed", *flags, **query):

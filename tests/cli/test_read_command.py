@@ -19,7 +19,7 @@ def offset(number):
 def numbers(command, new_stream):
     """A stream of five messages of two bytes each."""
     stream = new_stream()
-    command.here("append", stream, "1\n", "2\n", "3\n", "4\n", "5\n")
+    command("append", stream, "1\n", "2\n", "3\n", "4\n", "5\n")
     return stream
 
 
@@ -99,16 +99,16 @@ def test_framed_messages_come_one_a_line(command, new_stream):
 @pytest.mark.parametrize("verb", [("read", "--from", "now"), ("tail", "-n", "1"), ("bootstrap",)])
 def test_what_follows_is_written_as_it_comes_until_the_stream_is_closed(command, new_stream, verb):
     stream = new_stream()
-    command.here("append", stream, "old\n")
+    command("append", stream, "old\n")
     with command.start(verb[0], stream, *verb[1:], "-f") as reader:
         if verb[0] != "read":
             assert reader.stdout.readline() == b"old\n"
         else:
             _wait_for_a_reader(command)
         for line in ("one\n", "two\n"):
-            command.here("append", stream, line)
+            command("append", stream, line)
             assert reader.stdout.readline() == line.encode()
-        command.here("close", stream)
+        command("close", stream)
         rest, _ = reader.communicate(timeout=DEADLINE_S)
     assert (reader.returncode, rest) == (0, b"")
 

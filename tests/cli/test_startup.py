@@ -28,7 +28,7 @@ print(status, *sys.modules, file=sys.stderr)
     ids=lambda arguments: arguments[0],
 )
 def test_the_server_is_not_loaded(command, arguments):
-    command.here("create", "tests/startup")
+    command("create", "tests/startup")
     done = subprocess.run(
         [sys.executable, "-c", SHOW, *arguments],
         env=command.env,

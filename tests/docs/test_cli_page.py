@@ -212,14 +212,14 @@ EXAMPLES = {
 def _documents(command: Command, name: str) -> list[dict[str, object]]:
     if name == "append":
         (command.home / "state.json").write_text("[1]")
-        command.here("create", "json1/c", "--content-type", "application/json", "--data", "11")
-        command.here("create", "json1/e", "--data", "bytes")
-        command.here("append", "json1/c", "22")
+        command("create", "json1/c", "--content-type", "application/json", "--data", "11")
+        command("create", "json1/e", "--data", "bytes")
+        command("append", "json1/c", "22")
     if name == "proxy follow":
         # A body of bytes, and one that is cut off.
         for query in ("/bytes?count=9", "/fixed?body=xy&piece=1&framing=chunked&after=1&end=cut"):
             url = command.env["UPSTREAM"] + query
-            command.run_here("proxy", "request", url, "--session", "json-1")
+            command.run("proxy", "request", url, "--session", "json-1")
     if name == "check":
         with ServerProcess(command.home / "kept"):
             pass
@@ -239,7 +239,7 @@ def _printed(command: Command, arguments: list[str]) -> list[dict[str, object]]:
         process.communicate(timeout=DEADLINE_S)
         return [json.loads(line)]
     arguments = [each.replace(UPSTREAM, command.env["UPSTREAM"]) for each in arguments]
-    printed = command.here(*arguments, "--json")
+    printed = command(*arguments, "--json")
     if arguments[0] in {"check", "backup", "restore"}:
         return [json.loads(printed)]
     return [json.loads(line) for line in printed.splitlines()]
