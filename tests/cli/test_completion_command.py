@@ -5,6 +5,8 @@ import subprocess
 
 import pytest
 
+from tests.thorough import some_of
+
 COMPLETE = """
 source script.bash
 function_name=$(complete -p holdfast | sed 's/.*-F \\([^ ]*\\).*/\\1/')
@@ -19,13 +21,16 @@ printf '%s\\n' "${{COMPREPLY[@]}}"
 
 @pytest.mark.parametrize(
     ("words", "expected"),
-    [
-        ("holdfast ap", {"append"}),
-        ("holdfast bucket ch", {"changes"}),
-        ("holdfast append demo1/a --prod", {"--producer"}),
-        ("holdfast snapshot publish x --cont", {"--content-type", "--context"}),
-        ("holdfast completion ''", {"bash", "zsh", "fish"}),
-    ],
+    some_of(
+        [
+            ("holdfast ap", {"append"}),
+            ("holdfast bucket ch", {"changes"}),
+            ("holdfast append demo1/a --prod", {"--producer"}),
+            ("holdfast snapshot publish x --cont", {"--content-type", "--context"}),
+            ("holdfast completion ''", {"bash", "zsh", "fish"}),
+        ],
+        1,
+    ),
 )
 def test_bash_completes(command, words, expected):
     (command.home / "script.bash").write_text(command("completion", "bash"))

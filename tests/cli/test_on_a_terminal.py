@@ -7,6 +7,7 @@ import pytest
 
 from tests.cli.holdfast_command import HOLDFAST
 from tests.cli.terminal import CTRL_C, CTRL_D, Terminal
+from tests.thorough import some_of
 
 ESCAPE = "\x1b["
 
@@ -39,7 +40,7 @@ def test_every_help_fits_80_columns(command):
     assert max(map(len, command.with_env(COLUMNS="80")("--help").splitlines())) <= 80
 
 
-@pytest.mark.parametrize("arguments", [("tail", "-f"), ("read", "-f")])
+@pytest.mark.parametrize("arguments", some_of([("tail", "-f"), ("read", "-f")], 1))
 def test_ctrl_c_ends_what_follows(command, new_stream, arguments):
     stream = new_stream()
     command("append", stream, "no line break")
@@ -62,6 +63,7 @@ def test_typing_messages(command, new_stream):
     assert command("read", stream) == "hello\n"
 
 
+@pytest.mark.slow
 def test_nothing_is_drawn_over_what_is_typed(command, new_stream):
     stream = new_stream()
     with on_terminal(command, "append", stream) as terminal:
@@ -74,7 +76,7 @@ def test_nothing_is_drawn_over_what_is_typed(command, new_stream):
         assert terminal.plain.startswith("appended 1 message ")
 
 
-@pytest.mark.parametrize("verb", [("append",), ("snapshot", "publish")])
+@pytest.mark.parametrize("verb", some_of([("append",), ("snapshot", "publish")], 1))
 def test_ctrl_c_ends_typing(command, new_stream, verb):
     stream = new_stream()
     rest = ("--lines",) if verb == ("append",) else ("0" * 20,)
@@ -94,6 +96,7 @@ def test_a_long_append_shows_how_far_it_is(command, new_stream):
         assert terminal.plain.rstrip().endswith(f"to {stream}, next offset 00000000000000001500")
 
 
+@pytest.mark.slow
 def test_a_read_into_a_file_shows_how_far_it_is(command, new_stream):
     stream = new_stream()
     command("append", stream, "line\n" * 1000)
@@ -107,6 +110,7 @@ def test_a_read_into_a_file_shows_how_far_it_is(command, new_stream):
     assert path.read_text() == "line\n" * 1000
 
 
+@pytest.mark.slow
 def test_no_bar_where_the_data_goes_on_through_a_pipe(command, new_stream):
     stream = new_stream()
     command("append", stream, "line\n")
@@ -126,7 +130,7 @@ def test_no_bar_where_nobody_watches(command, new_stream):
     assert done.stderr == f"appended 10 messages to {stream}, next offset 00000000000000000050\n"
 
 
-@pytest.mark.parametrize("verb", [("read",), ("tail", "-n", "1"), ("bootstrap",)])
+@pytest.mark.parametrize("verb", some_of([("read",), ("tail", "-n", "1"), ("bootstrap",)], 1))
 def test_binary_data_does_not_go_to_a_terminal(command, new_stream, verb):
     stream = new_stream("application/octet-stream")
     command("append", stream, stdin=b"\0\x1b[2J")

@@ -18,6 +18,7 @@ from holdfast.spark.jobs import JOBS
 from holdfast.spark.jobs.report import Reported
 from holdfast.spark.session import check_java
 from tests.cli.holdfast_command import BIN, DEADLINE_S, Command
+from tests.thorough import some_of
 
 SHOW = """
 import sys
@@ -60,7 +61,7 @@ def java():
         pytest.skip(said)
 
 
-@pytest.mark.parametrize("name", ["", "run", *sorted(JOBS)])
+@pytest.mark.parametrize("name", some_of(["", "run", *sorted(JOBS)], 3))
 def test_help_does_not_load_spark(alone, name):
     arguments = ["pipeline", *([name] if name else []), "--help"]
     done = subprocess.run(
@@ -120,6 +121,7 @@ def test_missing_java_is_one_sentence(alone, lake):
     )
 
 
+@pytest.mark.slow
 def test_a_spark_that_cannot_be_reached_is_one_sentence_and_a_traceback_if_asked_for(alone, lake):
     arguments = ["pipeline", "report", "--table", "lake", "--remote", "sc://127.0.0.1:1"]
     done = alone.run(*arguments)
@@ -226,6 +228,7 @@ every = "1h"
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("number", "status", "table"),
     [(signal.SIGINT, 130, "lake"), (signal.SIGTERM, 143, "nowhere")],

@@ -105,6 +105,7 @@ class TestInATerminal:
             assert terminal.end() == 0
             assert_tidy(terminal)
 
+    @pytest.mark.slow
     @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
     def test_signals_leave_the_terminal_tidy(self, server, number):
         with watching(server.url) as terminal:
@@ -113,6 +114,7 @@ class TestInATerminal:
             assert terminal.end() == 128 + number
             assert_tidy(terminal)
 
+    @pytest.mark.slow
     def test_a_defect_leaves_the_terminal_tidy(self, server):
         with watching(server.url, breaks_after=3) as terminal:
             assert terminal.end() == 1
@@ -122,6 +124,7 @@ class TestInATerminal:
             assert not terminal.is_cursor_hidden
             assert "the clock broke" in terminal.text
 
+    @pytest.mark.slow
     def test_it_can_be_suspended(self, server):
         with Terminal(["bash", "--norc", "--noprofile", "-i"], PS1="ready> ") as terminal:
             terminal.wait_for("ready>")
@@ -139,6 +142,7 @@ class TestInATerminal:
             terminal.type(b"echo code $?\n")
             terminal.wait_for("code 0")
 
+    @pytest.mark.slow
     def test_p_pauses(self, server):
         with watching(server.url) as terminal:
             terminal.wait_for(lambda: has_rates(terminal))
@@ -149,6 +153,7 @@ class TestInATerminal:
             terminal.type(b"q")
             assert terminal.end() == 0
 
+    @pytest.mark.slow
     def test_it_follows_the_size_of_the_window(self, server):
         with watching(server.url, interval_s=3600) as terminal:
             terminal.wait_for("╭─ storage")
@@ -165,6 +170,7 @@ class TestInATerminal:
             assert terminal.end() == 0
             assert_tidy(terminal)
 
+    @pytest.mark.slow
     def test_a_dumb_terminal_gets_a_snapshot(self, server):
         with Terminal(command(server.url), TERM="dumb") as terminal:
             assert terminal.end() == 0
@@ -197,6 +203,7 @@ class TestServersThatGoAway:
                     assert terminal.end() == 0
                     assert_tidy(terminal)
 
+    @pytest.mark.slow
     def test_silence_gets_a_banner_and_keys_work_meanwhile(self, server):
         with contextlib.closing(TcpProxy(server.port)) as proxy:
             with watching(f"http://127.0.0.1:{proxy.port}") as terminal:
@@ -213,6 +220,7 @@ class TestServersThatGoAway:
                     assert terminal.end() == 0
                     assert_tidy(terminal)
 
+    @pytest.mark.slow
     def test_json_says_so_and_goes_on(self, tmp_path):
         with ServerProcess(tmp_path / "data") as server:
             with subprocess.Popen(
@@ -266,6 +274,7 @@ class TestInAPipe:
         assert float(figures["appends"].removesuffix("/s").replace(",", "")) > 0
         assert "demo/busy" in run.stdout
 
+    @pytest.mark.slow
     def test_without_a_flag_it_is_the_same_with_a_notice(self, server):
         run = piped(server.url)
         assert run.returncode == 0
@@ -275,6 +284,7 @@ class TestInAPipe:
         assert run.stdout.count("back-pressure") == 1
         assert "\x1b" not in run.stdout
 
+    @pytest.mark.slow
     def test_colours_that_are_forced_change_nothing(self, server, monkeypatch):
         monkeypatch.setenv("FORCE_COLOR", "1")
         assert "\x1b" not in piped(server.url, once=True).stdout
@@ -312,6 +322,7 @@ class TestInAPipe:
             assert process.wait(30) == 141
             assert process.stderr.read() == ""
 
+    @pytest.mark.slow
     def test_memory_only_mode(self, tmp_path):
         with ServerProcess(tmp_path / "data", durability="memory") as server, load(server):
             run = piped(server.url, as_json=True, once=True)
@@ -347,6 +358,7 @@ class TestOtherServers:
         assert asked.count("/cluster/hot-cold-stats") == 1
         assert asked.count("/cluster/status") == 1
 
+    @pytest.mark.slow
     def test_one_that_answers_everything_with_a_page(self):
         page = b"<html>welcome</html>"
         pages = {
@@ -369,6 +381,7 @@ class TestOtherServers:
                     f"holdfast: {url} has no /metrics, and so nothing that could be shown."
                 )
 
+    @pytest.mark.slow
     def test_one_whose_metrics_are_something_else(self):
         with other_server({"/metrics": b"<html>welcome</html>"}) as (url, _):
             run = piped(url, once=True)

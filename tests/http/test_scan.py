@@ -358,6 +358,7 @@ def test_cursor_of_hot_messages_that_are_gone_is_410(start_server, client_of) ->
     assert texts(again.messages()) == [("a", 0, b"1")]
 
 
+@pytest.mark.slow
 def test_many_ranges(client, server) -> None:
     bucket = unused_bucket()
     names = [f"{number:04d}" for number in range(2500)]

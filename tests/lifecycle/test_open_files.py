@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import httpx
+import pytest
 
 from tests.http.raw import RawConnection
 from tests.http.streams import Stream
@@ -63,6 +64,7 @@ def test_limit_is_raised_as_far_as_it_may_be(tmp_path) -> None:
             assert {ask(connection) for connection in crowd} == {200}
 
 
+@pytest.mark.slow
 def test_limit_that_leaves_hardly_any_room_is_survived(tmp_path) -> None:
     with limited(tmp_path / "data", 64, 64) as server:
         crowd = [RawConnection(server.port) for _ in range(100)]

@@ -12,6 +12,7 @@ from tests.crash.wire import Lost, Wire
 from tests.http.raw import RawConnection
 from tests.http.streams import check_error
 from tests.lifecycle.live import EventConnection
+from tests.thorough import some_of
 
 READERS = 1000
 AUTHORS = 20
@@ -111,7 +112,7 @@ def test_sigterm_with_a_thousand_readers_and_appends_in_flight(
     assert any(reader.data for reader in readers)
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("number", some_of([signal.SIGTERM, signal.SIGINT], 1))
 def test_idle_connections_do_not_keep_it(start_server, number) -> None:
     server = start_server()
     with RawConnection(server.port) as used, RawConnection(server.port) as unused:
@@ -134,7 +135,7 @@ def test_unfinished_request_keeps_it_for_a_while_only(start_server, stream_on) -
         assert waiting.ended()
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("number", some_of([signal.SIGTERM, signal.SIGINT], 1))
 def test_second_signal_ends_it_at_once(start_server, stream_on, number) -> None:
     server = start_server()
     stream = stream_on(server)

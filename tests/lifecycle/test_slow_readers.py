@@ -9,6 +9,7 @@ import pytest
 from tests.crash.wire import Wire
 from tests.http.raw import RawConnection
 from tests.lifecycle.live import EventConnection
+from tests.thorough import some_of
 
 MIB = 1024 * 1024
 APPENDED = 112 * MIB
@@ -84,6 +85,7 @@ async def read_all_events(reader: EventConnection) -> None:
     check_content(b"".join(chunks))
 
 
+@pytest.mark.slow
 def test_catch_up_readers_that_do_not_read_catch_up_later(start_server, stream_on) -> None:
     """Each asks for the whole stream at once, page after page, and reads nothing for a while."""
     server = start_server()
@@ -105,6 +107,7 @@ def test_catch_up_readers_that_do_not_read_catch_up_later(start_server, stream_o
     check_memory(server, before + APPENDED)
 
 
+@pytest.mark.slow
 def test_pipelined_reads_of_one_write_wait_for_the_client(start_server, stream_on) -> None:
     """They arrive together, so that no pause in reading keeps them away."""
     server = start_server()
@@ -123,7 +126,7 @@ def test_pipelined_reads_of_one_write_wait_for_the_client(start_server, stream_o
         check_memory(server, before)
 
 
-@pytest.mark.parametrize("live", ["sse", "catch-up", "half a request"])
+@pytest.mark.parametrize("live", some_of(["sse", "catch-up", "half a request"], 1))
 def test_reader_that_never_reads_again_is_dropped(start_server, stream_on, live) -> None:
     """Its connection is as idle as one without requests."""
     server = start_server(idle_timeout=0.5, header_timeout=0.5, sse_heartbeat=0.1)

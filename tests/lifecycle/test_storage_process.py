@@ -15,6 +15,7 @@ from tests.http.raw import RawConnection
 from tests.http.streams import check_error
 from tests.server_process import ServerProcess
 from tests.storage_stats import flush, metrics, stats, until
+from tests.thorough import some_of
 
 # How long a storage process may outlive its server: it takes far less.
 ORPHAN_S = 2.0
@@ -26,7 +27,7 @@ def child_started(server: ServerProcess) -> int:
     return until(lambda: child_of(server))
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("number", some_of([signal.SIGTERM, signal.SIGINT], 1))
 def test_signal_to_the_server_ends_both(start_server, stream_on, number: signal.Signals) -> None:
     server = start_server()
     stream = stream_on(server, body=b"x")
@@ -37,7 +38,7 @@ def test_signal_to_the_server_ends_both(start_server, stream_on, number: signal.
     assert not is_running(child)
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("number", some_of([signal.SIGTERM, signal.SIGINT], 1))
 def test_signal_to_the_whole_group_ends_both(tmp_path: Path, number: signal.Signals) -> None:
     """Ctrl-C in a terminal: the child gets it as well, and leaves the decision to the server."""
     server = ServerProcess(tmp_path / "data")
@@ -53,6 +54,7 @@ def test_signal_to_the_whole_group_ends_both(tmp_path: Path, number: signal.Sign
         assert "killed by signal" not in server.stderr()
 
 
+@pytest.mark.slow
 def test_second_signal_ends_both_at_once(start_server, stream_on) -> None:
     server = start_server()
     stream = stream_on(server)
@@ -141,6 +143,7 @@ def test_killed_child_is_replaced(start_server, stream_on) -> None:
     assert until(lambda: metrics(client)["holdfast_flushes_total"] >= 3)
 
 
+@pytest.mark.slow
 def test_commands_to_a_dead_child_are_answered(start_server, stream_on) -> None:
     """With 503, which is an invitation to come again."""
     server = start_server()
@@ -160,6 +163,7 @@ def test_commands_to_a_dead_child_are_answered(start_server, stream_on) -> None:
     until(lambda: stats(stream.client)["flush"]["flushed_position"] >= 1)
 
 
+@pytest.mark.slow
 def test_child_that_hangs_does_not_keep_the_server(start_server, stream_on) -> None:
     server = start_server()
     stream_on(server, body=b"x")
