@@ -296,7 +296,7 @@ class TestRestore:
         (tmp_path / "full").mkdir()
         (tmp_path / "full" / name).write_text(FORMAT)
         words = run("restore", place, "--data-dir", tmp_path / "full", fails=2)
-        assert f"full is not empty: it holds '{name}' for one" in words
+        assert f"full is not empty: it holds '{name}', for example" in words
         assert [path.name for path in (tmp_path / "full").iterdir()] == [name]
 
     def test_a_directory_that_a_server_is_using(self, run, place, tmp_path):

@@ -78,6 +78,10 @@ def main(arguments: Sequence[str]) -> int:
     if isinstance(sys.stdout, TextIOWrapper):
         # Do not fail on characters that the locale cannot encode.
         sys.stdout.reconfigure(errors="backslashreplace")
+    if list(arguments) == ["--version"]:
+        # cyclopts would load rich to print it.
+        print(app.version)
+        return 0
     try:
         _check_text(arguments)
         code = app(arguments, exit_on_error=False, print_error=False)

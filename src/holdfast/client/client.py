@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import ssl
 from collections.abc import Mapping
-from typing import Final, Self
+from functools import cached_property
+from typing import TYPE_CHECKING, Final, Self
 
 from holdfast.client.auth import Auth, Basic
-from holdfast.client.buckets import Bucket
 from holdfast.client.calls import Calls, OnRetry, Retry, Timeouts, Value
 from holdfast.client.messages import Framing
-from holdfast.client.proxy import Proxy
-from holdfast.client.storage import Storage
 from holdfast.client.stream import Stream
 from holdfast.client.urls import below, encode_path, is_url, parse_base, split_name
 from holdfast.clock import Clock, SystemClock
 from holdfast.net.outbound import Outbound, OutboundResponse
 from holdfast.net.targets import AnyTarget
+
+if TYPE_CHECKING:
+    from holdfast.client.buckets import Bucket
+    from holdfast.client.proxy import Proxy
+    from holdfast.client.storage import Storage
 
 DEFAULT_URL: Final = "http://127.0.0.1:4437"
 STREAMS_PATH: Final = "/v1/stream"
@@ -66,7 +69,11 @@ class Client:
         self.url = address.base
         self._streams_url = address.base + "/" + streams_path.strip("/")
         self._outbound = Outbound(
-            AnyTarget(), tls=tls, connections_max=connections_max, calls_max=CALLS_MAX
+            AnyTarget(),
+            tls=tls,
+            loads_certificates=False,
+            connections_max=connections_max,
+            calls_max=CALLS_MAX,
         )
         self._calls = Calls(
             self._outbound,
@@ -80,8 +87,7 @@ class Client:
             answer_bytes_max=answer_bytes_max,
             on_retry=on_retry,
         )
-        self.storage = Storage(self._calls, self.url)
-        self.proxy = Proxy(self._calls, address.base + "/" + proxy_path.strip("/"))
+        self._proxy_url = address.base + "/" + proxy_path.strip("/")
 
     async def __aenter__(self) -> Self:
         return self
@@ -112,7 +118,23 @@ class Client:
 
     def bucket(self, bucket_id: str) -> Bucket:
         """A bucket by its id."""
+        from holdfast.client.buckets import Bucket  # noqa: PLC0415 (loaded on first use)
+
         return Bucket(self._calls, bucket_id, below(self.url, bucket_id))
+
+    @cached_property
+    def storage(self) -> Storage:
+        """The server's packs and object store."""
+        from holdfast.client.storage import Storage  # noqa: PLC0415 (loaded on first use)
+
+        return Storage(self._calls, self.url)
+
+    @cached_property
+    def proxy(self) -> Proxy:
+        """The server's proxy."""
+        from holdfast.client.proxy import Proxy  # noqa: PLC0415 (loaded on first use)
+
+        return Proxy(self._calls, self._proxy_url)
 
     async def request(
         self,

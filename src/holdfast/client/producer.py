@@ -34,7 +34,6 @@ from typing import TYPE_CHECKING, Any, Final, Self
 
 from holdfast.client.calls import NO_RETRY, may_repeat
 from holdfast.client.messages import message_bytes, request_body
-from holdfast.client.types import Appended, ProducerStamp
 from holdfast.errors import (
     HoldfastError,
     InvalidRequestError,
@@ -48,6 +47,27 @@ if TYPE_CHECKING:
     from holdfast.client.calls import Calls
     from holdfast.client.stream import Stream
     from holdfast.clock import Clock, Timer
+
+
+@dataclass(frozen=True, slots=True)
+class Appended:
+    """The result of an append; a producer's duplicate was not stored again."""
+
+    next_offset: str
+    closed: bool
+    etag: str | None
+    duplicate: bool = False
+    # The last sequence number of the producer that the server has.
+    producer_seq: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ProducerStamp:
+    """The producer headers of one append, for callers that number appends themselves."""
+
+    producer_id: str
+    epoch: int
+    seq: int
 
 
 @dataclass(frozen=True, slots=True)

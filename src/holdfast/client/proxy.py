@@ -26,8 +26,7 @@ from holdfast.client.calls import NO_RETRY, Calls, Value, value_of, was_refused
 from holdfast.client.proxy_frames import FrameReading, Position, ProxySource, Renew
 from holdfast.client.proxy_response import ProxyResponse, ResponseReading
 from holdfast.client.reading import Live
-from holdfast.client.stream import Stream
-from holdfast.client.types import StreamHead
+from holdfast.client.stream import Stream, StreamHead
 from holdfast.client.urls import below, is_url
 from holdfast.errors import (
     BadAnswerError,

@@ -8,11 +8,18 @@ from typing import Any
 import msgspec
 
 from holdfast.client.calls import Calls
-from holdfast.client.types import StoreInfo
 from holdfast.client.urls import below
 from holdfast.format.packs import PackExtent, PackInfo
 
 _encode = msgspec.json.Encoder().encode
+
+
+class StoreInfo(msgspec.Struct, frozen=True):
+    """A server's object store: its URL, its id, and the position up to which it has data."""
+
+    store: str
+    store_id: str
+    flushed: str
 
 
 class Storage:

@@ -4,25 +4,47 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Iterable
 from contextlib import AbstractAsyncContextManager
-from typing import Any
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
 
 from holdfast.client.calls import Calls, Retry
 from holdfast.client.messages import Framing, check_framing, is_set, message_bytes, request_body
-from holdfast.client.producer import Producer, ProducerLimits
+from holdfast.client.producer import Appended, Producer, ProducerLimits, ProducerStamp
 from holdfast.client.reading import Live, Reading
-from holdfast.client.snapshots import (
-    Bootstrap,
-    Item,
-    Snapshots,
-    bootstrap_and_follow,
-    open_bootstrap,
-)
-from holdfast.client.types import Appended, Created, ProducerStamp, StreamHead
 from holdfast.client.urls import without_secrets
 from holdfast.errors import ConflictError, ContentTypeMismatchError
 from holdfast.net.outbound import OutboundResponse
 from holdfast.protocol.content import media_type
 from holdfast.protocol.headers import START
+
+if TYPE_CHECKING:
+    from holdfast.client.snapshots import Bootstrap, Item, Snapshots
+
+
+@dataclass(frozen=True, slots=True)
+class Created:
+    """The result of creating a stream; `created` is False if it existed already."""
+
+    created: bool
+    content_type: str
+    next_offset: str
+    closed: bool
+    etag: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class StreamHead:
+    """The metadata of a stream; None where the server sends none."""
+
+    content_type: str
+    next_offset: str
+    closed: bool
+    etag: str | None
+    ttl_s: int | None
+    expires_at: str | None
+    snapshot_offset: str | None
+    earliest_offset: str | None
 
 
 class Stream:
@@ -46,12 +68,18 @@ class Stream:
         self.url = url
         self.content_type = content_type
         self.framing: Framing | None = framing
-        self.snapshots = Snapshots(calls, bucketed_url)
         self._bucketed_url = bucketed_url
         self._calls = calls
 
     def __repr__(self) -> str:
         return f"Stream({without_secrets(self.name)!r})"
+
+    @cached_property
+    def snapshots(self) -> Snapshots:
+        """The stream's snapshots."""
+        from holdfast.client.snapshots import Snapshots  # noqa: PLC0415 (loaded on first use)
+
+        return Snapshots(self._calls, self._bucketed_url)
 
     async def create(
         self,
@@ -249,6 +277,8 @@ class Stream:
 
     def bootstrap(self) -> AbstractAsyncContextManager[Bootstrap]:
         """The snapshot and every message since, in one response that is read as it arrives."""
+        from holdfast.client.snapshots import open_bootstrap  # noqa: PLC0415 (loaded on first use)
+
         return open_bootstrap(self._calls, self._bucketed_url)
 
     def bootstrap_and_follow(self, *, live: Live = True) -> AsyncGenerator[Item, None]:
@@ -260,6 +290,8 @@ class Stream:
             else:
                 state = fold(state, item)  # one more message
         """
+        from holdfast.client.snapshots import bootstrap_and_follow  # noqa: PLC0415 (as above)
+
         return bootstrap_and_follow(
             self._calls, self._bucketed_url, self.url, live=live, framing=self.framing
         )

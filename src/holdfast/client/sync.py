@@ -31,15 +31,14 @@ from holdfast.client.loop_thread import (
     iterating,
 )
 from holdfast.client.messages import Message
-from holdfast.client.producer import Producer
+from holdfast.client.producer import Appended, Producer
 from holdfast.client.proxy import Proxy, ProxySession
 from holdfast.client.proxy_frames import FrameReading
 from holdfast.client.proxy_response import ProxyResponse, ResponseReading
 from holdfast.client.reading import Reading, handing_out
 from holdfast.client.snapshots import Bootstrap, Snapshots
 from holdfast.client.storage import Storage
-from holdfast.client.stream import Stream
-from holdfast.client.types import Appended, Created
+from holdfast.client.stream import Created, Stream
 from holdfast.protocol.frames import Frame, Outcome
 
 P = ParamSpec("P")

@@ -20,8 +20,6 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Final
 
-import certifi
-
 from holdfast.errors import OutboundError
 from holdfast.net.exchange import (
     Headers,
@@ -33,7 +31,7 @@ from holdfast.net.exchange import (
     make_request,
 )
 from holdfast.net.failures import TransportError, outbound_error, too_late
-from holdfast.net.pool import ConnectionPool, Connector, Resolver, system_resolver
+from holdfast.net.pool import ConnectionPool, Connector, Resolver, system_resolver, tls_context
 from holdfast.net.targets import Policy
 
 __all__ = ["Outbound", "OutboundResponse", "OutboundStream", "joined", "tls_context"]
@@ -61,12 +59,16 @@ class Outbound:
         *,
         resolve: Resolver = system_resolver,
         tls: ssl.SSLContext | None = None,
+        loads_certificates: bool = True,
         connections_max: int = CONNECTIONS_MAX,
         calls_max: int = CALLS_MAX,
     ) -> None:
         _keep_headers_out_of_the_log()
+        # Takes long enough to disturb a server later; a client may never need them.
+        if tls is None and loads_certificates:
+            tls = tls_context()
         self._policy = policy
-        self._connector = Connector(policy, resolve, tls or tls_context())
+        self._connector = Connector(policy, resolve, tls)
         self._pool = ConnectionPool(self._connector, connections_max)
         self._unpooled: set[HttpConnection] = set()
         self._calls_max = calls_max
@@ -171,14 +173,6 @@ class Outbound:
         for connection in list(self._unpooled):
             connection.close()
         self._pool.close()
-
-
-def tls_context() -> ssl.SSLContext:
-    """Trust what the system trusts, or where it has no such list what browsers trust."""
-    paths = ssl.get_default_verify_paths()
-    if paths.cafile or paths.capath:
-        return ssl.create_default_context()
-    return ssl.create_default_context(cafile=certifi.where())
 
 
 def _keep_headers_out_of_the_log() -> None:

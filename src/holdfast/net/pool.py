@@ -22,7 +22,7 @@ import socket
 import ssl
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable
-from typing import Final
+from typing import TYPE_CHECKING, Final, TypeGuard
 
 from holdfast.errors import OutboundError
 from holdfast.net.addresses import parse_address
@@ -34,9 +34,11 @@ from holdfast.net.failures import (
     TransportError,
 )
 from holdfast.net.http1 import Http1Connection
-from holdfast.net.http2 import Http2Connection
 from holdfast.net.sockets import SocketProtocol, open_socket
 from holdfast.net.targets import Policy, Target
+
+if TYPE_CHECKING:
+    from holdfast.net.http2 import Http2Connection
 
 # The addresses of a host and port, best first.
 Resolver = Callable[[str, int], Awaitable[list[str]]]
@@ -54,10 +56,20 @@ async def system_resolver(host: str, port: int) -> list[str]:
     return [str(info[4][0]) for info in found]
 
 
+def tls_context() -> ssl.SSLContext:
+    """Trust what the system trusts, or where it has no such list what browsers trust."""
+    paths = ssl.get_default_verify_paths()
+    if paths.cafile or paths.capath:
+        return ssl.create_default_context()
+    import certifi  # noqa: PLC0415 (slow to load, and rarely needed)
+
+    return ssl.create_default_context(cafile=certifi.where())
+
+
 class Connector:
     """Opens connections to addresses that the policy admits."""
 
-    def __init__(self, policy: Policy, resolve: Resolver, tls: ssl.SSLContext) -> None:
+    def __init__(self, policy: Policy, resolve: Resolver, tls: ssl.SSLContext | None) -> None:
         self._policy = policy
         self._resolve = resolve
         self._tls = tls
@@ -68,9 +80,13 @@ class Connector:
         limit_s = min(CONNECT_TIMEOUT_S, silence_s)
         opened = await self._open_socket(target, limit_s)
         if target.scheme == "https":
-            self._tls.set_alpn_protocols(["h2", "http/1.1"] if http2 else ["http/1.1"])
-            await opened.start_tls(self._tls, target.host, limit_s)
+            tls = self._tls = self._tls or tls_context()
+            tls.set_alpn_protocols(["h2", "http/1.1"] if http2 else ["http/1.1"])
+            await opened.start_tls(tls, target.host, limit_s)
         if opened.speaks_http2:
+            # Slow to load, and clients of http:// URLs never need it.
+            from holdfast.net.http2 import Http2Connection  # noqa: PLC0415
+
             return Http2Connection(target, opened)
         return Http1Connection(target, opened)
 
@@ -99,6 +115,10 @@ class Connector:
         if not found:
             raise OutboundError(f"The name {host} has no address.", sent=False)
         return list(dict.fromkeys(found))
+
+
+def _is_http2(connection: HttpConnection | None) -> TypeGuard[Http2Connection]:
+    return connection is not None and not isinstance(connection, Http1Connection)
 
 
 class _Origin:
@@ -222,7 +242,7 @@ class ConnectionPool:
             raise
         self._connections.add(connection)
         connection.on_free, connection.on_closed = self._freed, self._closed
-        if isinstance(connection, Http2Connection):
+        if _is_http2(connection):
             origin.shared.append(connection)
             if announces:
                 # The server's settings say how many requests can share it.
@@ -253,7 +273,7 @@ class ConnectionPool:
             if isinstance(error, TimeoutError):
                 raise PoolTimeoutError from None
             raise
-        if isinstance(connection, Http2Connection):
+        if _is_http2(connection):
             connection.reserved -= 1
         return connection
 
@@ -262,7 +282,7 @@ class ConnectionPool:
         if connection is None:
             self._free_slot()
             return
-        if isinstance(connection, Http2Connection):
+        if _is_http2(connection):
             connection.reserved -= 1
         if not connection.is_closed:
             self._freed(connection)
@@ -270,7 +290,7 @@ class ConnectionPool:
     def _freed(self, connection: HttpConnection) -> None:
         """A connection takes another request: hand it on, or keep it."""
         first = self._first_waiting()
-        if isinstance(connection, Http2Connection):
+        if _is_http2(connection):
             if first is not None:
                 self._share(connection)
         elif first == connection.target:
@@ -304,7 +324,7 @@ class ConnectionPool:
         self._connections.discard(connection)
         origin = self._origins[connection.target]
         was_idle = self._idle.pop(connection, 0) is None
-        if isinstance(connection, Http2Connection):
+        if _is_http2(connection):
             origin.shared.remove(connection)
         elif isinstance(connection, Http1Connection) and was_idle:
             origin.idle.remove(connection)

@@ -21,8 +21,6 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Final, Literal, Protocol
 from urllib.parse import urlsplit
 
-import idna
-
 from holdfast.errors import OutboundRefusedError
 from holdfast.net.addresses import INSIDE, Address, Kind, kind_of, parse_address
 from holdfast.net.patterns import NAME, NUMERIC, PORTS, parse_pattern
@@ -203,6 +201,8 @@ def _is_encoded_well(host: str) -> bool:
     try:
         for label in host.split("."):
             if label.startswith("xn--"):
+                import idna  # noqa: PLC0415 (slow to load, and rarely needed)
+
                 idna.decode(label)
     except UnicodeError:
         return False

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.client.types import ScanRange
+from holdfast.client import ScanRange
 from holdfast.errors import ObjectMissingError, PackCorruptError, StoreError
 from holdfast.format.pack_builder import Messages, PackBuilder, pack_name
 from holdfast.format.packs import PackMeta

@@ -28,7 +28,7 @@ from holdfast.spark.jobs.progress import Progress
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from holdfast.client.types import StoreInfo
+    from holdfast.client import StoreInfo
     from holdfast.format.packs import PackInfo
     from holdfast.spark.compaction import CompactionLimits, PackGroup, RewriteOutcome
     from holdfast.spark.connection import SparkClient

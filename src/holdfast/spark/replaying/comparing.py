@@ -9,9 +9,8 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-from holdfast.client import Client
+from holdfast.client import Client, ProducerStamp, StreamHead
 from holdfast.client.stream import Stream
-from holdfast.client.types import ProducerStamp, StreamHead
 from holdfast.errors import (
     BadAnswerError,
     BucketNotFoundError,

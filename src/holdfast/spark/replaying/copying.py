@@ -20,10 +20,10 @@ from typing import Any, Final
 
 import numpy as np
 
+from holdfast.client import Appended, ProducerStamp
 from holdfast.client.calls import Retry, pause
 from holdfast.client.messages import Assembler, request_body
 from holdfast.client.stream import Stream
-from holdfast.client.types import Appended, ProducerStamp
 from holdfast.clock import SystemClock
 from holdfast.errors import (
     CommitUnknownError,

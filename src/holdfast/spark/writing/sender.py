@@ -20,9 +20,8 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Final
 
-from holdfast.client import Client
+from holdfast.client import Appended, Client, ProducerStamp
 from holdfast.client.stream import Stream
-from holdfast.client.types import Appended, ProducerStamp
 from holdfast.errors import (
     ConflictError,
     ContentTypeMismatchError,
