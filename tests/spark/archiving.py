@@ -12,7 +12,7 @@ from pyiceberg.table import StaticTable
 
 from holdfast import failpoints
 from holdfast.settings.options import build
-from holdfast.spark.archiving.run import archive
+from holdfast.spark.archiving.archive_run import archive
 from holdfast.spark.connection import SparkConnection
 from holdfast.spark.jobs.archive import Archive, Archived
 from holdfast.spark.jobs.progress import UNSEEN

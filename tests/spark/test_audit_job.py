@@ -129,7 +129,7 @@ def test_packs_that_are_missing_short_or_long(spark, shared):
             done = audit(spark, shared, via=via)
             size = "than the {} bytes that the catalog says"
             assert set(done.findings) == {
-                f"{gone.name}: it is in use, and the store does not have it",
+                f"{gone.name}: it is in use, but not in the store",
                 f"{short.name}: it is shorter {size.format(len(short.sound))}",
                 f"{long.name}: it is longer {size.format(len(long.sound))}",
             }
@@ -174,8 +174,8 @@ def test_catalog_that_is_wrong(spark, stored):
         f"({name}/json) has no bytes at 18 in {second}",
         f"({name}/json): it misses bytes 17 to 18",
         f"catalog: it disagrees with {first} about rows",
-        f"catalog: it says that 0 bytes of {second} are dead, and 665 are",
-        f"of {first} are dead, and",
+        f"catalog: it counts 0 dead bytes in {second}, which has 665",
+        f"dead bytes in {first}, which has",
     ):
         assert words in said
     change_catalog(stored, f"UPDATE packs SET after = after + 1 WHERE name = '{second}'")

@@ -23,8 +23,8 @@ from holdfast.spark.jobs.report import Report
 from holdfast.spark.jobs.report_figures import REST, response_figures
 from holdfast.spark.jobs.report_tables import open_all
 from holdfast.spark.jobs.transcripts import Transcripts
-from holdfast.spark.transcribing.collecting import Response
-from holdfast.spark.transcribing.layout import to_batch
+from holdfast.spark.transcribing.responses import UpstreamResponse
+from holdfast.spark.transcribing.tables import to_batch
 from tests.server_process import ServerProcess
 from tests.spark import archiving
 from tests.spark.archiving import FORMATS, SETTINGS, Here, Killed, killed_once
@@ -191,7 +191,9 @@ def test_what_was_deleted_before_it_was_read_is_missed(proxied, tmp_path):
     for stream_id in ("kept", "gone"):
         proxied.end(stream_id, 1)
     proxied.client.stream(f"{proxied.bucket}/gone").delete()
-    with pytest.raises(DataLossError, match=r"'gone'.*; set 'fail_on_data_loss' to false to go on"):
+    with pytest.raises(
+        DataLossError, match=r"'gone'.*; set 'fail_on_data_loss' to false to skip them"
+    ):
         run(proxied, tmp_path)
     run(proxied, tmp_path, fail_on_data_loss=False)
     found = ended("parquet", tmp_path)
@@ -291,7 +293,9 @@ def test_through_the_proxy_with_spark_and_on_the_page(spark, tmp_path):
 
 def test_the_figures_of_responses_are_right(spark, tmp_path):
     start_ms = int(datetime(2026, 3, 1, tzinfo=UTC).timestamp() * 1000)
-    plain = Response("s", 1, start_ms, start_ms + 2000, Outcome.COMPLETE, 200, {}, 3, b"abc")
+    plain = UpstreamResponse(
+        "s", 1, start_ms, start_ms + 2000, Outcome.COMPLETE, 200, {}, 3, b"abc"
+    )
     made = [
         plain,
         replace(plain, stream_id="t", outcome=Outcome.OPEN, ended_at_ms=None),

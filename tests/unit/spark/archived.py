@@ -6,32 +6,31 @@ import pyarrow.dataset as ds
 from deltalake import DeltaTable
 from pyiceberg.table import StaticTable
 
-from holdfast.spark.archiving.files import Files, Output, by_day
-from holdfast.spark.archiving.layout import Layout, Rows
-from holdfast.spark.archiving.places import Place
-from holdfast.spark.archiving.state import State
-from holdfast.spark.archiving.tables.delta import Delta
-from holdfast.spark.archiving.tables.iceberg import Iceberg
-from holdfast.spark.archiving.tables.parquet import ParquetTable
-from holdfast.spark.archiving.tables.table import new_batch
+from holdfast.spark.archiving.delta_table import DeltaLakeTable
+from holdfast.spark.archiving.files import FileOutput, TableFiles, by_day
+from holdfast.spark.archiving.iceberg_table import IcebergTable
+from holdfast.spark.archiving.layout import TableLayout, TableRows
+from holdfast.spark.archiving.parquet_table import ParquetTable
+from holdfast.spark.archiving.place import TablePlace
+from holdfast.spark.archiving.table import TableState, new_batch
 from holdfast.spark.reading.arrow import Chunk, StreamName
 
 FORMATS = ("parquet", "delta", "iceberg")
 DAY_MS = 86_400_000
 NOON_MS = 1_936_958_400_000  # 2031-05-19T00:00:00Z
-LAYOUT = Layout()
+LAYOUT = TableLayout()
 
 
 def place_at(path, env=None):
-    return Place.of(str(path), "", "", env or {})
+    return TablePlace.of(str(path), "", "", env or {})
 
 
 def table_of(form, place, **options):
     match form:
         case "delta":
-            return Delta(place, True, "zstd")
+            return DeltaLakeTable(place, True, "zstd")
         case "iceberg":
-            return Iceberg(place, True, "events", **options)
+            return IcebergTable(place, True, "events", **options)
         case _:
             return ParquetTable(place)
 
@@ -51,14 +50,14 @@ def chunk_of(numbers, stream="s", days=2):
 
 
 def output_at(place, folder="", stem="x", layout=LAYOUT, file_bytes=1 << 20):
-    return Output(place, folder, stem, layout, True, "zstd", file_bytes)
+    return FileOutput(place, folder, stem, layout, True, "zstd", file_bytes)
 
 
 def written(table, batch, numbers, layout=LAYOUT):
     """What executors would return for a batch of these messages."""
     folder, stem = table.begin(batch)
-    rows = Rows(layout, "events")
-    with Files(output_at(table.place, folder, stem, layout), 0) as files:
+    rows = TableRows(layout, "events")
+    with TableFiles(output_at(table.place, folder, stem, layout), 0) as files:
         for day, chunk in by_day(chunk_of(numbers)):
             files.write(day, rows.batch(chunk))
     return files.written
@@ -69,7 +68,7 @@ def add(table, state, numbers, layout=LAYOUT):
     until = f"{numbers[-1]:020d}"
     batch = new_batch(state, until)
     table.commit(batch, written(table, batch, numbers, layout), layout)
-    return State(until, batch.number, dict(layout.columns))
+    return TableState(until, batch.number, dict(layout.columns))
 
 
 def seen(form, path):
@@ -85,7 +84,7 @@ def seen(form, path):
 
 
 def leftovers(form, path):
-    """Files that are there, and which the table does not need."""
+    """TableFiles that are there, and which the table does not need."""
     files = {
         str(each.relative_to(path))
         for each in path.rglob("*.parquet")

@@ -7,10 +7,9 @@ import pytest
 
 from holdfast import failpoints
 from holdfast.errors import ConflictError, SettingsError, StoreError
-from holdfast.spark.archiving.layout import Layout
-from holdfast.spark.archiving.merging import MergeTask, merge_task
-from holdfast.spark.archiving.state import Identity, State
-from holdfast.spark.archiving.tables.table import claim, new_batch
+from holdfast.spark.archiving.files import MergeTask, merge_task
+from holdfast.spark.archiving.layout import TableLayout
+from holdfast.spark.archiving.table import TableIdentity, TableState, claim, new_batch
 from tests.unit.spark.archived import (
     FORMATS,
     add,
@@ -63,7 +62,7 @@ def opened(form, path, *, alone=True):
 
 def test_batches_follow_one_another(form, tmp_path):
     table, state = opened(form, tmp_path)
-    assert state == State()
+    assert state == TableState()
     add(table, state, [1, 2, 3])
     table, state = opened(form, tmp_path)
     assert state.until == f"{3:020d}"
@@ -133,8 +132,10 @@ def test_of_two_runs_at_once_one_is_refused(form, tmp_path):
     mine = new_batch(ours[1], f"{3:020d}")
     files = written(ours[0], mine, [2, 3])
     add(*theirs, [2, 3, 4])
-    with pytest.raises(ConflictError, match=r"^Another run is archiving to .*: nothing was"):
-        ours[0].commit(mine, files, Layout())
+    with pytest.raises(
+        ConflictError, match=r"^Another run is archiving to .*: this one has committed nothing"
+    ):
+        ours[0].commit(mine, files, TableLayout())
     assert seen(form, tmp_path) == [1, 2, 3, 4]
     assert opened(form, tmp_path)[1].until == f"{4:020d}"
     assert leftovers(form, tmp_path) == set()
@@ -180,7 +181,7 @@ def test_another_one_may_maintain_an_iceberg_table(tmp_path):
 
     done = []
     object.__setattr__(table, "_begun", late)
-    table.commit(batch, files, Layout())
+    table.commit(batch, files, TableLayout())
     assert seen("iceberg", tmp_path) == [1, 2, 2]
     assert opened("iceberg", tmp_path)[1].until == f"{2:020d}"
 
@@ -207,7 +208,7 @@ def test_small_files_become_one(form, tmp_path, killed_at):
             )
         ]
         try:
-            table.replace(batch, small, new, Layout())
+            table.replace(batch, small, new, TableLayout())
         except Killed:
             killed_at("")
         table, found = opened(form, tmp_path)
@@ -219,10 +220,10 @@ def test_small_files_become_one(form, tmp_path, killed_at):
 
 def test_columns_are_kept_with_the_table_and_may_grow(form, tmp_path):
     table, state = opened(form, tmp_path)
-    add(table, state, [1], Layout("columns", {"a": "long"}))
+    add(table, state, [1], TableLayout("columns", {"a": "long"}))
     table, state = opened(form, tmp_path)
     assert state.columns == {"a": "long"}
-    add(table, state, [2], Layout("columns", {"a": "long", "timestamp": "json"}))
+    add(table, state, [2], TableLayout("columns", {"a": "long", "timestamp": "json"}))
     assert opened(form, tmp_path)[1].columns == {"a": "long", "timestamp": "json"}
     assert seen(form, tmp_path) == [1, 2]
 
@@ -231,9 +232,9 @@ def test_a_delta_table_whose_first_commit_was_cut_short_keeps_its_columns(tmp_pa
     table, state = opened("delta", tmp_path)
     killed_at("archive.ready")
     with pytest.raises(Killed):
-        add(table, state, [1], Layout("columns", {"a": "long"}))
+        add(table, state, [1], TableLayout("columns", {"a": "long"}))
     killed_at("")
-    assert opened("delta", tmp_path)[1] == State("", 0, {"a": "long"})
+    assert opened("delta", tmp_path)[1] == TableState("", 0, {"a": "long"})
 
 
 def test_a_file_that_the_driver_does_not_see_is_not_committed(form, tmp_path):
@@ -241,8 +242,10 @@ def test_a_file_that_the_driver_does_not_see_is_not_committed(form, tmp_path):
     batch = new_batch(state, f"{1:020d}")
     files = written(table, batch, [1])
     (tmp_path / files[0].path).unlink()
-    with pytest.raises(StoreError, match="but it is not here; the place must be one"):
-        table.commit(batch, files, Layout())
+    with pytest.raises(
+        StoreError, match="but the driver does not see it; the place must be shared"
+    ):
+        table.commit(batch, files, TableLayout())
 
 
 def test_a_damaged_decision_is_said_to_be_damaged(tmp_path):
@@ -254,13 +257,13 @@ def test_a_damaged_decision_is_said_to_be_damaged(tmp_path):
         opened("parquet", tmp_path)
 
 
-IDENTITY = Identity("parquet", "events", "abc", [], "", "binary", "date")
+IDENTITY = TableIdentity("parquet", "events", "abc", [], "", "binary", "date")
 
 
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ({"format": "delta"}, "'format': the table at {} is one of parquet, not delta."),
+        ({"format": "delta"}, "'format': the table at {} has the format parquet, not delta."),
         ({"bucket": "b"}, "'to': the table at {} is the archive of the bucket 'events', not"),
         ({"store_id": "x"}, "'to': the table at {} is the archive of another server's bucket"),
         (
@@ -275,8 +278,8 @@ def test_a_table_stays_what_it_is(change, words, tmp_path):
     place = place_at(tmp_path)
     claim(place, IDENTITY)
     claim(place, IDENTITY)
-    other = Identity(
-        **{name: getattr(IDENTITY, name) for name in Identity.__struct_fields__} | change
+    other = TableIdentity(
+        **{name: getattr(IDENTITY, name) for name in TableIdentity.__struct_fields__} | change
     )
     with pytest.raises(SettingsError) as caught:
         claim(place, other)
@@ -285,7 +288,7 @@ def test_a_table_stays_what_it_is(change, words, tmp_path):
 
 def test_a_place_that_has_something_else_is_refused(tmp_path):
     (tmp_path / "mine.parquet").write_bytes(b"")
-    with pytest.raises(SettingsError, match=r"is no table of this job, and not empty .*mine"):
+    with pytest.raises(SettingsError, match=r"is not a table of this job, and is not empty .*mine"):
         claim(place_at(tmp_path), IDENTITY)
     assert [each.name for each in tmp_path.iterdir()] == ["mine.parquet"]
 

@@ -1,4 +1,4 @@
-"""Files of a task: by day, not too large, and nothing left of a task that failed."""
+"""TableFiles of a task: by day, not too large, and nothing left of a task that failed."""
 
 import datetime as dt
 from dataclasses import replace
@@ -8,9 +8,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from holdfast.spark.archiving import files as files_module
-from holdfast.spark.archiving.batches import grouped, task_bytes
-from holdfast.spark.archiving.files import Files, by_day
-from holdfast.spark.archiving.layout import Rows
+from holdfast.spark.archiving.files import TableFiles, by_day
+from holdfast.spark.archiving.layout import TableRows
+from holdfast.spark.archiving.table_run import grouped, task_bytes
 from holdfast.spark.connection import SparkConnection
 from holdfast.spark.reading.planning import ReadPlan
 from holdfast.spark.reading.source import ReadSource, Slice
@@ -35,8 +35,8 @@ def test_days_begin_at_midnight_in_utc():
 
 
 def write(output, numbers, days=2):
-    rows = Rows(LAYOUT, "events")
-    with Files(output, 3) as files:
+    rows = TableRows(LAYOUT, "events")
+    with TableFiles(output, 3) as files:
         for number in numbers:
             for day, part in by_day(chunk_of([number], days=days)):
                 files.write(day, rows.batch(part))
@@ -79,10 +79,10 @@ def test_only_so_much_is_held(tmp_path, monkeypatch):
 
 def test_nothing_is_left_of_a_task_that_failed(tmp_path):
     output = output_at(place_at(tmp_path), file_bytes=1_000)
-    rows = Rows(LAYOUT, "events")
+    rows = TableRows(LAYOUT, "events")
 
     def failing():
-        with Files(output, 1) as files:
+        with TableFiles(output, 1) as files:
             for number in range(300):
                 for day, part in by_day(chunk_of([number])):
                     files.write(day, rows.batch(part))

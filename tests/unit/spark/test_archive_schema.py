@@ -8,10 +8,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from holdfast.errors import SettingsError
-from holdfast.spark.archiving.json_columns import JsonColumns, fields_of
-from holdfast.spark.archiving.names import RAW, RESERVED, REST, column_of
-from holdfast.spark.archiving.schema import (
+from holdfast.spark.archiving.layout import (
     COLUMNS_MAX,
+    RAW,
+    RESERVED,
+    REST,
+    JsonColumns,
+    column_of,
+    fields_of,
     given_columns,
     inferred_columns,
     new_columns,

@@ -4,20 +4,28 @@ import pytest
 
 from holdfast.format.packs import PackInfo
 from holdfast.spark.auditing.audit import _batches, tiling_faults
-from holdfast.spark.auditing.findings import FINDINGS_MAX, Finding, PackReport
-from holdfast.spark.auditing.streams import ENDED, EXTENT, STATE, Place, StreamsCheck
+from holdfast.spark.auditing.checks import (
+    ENDED,
+    EXTENT,
+    FINDINGS_MAX,
+    STATE,
+    AuditFinding,
+    PackReport,
+    StreamFact,
+    StreamsCheck,
+)
 
 
 def state(through, tail, start=0, stream=7):
-    return Place(stream, STATE, through, tail, start, name="demo/a")
+    return StreamFact(stream, STATE, through, tail, start, name="demo/a")
 
 
 def ended(through, stream=7):
-    return Place(stream, ENDED, through)
+    return StreamFact(stream, ENDED, through)
 
 
 def extent(start, end, tail=30, needed=0, pack=0, stream=7):
-    return Place(stream, EXTENT, start, end, needed, tail, pack)
+    return StreamFact(stream, EXTENT, start, end, needed, tail, pack)
 
 
 def found(*places):
@@ -59,15 +67,20 @@ def test_sound(places):
     ("places", "code", "at", "words"),
     [
         ([state(1, 30, 9)], "absent", 0, "it misses bytes 9 to 30, all that it has"),
-        ([state(1, 30), extent(0, 30, 30), ended(2)], "ended", 0, "it ended, and the catalog"),
+        ([state(1, 30), extent(0, 30, 30), ended(2)], "ended", 0, "it has ended, but the catalog"),
         ([state(1, 30), extent(5, 30)], "misses", 0, "it misses bytes 0 to 5"),
         ([state(1, 30, 5), extent(6, 30, needed=5)], "misses", 5, "it misses bytes 5 to 6"),
         ([state(1, 30), extent(0, 10), extent(20, 30)], "misses", 10, "it misses bytes 10 to 20"),
         ([state(1, 30), extent(0, 10), extent(10, 20)], "misses", 20, "bytes 20 to 30, its end"),
         ([state(1, 30), extent(0, 20), extent(10, 30)], "doubled", 10, "it has byte 10 twice"),
-        ([state(1, 30), extent(0, 40)], "beyond", 30, "it ends at 30, and has bytes up to 40"),
-        ([state(1, 30), extent(0, 30, 20)], "behind", 20, "at 30, and the catalog says at 20"),
-        ([state(1, 30, 9), extent(0, 30)], "behind", 0, "at 9, and the catalog says at 0"),
+        ([state(1, 30), extent(0, 40)], "beyond", 30, "it ends at 30, but has bytes up to 40"),
+        (
+            [state(1, 30), extent(0, 30, 20)],
+            "behind",
+            20,
+            "at 30, but at 20 according to the catalog",
+        ),
+        ([state(1, 30, 9), extent(0, 30)], "behind", 0, "at 9, but at 0 according to the catalog"),
         ([extent(0, 30)], "rowless", 0, "no pack has the row"),
     ],
 )
@@ -106,11 +119,11 @@ def test_findings_are_kept_up_to_a_number():
     assert (len(report.findings), report.left_out) == (FINDINGS_MAX, 5)
     of_pack = PackReport(pack(0, 9))
     for _ in range(FINDINGS_MAX + 5):
-        of_pack.note("of no account")
-        of_pack.damage("bad")
+        of_pack.unused(None, "of no account")
+        of_pack.pack_damaged("bad")
     assert len(of_pack.findings) == FINDINGS_MAX
     assert of_pack.left_out == FINDINGS_MAX // 2 + 5
-    assert of_pack.findings[1] == Finding("damage", "packs/0-9", "bad")
+    assert of_pack.findings[1] == AuditFinding("damage", "packs/0-9", "bad")
 
 
 def test_deltas_stand_for_the_log():
@@ -127,7 +140,7 @@ def test_deltas_stand_for_the_log():
         ([pack(1, 9)], "positions 1 to 1 are in no pack: packs/1-9 comes next"),
         ([pack(0, 3), pack(5, 9)], "positions 4 to 5 are in no pack: packs/5-9 comes next"),
         ([pack(0, 5), pack(3, 9)], "packs/3-9 overlaps with the pack before it, which ends at 5"),
-        ([pack(0, 5)], "it says that packs reach position 9, and they reach 5"),
+        ([pack(0, 5)], "packs reach position 5, but the catalog says 9"),
     ],
 )
 def test_log_with_holes(packs, words):

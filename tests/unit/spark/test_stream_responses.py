@@ -16,8 +16,7 @@ from holdfast.protocol.frames import (
     encode_frame,
     encode_start,
 )
-from holdfast.spark.transcribing.open_streams import OpenResponse, OpenStream
-from holdfast.spark.transcribing.stream_responses import StreamResponses
+from holdfast.spark.transcribing.responses import OpenResponse, OpenStream, StreamResponses
 
 HEADERS = {"content-type": "text/plain"}
 ENDS = {

@@ -10,31 +10,39 @@ from holdfast.errors import SettingsError, StoreError
 from holdfast.protocol.frames import Outcome
 from holdfast.protocol.llm_events import ModelResponse
 from holdfast.settings.options import build
-from holdfast.spark.archiving.files import Files, Output
-from holdfast.spark.archiving.tables.table import SmallFile
-from holdfast.spark.jobs.transcripts import DayOfModel, Transcripts
-from holdfast.spark.transcribing.collecting import Response
-from holdfast.spark.transcribing.daily import Daily, DayTask, count_day, read_daily, write_daily
-from holdfast.spark.transcribing.layout import NAMES, ResponseLayout, to_batch
-from holdfast.spark.transcribing.open_streams import (
+from holdfast.spark.archiving.files import FileOutput, TableFiles
+from holdfast.spark.archiving.table import SmallFile
+from holdfast.spark.jobs.transcripts import DailyFigures, Transcripts
+from holdfast.spark.transcribing.responses import (
     OpenResponse,
     OpenStream,
+    UpstreamResponse,
     forget_before,
     read_open,
     write_open,
 )
+from holdfast.spark.transcribing.tables import (
+    NAMES,
+    Daily,
+    DayTask,
+    ResponseLayout,
+    count_day,
+    read_daily,
+    to_batch,
+    write_daily,
+)
 from tests.unit.spark.archived import NOON_MS, place_at
 
 DAY = "2031-05-19"
-PLAIN = Response("s", 1, NOON_MS, NOON_MS + 1000, Outcome.COMPLETE, 200, {}, 3, b"abc")
+PLAIN = UpstreamResponse("s", 1, NOON_MS, NOON_MS + 1000, Outcome.COMPLETE, 200, {}, 3, b"abc")
 SAID = replace(PLAIN, answer=ModelResponse("openai", "Hi", "gpt", "stop", 10, 2, 12))
 
 
 def files_of(place, *batches):
-    output = Output(place, "", "x", ResponseLayout(), True, "zstd", 1 << 20)
+    output = FileOutput(place, "", "x", ResponseLayout(), True, "zstd", 1 << 20)
     found = []
     for number, batch in enumerate(batches):
-        with Files(output, number) as files:
+        with TableFiles(output, number) as files:
             files.write(DAY, to_batch(batch))
         found += files.written
     return tuple(SmallFile(each.path, each.date, each.size_bytes) for each in found)
@@ -57,7 +65,7 @@ def test_a_day_is_counted_over_all_its_files(tmp_path):
     assert gpt.total_tokens == 1212
     assert gpt.duration_p50_s == pytest.approx(5.05)
     assert gpt.duration_p95_s == pytest.approx(9.5)
-    assert by_model[None] == DayOfModel(DAY, None, 1, 0, 0, 0, 1, 3, 0, 0, 0, None, None)
+    assert by_model[None] == DailyFigures(DAY, None, 1, 0, 0, 0, 1, 3, 0, 0, 0, None, None)
     assert by_model["claude"].total_tokens == 0
 
 
@@ -65,8 +73,8 @@ def test_the_summary_is_kept_with_its_cursor(tmp_path):
     place = place_at(tmp_path)
     assert read_daily(place) == Daily()
     rows = [
-        DayOfModel(DAY, None, 1, 0, 0, 0, 1, 3, 0, 0, 0, None, None),
-        DayOfModel(DAY, "gpt", 2, 2, 0, 0, 0, 9, 1, 2, 3, 0.5, 0.75),
+        DailyFigures(DAY, None, 1, 0, 0, 0, 1, 3, 0, 0, 0, None, None),
+        DailyFigures(DAY, "gpt", 2, 2, 0, 0, 0, 9, 1, 2, 3, 0.5, 0.75),
     ]
     write_daily(place, Daily("7", rows))
     assert read_daily(place) == Daily("7", rows)
@@ -110,7 +118,7 @@ def test_what_is_not_over_is_kept_for_each_cursor(tmp_path):
         ({"file_size": "0"}, "'file_size' is a number of bytes such as 64m, not '0'."),
         ({"streams": ["a"], "stream_pattern": "b"}, "Give either 'streams' or 'stream_pattern'"),
         ({"stream_pattern": "("}, "'stream_pattern' is no regular expression"),
-        ({"compact_files": 1}, "'compact_files' is 0 or a number from 2 on."),
+        ({"compact_files": 1}, "'compact_files' is 0, or at least 2."),
         ({"catalog": "c"}, "'catalog' and its options are for format = \"iceberg\"."),
     ],
 )

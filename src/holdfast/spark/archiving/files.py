@@ -1,15 +1,17 @@
-"""What executors do: messages of slices into Parquet files, one open file for each day.
+"""Parquet files: executors write messages to them, and merge small ones.
 
-Spark may run a task twice, so every attempt writes files of its own names; those that no result
-names are not part of the table.
+Spark may run a task twice, so every attempt gives its files names of their own. Files that no
+result names do not become part of the table.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import date, timedelta
+from functools import partial
 from typing import Any, Final, Self
 
 import numpy as np
@@ -19,10 +21,17 @@ import pyarrow.parquet as pq
 
 from holdfast.clock import SystemClock
 from holdfast.failpoints import failpoint
-from holdfast.spark.archiving.layout import Layout, Rows
-from holdfast.spark.archiving.names import DATE
-from holdfast.spark.archiving.places import Place
-from holdfast.spark.archiving.state import DataFile
+from holdfast.spark.archiving.layout import DATE, TableLayout, TableRows
+from holdfast.spark.archiving.place import TablePlace
+from holdfast.spark.archiving.table import (
+    CompactingTable,
+    DataFile,
+    RewritableTable,
+    SmallFile,
+    TableState,
+    new_batch,
+)
+from holdfast.spark.jobs.tasks import Executors
 from holdfast.spark.reading.arrow import Chunk, split_chunk
 from holdfast.spark.reading.slice_reader import read_chunks
 from holdfast.spark.reading.source import ReadSource, Slice, StreamSlice
@@ -31,43 +40,39 @@ ROW_GROUP_BYTES: Final = 64 * 1024 * 1024
 # Of all open files together, and how many may be open.
 _HELD_BYTES_MAX: Final = 4 * ROW_GROUP_BYTES
 _OPEN_MAX: Final = 64
-# Files that are to be smaller than a chunk are filled in so many steps at least.
+# Small files are filled in at least so many steps, since a chunk may be larger than a file.
 _PIECES: Final = 4
 _DAY_MS: Final = 86_400_000
 _EPOCH: Final = date(1970, 1, 1)
-# Higher levels take twice the time for a few percent.
+# Higher levels take twice the time to save a few percent.
 _ZSTD_LEVEL: Final = 1
 
 
 @dataclass(frozen=True)
-class Output:
-    """Where files go, and what is in them."""
+class FileOutput:
+    """Where files are written, and in which form."""
 
-    place: Place
-    # Below the place, with its slash, and what all names begin with.
+    place: TablePlace
+    # The folder below the place, with a slash at its end, and the prefix of all names.
     folder: str
     stem: str
-    layout: Layout
+    layout: TableLayout
     by_date: bool
     compression: str
     file_bytes: int
-    # Whether fields without a column are of interest.
+    # Whether to report fields without a column.
     noticing: bool = False
 
 
 @dataclass(frozen=True)
-class Task:
-    """Some slices of a source, for one executor."""
-
+class ArchiveTask:
     number: int
     source: ReadSource
     parts: tuple[Slice | StreamSlice, ...]
 
 
 @dataclass(frozen=True)
-class Written:
-    """What became of a task."""
-
+class WrittenFiles:
     files: list[DataFile]
     payload_bytes: int = 0
     raw_rows: int = 0
@@ -75,11 +80,11 @@ class Written:
     unknown: dict[str, str] = field(default_factory=dict)
 
 
-def write_task(output: Output, task: Task) -> Written:
-    """Read the slices of a task, and write their messages to files."""
-    rows = Rows(output.layout, task.source.bucket, noticing=output.noticing)
+def write_task(output: FileOutput, task: ArchiveTask) -> WrittenFiles:
+    """Write the messages of a task's slices to files."""
+    rows = TableRows(output.layout, task.source.bucket, noticing=output.noticing)
     size = 0
-    with Files(output, task.number) as files:
+    with TableFiles(output, task.number) as files:
         for part in task.parts:
             for chunk in read_chunks(task.source, part):
                 for day, of_day in by_day(chunk) if output.by_date else [("", chunk)]:
@@ -88,11 +93,11 @@ def write_task(output: Output, task: Task) -> Written:
                         files.write(day, rows.batch(piece))
                 failpoint("archive.writing")
     parsed = rows.parsed
-    return Written(files.written, size, parsed.raw_rows, parsed.rest_rows, parsed.unknown)
+    return WrittenFiles(files.written, size, parsed.raw_rows, parsed.rest_rows, parsed.unknown)
 
 
 def by_day(chunk: Chunk) -> Iterator[tuple[str, Chunk]]:
-    """The messages of each UTC day, with its date."""
+    """The messages of each UTC day, with the date."""
     assert chunk.timestamps is not None
     days = chunk.timestamps // _DAY_MS
     found = np.unique(days)
@@ -101,12 +106,12 @@ def by_day(chunk: Chunk) -> Iterator[tuple[str, Chunk]]:
         yield text, chunk if len(found) == 1 else chunk.filter(days == day)
 
 
-class Files:
-    """The open files of one task, by day. A context: at its end all of them are complete."""
+class TableFiles:
+    """The files of one task, one open for each day. When its context ends, all are complete."""
 
-    def __init__(self, output: Output, number: int) -> None:
+    def __init__(self, output: FileOutput, number: int) -> None:
         self._output = output
-        # Two attempts at one task may run at the same time.
+        # Two attempts of one task may run at the same time.
         self._stem = f"{output.stem}-{number:05d}-{SystemClock().random_u64():016x}"
         self._open: dict[str, _File] = {}
         self._count = 0
@@ -126,13 +131,13 @@ class Files:
                 self._output.place.objects.remove(each.path)
 
     def write(self, day: str, batch: Any) -> None:
-        """Add rows to the file of a day; a full one is followed by another."""
+        """Add rows to the file of a day; when it is full, another one follows."""
         file = self._open.pop(day, None)
         if file is None:
             if len(self._open) >= _OPEN_MAX:
                 self._finish(next(iter(self._open)))
             file = self._opened(day)
-        # At the end: the first is the one that was not written to for the longest time.
+        # Moved to the end: the first one is the least recently used.
         self._open[day] = file
         file.add(batch)
         if file.size_bytes >= self._output.file_bytes:
@@ -150,9 +155,9 @@ class Files:
 
 
 class _File:
-    """One Parquet file; rows are held until they make a row group."""
+    """One Parquet file; rows are held until they fill a row group."""
 
-    def __init__(self, output: Output, path: str, day: str) -> None:
+    def __init__(self, output: FileOutput, path: str, day: str) -> None:
         self._path = path
         self._day = day
         self._time_column = output.layout.time_column
@@ -167,7 +172,6 @@ class _File:
 
     @property
     def size_bytes(self) -> int:
-        """How much of it is written."""
         return self._file.tell()
 
     def add(self, batch: Any) -> None:
@@ -203,25 +207,24 @@ class _File:
         )
 
     def abandon(self) -> None:
-        """Leave nothing behind."""
         error = _AbandonedError()
         self._stack.__exit__(type(error), error, None)
 
 
 class _AbandonedError(Exception):
-    """Tells an open file that it is not wanted."""
+    """Makes an open file remove itself."""
 
 
 def _span(metadata: Any, name: str) -> tuple[Any, Any]:
-    """The least and the greatest value of one of the columns that every table has."""
+    """The least and the greatest value of a column."""
     groups = [metadata.row_group(at) for at in range(metadata.num_row_groups)]
     paths = [groups[0].column(at).path_in_schema for at in range(groups[0].num_columns)]
     found = [each.column(paths.index(name)).statistics for each in groups]
     return min(each.min for each in found), max(each.max for each in found)
 
 
-def parquet_writer(file: Any, output: Output, metadata: list[Any]) -> Any:
-    """A writer for files of a table; what it says of one at its end is added to a list."""
+def parquet_writer(file: Any, output: FileOutput, metadata: list[Any]) -> Any:
+    """A writer that adds the metadata of the finished file to a list."""
     layout = output.layout
     return pq.ParquetWriter(
         file,
@@ -233,3 +236,82 @@ def parquet_writer(file: Any, output: Output, metadata: list[Any]) -> Any:
         store_schema=False,
         metadata_collector=metadata,
     )
+
+
+@dataclass(frozen=True)
+class MergeTask:
+    number: int
+    files: tuple[SmallFile, ...]
+
+
+def merge_small_files(
+    executors: Executors,
+    table: RewritableTable | CompactingTable,
+    state: TableState,
+    output: FileOutput,
+    at_least: int,
+) -> int:
+    """Merge the small files of days that have `at_least` so many; returns how many were replaced.
+
+    A file is small if two of them fit into one.
+    """
+    days: dict[str, list[SmallFile]] = defaultdict(list)
+    for each in table.small_files(output.file_bytes // 2):
+        days[each.date].append(each)
+    chosen = {day: files for day, files in days.items() if len(files) >= at_least}
+    if not chosen:
+        return 0
+    if isinstance(table, CompactingTable):
+        return table.compact(sorted(chosen), output.file_bytes)
+    tasks = _tasks(chosen, output.file_bytes)
+    batch = new_batch(state, state.until)
+    folder, stem = table.begin(batch)
+    results = executors.run(
+        tasks,
+        partial(merge_task, replace(output, folder=folder, stem=stem)),
+        "merging small files",
+    )
+    old = [file for task in tasks for file in task.files]
+    table.replace(batch, old, [file for files in results for file in files], output.layout)
+    return len(old)
+
+
+def _tasks(days: dict[str, list[SmallFile]], file_bytes: int) -> list[MergeTask]:
+    """Groups of files of a day that make one file; a single file is left as it is."""
+    groups: list[list[SmallFile]] = []
+    for files in days.values():
+        held = file_bytes
+        for each in sorted(files, key=lambda file: file.path):
+            if held + each.size_bytes > file_bytes:
+                groups.append([])
+                held = 0
+            groups[-1].append(each)
+            held += each.size_bytes
+    several = [group for group in groups if len(group) > 1]
+    return [MergeTask(number, tuple(group)) for number, group in enumerate(several)]
+
+
+def merge_task(output: FileOutput, task: MergeTask) -> list[DataFile]:
+    """Write the rows of some files to one file."""
+    # One file, whatever its size turns out to be.
+    with TableFiles(replace(output, file_bytes=output.file_bytes * 2), task.number) as files:
+        for each in task.files:
+            with output.place.reading(each.path) as source:
+                reader = pq.ParquetFile(source)
+                for group in range(reader.num_row_groups):
+                    for batch in conformed(reader.read_row_group(group), output.layout):
+                        files.write(each.date, batch)
+    return files.written
+
+
+def conformed(table: Any, layout: TableLayout) -> Sequence[Any]:
+    """Rows of an older file with the current columns; missing ones are null."""
+    schema = layout.schema
+    columns = [
+        table[field.name].cast(field.type)
+        if field.name in table.column_names
+        else pa.chunked_array([pa.nulls(len(table), field.type)])
+        for field in schema
+    ]
+    batches: Sequence[Any] = pa.table(columns, schema=schema).to_batches()
+    return batches

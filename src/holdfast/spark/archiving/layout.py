@@ -1,44 +1,322 @@
-"""The columns of an archived table, and how messages fill them."""
+"""The columns of archived tables, and how messages fill them.
+
+With `json_as=columns`, fields of JSON messages have columns of their own. A field has a *kind*, a
+short word that is stored with the table: a type, or `json`, which holds any value as text. A
+message fits if it is an object whose fields are of their kinds, null or missing. Fields without a
+column go to `_rest`, as an object. A message that does not fit goes to `_raw` unchanged. So
+nothing is lost.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Any, ClassVar, Final
+import dataclasses
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import date, datetime
+from typing import Annotated, Any, ClassVar, Final
 
+import msgspec
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from holdfast.spark.archiving.json_columns import JsonColumns, fields_of
-from holdfast.spark.archiving.names import DATE, MESSAGE_COLUMNS, RAW, REST, VALUE
+from holdfast.errors import SettingsError
 from holdfast.spark.reading.arrow import Chunk, arrow_schema, to_batch
 
+# In this order, in every table.
+MESSAGE_COLUMNS: Final = (
+    "bucket",
+    "stream_id",
+    "offset",
+    "next_offset",
+    "timestamp",
+    "content_type",
+    "payload",
+)
+# A message of a JSON stream as text.
+VALUE: Final = "value"
+# The UTC day of `timestamp`, in the names of directories.
+DATE: Final = "date"
+# Fields of a JSON message that have no column, and whole messages that do not fit.
+REST: Final = "_rest"
+RAW: Final = "_raw"
+RESERVED: Final = frozenset({*MESSAGE_COLUMNS, VALUE, DATE, REST, RAW})
+# Readers ignore names that start with an underscore.
+CONTROL: Final = "_holdfast"
+
+
+def column_of(field: str) -> str:
+    """The column of a JSON field: its name, unless that is reserved."""
+    return f"{field}_" if field.lower() in RESERVED - {REST, RAW} else field
+
+
+JSON_KIND: Final = "json"
+# The kinds by the words of Spark, Python and Arrow, which users may write.
+_NAMES: Final = {
+    "string": "string",
+    "str": "string",
+    "text": "string",
+    "varchar": "string",
+    "int": "int",
+    "integer": "int",
+    "int32": "int",
+    "long": "long",
+    "bigint": "long",
+    "int64": "long",
+    "float": "double",
+    "double": "double",
+    "float64": "double",
+    "boolean": "boolean",
+    "bool": "boolean",
+    "timestamp": "timestamp",
+    "date": "date",
+    "json": JSON_KIND,
+}
+KINDS: Final = tuple(dict.fromkeys(_NAMES.values()))
+# Further fields stay together in `_rest`.
+COLUMNS_MAX: Final = 500
+_USABLE: Final = re.compile(r"[^\W\d][\w-]{0,127}")
+_LONG_MAX: Final = 2**63 - 1
+
+
+def given_columns(schema: Mapping[str, str]) -> dict[str, str]:
+    """The kinds of the fields of the option `schema`."""
+    columns: dict[str, str] = {}
+    for field, word in schema.items():
+        kind = _NAMES.get(word.strip().lower())
+        if kind is None:
+            raise SettingsError(
+                f"'schema': the type of {field!r} is one of {', '.join(KINDS)}, not {word!r}; "
+                "nested values can be kept as json."
+            )
+        if not is_usable(field, columns):
+            raise SettingsError(
+                f"'schema': {field!r} cannot be a column; a name has letters, digits, _ and -, and "
+                f"differs from others by more than capitals ({REST!r} keeps all other fields)."
+            )
+        columns[field] = kind
+    return columns
+
+
+def is_usable(field: str, columns: Iterable[str]) -> bool:
+    """Whether all formats allow a field as a column next to these."""
+    if not _USABLE.fullmatch(field):
+        return False
+    name = column_of(field).lower()
+    return name not in RESERVED and name not in {column_of(each).lower() for each in columns}
+
+
+def kind_of(value: Any) -> str:
+    """The kind of a decoded value; empty for null."""
+    match value:
+        case None:
+            return ""
+        case bool():
+            return "boolean"
+        case int():
+            return "long" if -_LONG_MAX <= value <= _LONG_MAX else JSON_KIND
+        case float():
+            return "double"
+        case str():
+            return "string"
+        case _:
+            return JSON_KIND
+
+
+def both(one: str, other: str) -> str:
+    """The kind that holds values of both kinds."""
+    if one == other or not other:
+        return one
+    if not one:
+        return other
+    return "double" if {one, other} == {"long", "double"} else JSON_KIND
+
+
+def add_kinds(found: dict[str, str], fields: Mapping[str, str]) -> None:
+    """Add the kinds of more fields, up to the limit of columns."""
+    for field, kind in fields.items():
+        if field in found:
+            found[field] = both(found[field], kind)
+        elif len(found) < COLUMNS_MAX:
+            found[field] = kind
+
+
+def inferred_columns(messages: Iterable[bytes]) -> dict[str, str]:
+    """The columns for the fields of these messages, in the order of their first appearance.
+
+    Strings stay strings, even if they look like times.
+    """
+    found: dict[str, str] = {}
+    decode = msgspec.json.decode
+    for message in messages:
+        try:
+            value = decode(message)
+        except msgspec.DecodeError:
+            continue
+        if isinstance(value, dict):
+            add_kinds(found, {field: kind_of(each) for field, each in value.items()})
+    return new_columns({}, found)
+
+
+def new_columns(columns: Mapping[str, str], found: Mapping[str, str]) -> dict[str, str]:
+    """The columns to add for fields that were found."""
+    added: dict[str, str] = {}
+    for field, kind in found.items():
+        if len(columns) + len(added) >= COLUMNS_MAX:
+            break
+        if field not in columns and is_usable(field, [*columns, *added]):
+            # A field that was always null may become anything.
+            added[field] = kind or JSON_KIND
+    return added
+
+
+_INT: Final = Annotated[int, msgspec.Meta(ge=-(2**31), le=2**31 - 1)]
+_LONG: Final = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
+# By kind: the type that msgspec checks, and Arrow's type.
+_TYPES: Final[dict[str, tuple[Any, Any]]] = {
+    "string": (str | None, pa.string()),
+    "int": (_INT | None, pa.int32()),
+    "long": (_LONG | None, pa.int64()),
+    "double": (float | None, pa.float64()),
+    "boolean": (bool | None, pa.bool_()),
+    "timestamp": (datetime | None, pa.timestamp("us", tz="UTC")),
+    "date": (date | None, pa.date32()),
+    JSON_KIND: (msgspec.Raw, pa.string()),
+}
+_NOTHING: Final = msgspec.Raw(b"")
+
+
+def fields_of(columns: Mapping[str, str]) -> list[Any]:
+    """The Arrow fields of the columns, with `_rest` and `_raw`."""
+    return [
+        *(pa.field(column_of(field), _TYPES[kind][1]) for field, kind in columns.items()),
+        pa.field(REST, pa.string()),
+        pa.field(RAW, pa.string()),
+    ]
+
+
+class JsonColumns:
+    """Splits messages into columns, and counts those that do not fit."""
+
+    def __init__(self, columns: Mapping[str, str], *, noticing: bool = False) -> None:
+        self._columns = dict(columns)
+        self._noticing = noticing
+        self._struct = _struct(self._columns)
+        self._decode = msgspec.json.Decoder(self._struct).decode
+        self._decode_fields = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
+        self._decoders = {
+            field: msgspec.json.Decoder(_TYPES[kind][0]).decode
+            for field, kind in self._columns.items()
+        }
+        self._empty = self._struct()
+        # Kinds of fields without a column (if `noticing`), and the messages in `_rest` and `_raw`.
+        self.unknown: dict[str, str] = {}
+        self.rest_rows = 0
+        self.raw_rows = 0
+
+    def arrays(self, messages: Sequence[bytes | None]) -> list[Any]:
+        """The columns of these messages; None stands for one of a stream that is not JSON."""
+        rows: list[Any] = []
+        rest: dict[int, str] = {}
+        raw: dict[int, str] = {}
+        decode, add = self._decode, rows.append
+        for message in messages:
+            try:
+                add(self._empty if message is None else decode(message))
+            except msgspec.DecodeError:
+                assert message is not None
+                add(self._parse_partly(message, len(rows), rest, raw))
+        self.rest_rows += len(rest)
+        self.raw_rows += len(raw)
+        columns = zip(*map(msgspec.structs.astuple, rows), strict=True) if self._columns else ()
+        found = [
+            _array(column, kind)
+            for column, kind in zip(columns, self._columns.values(), strict=True)
+        ]
+        return [*found, *(_sparse(each, len(rows)) for each in (rest, raw))]
+
+    def _parse_partly(
+        self, message: bytes, at: int, rest: dict[int, str], raw: dict[int, str]
+    ) -> Any:
+        """Parse a message that has fields without columns, or values that do not fit theirs."""
+        try:
+            fields = self._decode_fields(message)
+            known = [
+                self._decoders[field](value)
+                if (value := fields.get(field)) is not None
+                else getattr(self._empty, f"f{index}")
+                for index, field in enumerate(self._columns)
+            ]
+        except msgspec.DecodeError:
+            raw[at] = message.decode(errors="replace")
+            return self._empty
+        others = {field: value for field, value in fields.items() if field not in self._columns}
+        rest[at] = msgspec.json.encode(others).decode()
+        if self._noticing:
+            add_kinds(self.unknown, {name: _kind_of(value) for name, value in others.items()})
+        return self._struct(*known)
+
+
+def _struct(columns: Mapping[str, str]) -> type[msgspec.Struct]:
+    """A class with exactly one field for each column."""
+    fields = [
+        (f"f{index}", _TYPES[kind][0], _NOTHING if kind == JSON_KIND else None)
+        for index, kind in enumerate(columns.values())
+    ]
+    return msgspec.defstruct(
+        "Fields",
+        fields,
+        rename={f"f{index}": field for index, field in enumerate(columns)},
+        forbid_unknown_fields=True,
+        gc=False,
+    )
+
+
+def _array(values: Sequence[Any], kind: str) -> Any:
+    if kind == JSON_KIND:
+        texts = (bytes(value).decode() for value in values)
+        return pa.array((None if text in {"", "null"} else text for text in texts), pa.string())
+    return pa.array(values, _TYPES[kind][1])
+
+
+def _sparse(texts: Mapping[int, str], count: int) -> Any:
+    if not texts:
+        return pa.nulls(count, pa.string())
+    return pa.array((texts.get(at) for at in range(count)), pa.string())
+
+
+def _kind_of(value: msgspec.Raw) -> str:
+    try:
+        return kind_of(msgspec.json.decode(value))
+    except msgspec.DecodeError:
+        return JSON_KIND
+
+
 _PAYLOAD: Final = MESSAGE_COLUMNS.index("payload")
-# Nobody looks for one of these by its order.
+# Columns without statistics.
 LARGE: Final = ("payload", VALUE, REST, RAW)
 
 
 @dataclass(frozen=True)
-class Layout:
-    """What the rows of a table look like.
+class TableLayout:
+    """The form of a table's rows.
 
-    `json` says what becomes of the messages of JSON streams: `binary` leaves them in `payload`,
-    `text` puts them into `value`, and `columns` gives their fields columns. `payload` is null for
-    what is elsewhere.
+    `json` says where messages of JSON streams go: `binary` leaves them in `payload`, `text` puts
+    them into `value`, and `columns` gives their fields columns. In the latter cases their `payload`
+    is null.
     """
 
-    # Whose UTC day a row belongs to, and columns that nobody looks for by their order.
+    # The column whose UTC day a row belongs to, and the columns without statistics.
     time_column: ClassVar[str] = "timestamp"
     large_columns: ClassVar[tuple[str, ...]] = LARGE
 
     json: str = "binary"
-    # The kinds of fields, if they have columns.
-    columns: Mapping[str, str] = field(default_factory=dict)
+    # The kinds of the fields that have columns.
+    columns: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
     @property
     def schema(self) -> Any:
-        """The Arrow schema of the files."""
         schema = arrow_schema(MESSAGE_COLUMNS)
         if self.json == "text":
             schema = schema.append(pa.field(VALUE, pa.string()))
@@ -48,12 +326,12 @@ class Layout:
         return schema
 
     def schema_with_date(self) -> Any:
-        """The same with the column that the names of directories hold."""
+        """The schema with the column that is in the names of directories."""
         return self.schema.append(pa.field(DATE, pa.date32()))
 
     @property
     def dictionary_columns(self) -> list[str]:
-        """Columns of few values, which a dictionary makes small."""
+        """Columns with few different values."""
         of_fields = self.schema.names[len(MESSAGE_COLUMNS) :]
         return [
             *("bucket", "stream_id", "content_type"),
@@ -62,21 +340,19 @@ class Layout:
 
     @property
     def statistics_columns(self) -> list[str]:
-        """Columns whose least and greatest values are kept."""
         return [name for name in self.schema.names if name not in self.large_columns]
 
 
-class Rows:
-    """Makes batches of one layout out of chunks."""
+class TableRows:
+    """Converts chunks to record batches of a layout."""
 
-    def __init__(self, layout: Layout, bucket: str, *, noticing: bool = False) -> None:
+    def __init__(self, layout: TableLayout, bucket: str, *, noticing: bool = False) -> None:
         self._layout = layout
         self._bucket = bucket
         self._schema = layout.schema
         self.parsed = JsonColumns(layout.columns, noticing=noticing)
 
     def batch(self, chunk: Chunk) -> Any:
-        """The rows of a chunk."""
         if self._layout.json == "binary":
             return to_batch(chunk, self._bucket, MESSAGE_COLUMNS)
         arrays = to_batch(chunk, self._bucket, (*MESSAGE_COLUMNS, VALUE)).columns
@@ -90,7 +366,7 @@ class Rows:
 
 
 def json_rows(chunk: Chunk) -> Any:
-    """Which of a chunk's messages are of JSON streams."""
+    """A mask of the messages of JSON streams."""
     return np.array([each.is_json for each in chunk.streams], dtype=bool)[chunk.stream_indexes]
 
 

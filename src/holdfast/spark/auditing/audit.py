@@ -1,59 +1,70 @@
-"""The driver's part of an audit: which packs are looked at, and what to make of what is found.
+"""The driver's part of an audit: which packs to read, and how to judge the findings.
 
-Packs go out of use and streams change while all of this is read, so:
+Packs go out of use and streams change while everything is read, so:
 
-- A pack that is gone before it was read is looked for again, among those that are in use then,
-  and its bytes are followed from pack to pack until they are found.
-- What seems wrong with the extents of a stream counts if a second pass over the catalog finds the
-  same: damage stays, and a stream that was trimmed or deleted meanwhile does not look so again.
-- What two lists of packs must agree on is compared as a range: dead bytes only ever grow.
+- If a pack is gone before it was read, its bytes are followed from pack to pack, among those that
+  are in use then, until they are found.
+- A fault in the extents of a stream counts if a second pass over the catalog finds it again: damage
+  stays, but a stream that was trimmed or deleted meanwhile is not found again.
+- Dead bytes only grow, so what was counted must lie between two listings of the packs.
+
+A pass is one Spark job. Executors read packs, and what those say about streams is shuffled and
+sorted. So each pack is read once, and the driver gets findings only. Reports on packs and errors
+travel as rows of streams that do not exist, numbered from -1 downward.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import pickle
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
+import pyarrow as pa
+
+from holdfast.errors import HoldfastError
 from holdfast.format.packs import PackInfo
-from holdfast.spark.auditing.findings import Finding, PackReport
-from holdfast.spark.auditing.looking import Look
-from holdfast.spark.auditing.one_pack import CATALOG
-from holdfast.spark.auditing.passes import Pass, run_pass
+from holdfast.spark.auditing.checks import (
+    CATALOG,
+    AuditFinding,
+    PackReport,
+    StreamFact,
+    StreamFinding,
+    StreamsCheck,
+    StreamsReport,
+)
+from holdfast.spark.auditing.pack_task import AuditTask, PackAuditor
 from holdfast.spark.connection import SparkClient, SparkConnection
-from holdfast.spark.jobs.progress import Progress
+from holdfast.spark.jobs.progress import Progress, watching
+from holdfast.spark.jobs.tasks import TaskFailure
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from holdfast.objects.locations import StoreLocation
 
-__all__ = ["Audit", "Seen", "tiling_faults"]
-
 _TASK_BYTES_MIN: Final = 128 * 1024 * 1024
 _TASKS_MAX: Final = 10_000
 _TASK_PACKS_MAX: Final = 1000
-# What depends on every delta there is.
+# Findings that depend on every delta.
 _UNCERTAIN: Final = frozenset({"rowless", "absent"})
 
 
 @dataclass
-class Seen:
-    """What was looked at and what was found."""
-
+class AuditTotals:
     packs: int = 0
     bytes: int = 0
     extents: int = 0
     dead_bytes: int = 0
     streams: int = 0
     gone: int = 0
-    findings: list[Finding] = field(default_factory=list)
-    # Damage beyond what is kept of a pack or of a part of the streams.
+    findings: list[AuditFinding] = field(default_factory=list)
+    # Damage beyond `FINDINGS_MAX`.
     left_out: int = 0
 
 
-class Audit:
-    """One audit of a server."""
+class StoreAudit:
+    """One audit of a server's store."""
 
     def __init__(
         self,
@@ -72,36 +83,36 @@ class Audit:
         self._store_id = store_id
         self._via = via
         self._progress = progress
-        self._seen = Seen()
+        self._seen = AuditTotals()
         self._reports: dict[str, PackReport] = {}
 
-    def run(self) -> Seen:
-        """Look at everything that is flushed now."""
+    def run(self) -> AuditTotals:
+        """Audit everything that is flushed now."""
         self._progress.start("listing packs")
         before = self._flushed()
         packs = self._packs()
         seen = self._seen
         seen.findings += [
-            Finding("damage", CATALOG, what)
+            AuditFinding("damage", CATALOG, what)
             for what in tiling_faults(packs, before, self._flushed())
         ]
         first = self._pass(packs, deep=True)
         self._take(first)
-        self._look_for_the_gone(packs)
+        self._follow_replaced(packs)
         self._confirm(first)
         self._compare_dead()
         self._check_companions()
-        looked_at = [report for report in self._reports.values() if not report.gone]
-        seen.packs = len(looked_at)
-        seen.bytes = sum(report.info.size_bytes for report in looked_at)
-        seen.extents = sum(report.extents for report in looked_at)
-        seen.dead_bytes = sum(report.dead_bytes for report in looked_at)
+        audited = [report for report in self._reports.values() if not report.gone]
+        seen.packs = len(audited)
+        seen.bytes = sum(report.info.size_bytes for report in audited)
+        seen.extents = sum(report.extents for report in audited)
+        seen.dead_bytes = sum(report.dead_bytes for report in audited)
         seen.streams = first.streams
         self._progress.done()
         return seen
 
-    def _look_for_the_gone(self, packs: Sequence[PackInfo]) -> None:
-        """Look at the packs that took the place of others before these were read."""
+    def _follow_replaced(self, packs: Sequence[PackInfo]) -> None:
+        """Audit the packs that replaced others before these were read."""
         if any(report.gone for report in self._reports.values()):
             through = packs[-1].through
             fresh = [
@@ -112,22 +123,22 @@ class Audit:
             self._take(self._pass(fresh, deep=True, follows=True))
         self._seen.gone = sum(report.gone for report in self._reports.values())
 
-    def _take(self, done: Pass) -> None:
+    def _take(self, done: AuditPass) -> None:
         for report in done.packs:
             known = self._reports.get(report.name)
             if known is not None and not known.gone:
-                # Two of those that are gone have become one, and both were followed.
+                # Two packs that are gone were merged into this one, and both were followed.
                 continue
             self._reports[report.name] = report
             self._seen.findings += report.findings
             self._seen.left_out += report.left_out
 
-    def _confirm(self, first: Pass) -> None:
-        """Keep what a second look at the streams finds again."""
+    def _confirm(self, first: AuditPass) -> None:
+        """Keep the findings about streams that a second pass finds again."""
         if not first.findings:
             return
         again = self._pass(self._packs(), deep=False)
-        # A delta that cannot be read may have a row that is missed, or say that a stream ended.
+        # A delta that cannot be read may hold a missing row, or the end of a stream.
         is_whole = all(report.is_whole for report in again.packs if not report.gone)
         known = {found.key for found in first.findings}
         self._seen.findings += [
@@ -139,39 +150,41 @@ class Audit:
             self._seen.left_out += min(first.left_out, again.left_out)
 
     def _compare_dead(self) -> None:
-        """What the catalog says of dead bytes, before and after, has what was found between."""
+        """Check that the dead bytes found lie between two listings of the catalog."""
         for pack in self._packs():
             report = self._reports.get(pack.name)
             if report is None or report.gone:
                 continue
             before, dead = report.info.dead_bytes, report.dead_bytes
             if not before <= dead <= pack.dead_bytes:
-                what = f"it says that {before} bytes of {pack.name} are dead, and {dead} are"
-                self._seen.findings.append(Finding("damage", CATALOG, what))
+                what = f"it counts {before} dead bytes in {pack.name}, which has {dead}"
+                self._seen.findings.append(AuditFinding("damage", CATALOG, what))
 
     def _check_companions(self) -> None:
-        """Packs without a delta are named by one that has, or take the place of one that is."""
+        """A pack without a delta must be named by one with a delta, or supersede one that is."""
         reports = self._reports.values()
         if any(report.gone or not report.is_whole for report in reports):
-            # One may be named by what was not read.
+            # A pack that was not read may name it.
             return
         named = {name for report in reports for name in report.companions}
-        what = "it is in use, and no other pack names it: a rebuild would not find it"
+        what = "it is in use, but no other pack names it: a rebuild would not find it"
         self._seen.findings += [
-            Finding("damage", report.name, what)
+            AuditFinding("damage", report.name, what)
             for report in reports
             if not report.info.has_delta
             and report.name not in named
             and not report.supersedes & named
         ]
 
-    def _pass(self, packs: Sequence[PackInfo], *, deep: bool, follows: bool = False) -> Pass:
-        what = "reading packs" if deep else "looking at the streams again"
-        looks = [
-            Look(batch, self._connection, self._place, self._store_id, self._via, deep, follows)
+    def _pass(self, packs: Sequence[PackInfo], *, deep: bool, follows: bool = False) -> AuditPass:
+        what = "reading packs" if deep else "checking streams again"
+        tasks = [
+            AuditTask(
+                batch, self._connection, self._place, self._store_id, self._via, deep, follows
+            )
             for batch in _batches(list(enumerate(packs)))
         ]
-        return run_pass(self._spark, looks, what, self._progress)
+        return run_pass(self._spark, tasks, what, self._progress)
 
     def _packs(self) -> list[PackInfo]:
         return self._server.collect(lambda client: client.storage.packs())
@@ -183,7 +196,7 @@ class Audit:
 def _batches(
     packs: Sequence[tuple[int, PackInfo]],
 ) -> Iterator[tuple[tuple[int, PackInfo], ...]]:
-    """Packs that make a task: one that is large, or as many as are worth one."""
+    """The packs of each task: one large pack, or several small ones."""
     total = sum(pack.size_bytes for _, pack in packs)
     enough = max(_TASK_BYTES_MIN, total // _TASKS_MAX)
     batch: list[tuple[int, PackInfo]] = []
@@ -199,9 +212,9 @@ def _batches(
 
 
 def tiling_faults(packs: Sequence[PackInfo], before: int, after: int) -> Iterator[str]:
-    """Where the deltas do not stand for the log from 0 to `flushed`, each position once.
+    """Faults unless the deltas cover each position of the log from 0 to `flushed` once.
 
-    The packs were listed when `flushed` was somewhere from `before` to `after`.
+    `flushed` was between `before` and `after` when the packs were listed.
     """
     at = 0
     for pack in packs:
@@ -213,4 +226,129 @@ def tiling_faults(packs: Sequence[PackInfo], before: int, after: int) -> Iterato
             yield f"{pack.name} overlaps with the pack before it, which ends at {at}"
         at = max(at, pack.through)
     if not before <= at <= after:
-        yield f"it says that packs reach position {before}, and they reach {at}"
+        yield f"packs reach position {at}, but the catalog says {before}"
+
+
+_TASKS: Final = "at int not null, data binary not null"
+_FACTS: Final = (
+    "stream bigint not null, kind int not null, at bigint not null, end bigint not null, "
+    "start bigint not null, tail bigint not null, pack int not null, name string not null, "
+    "report binary"
+)
+_FACT_TYPES: Final = (
+    pa.int64(),
+    pa.int32(),
+    pa.int64(),
+    pa.int64(),
+    pa.int64(),
+    pa.int64(),
+    pa.int32(),
+    pa.string(),
+)
+_REPORT_AT: Final = len(_FACT_TYPES)
+_FOUND: Final = "found binary not null"
+_ROWS_MAX: Final = 16_384
+
+
+@dataclass
+class AuditPass:
+    packs: list[PackReport] = field(default_factory=list)
+    streams: int = 0
+    findings: list[StreamFinding] = field(default_factory=list)
+    left_out: int = 0
+
+    def take(self, found: Any) -> None:
+        match found:
+            case PackReport():
+                self.packs.append(found)
+            case StreamsReport():
+                self.streams += found.streams
+                self.findings += found.findings
+                self.left_out += found.left_out
+            case TaskFailure():
+                raise found.rebuilt()
+
+
+def run_pass(
+    spark: SparkSession, tasks: Sequence[AuditTask], what: str, progress: Progress
+) -> AuditPass:
+    """Run the tasks and check all streams; raises the errors of executors."""
+    done = AuditPass()
+    if not tasks:
+        return done
+    rows = [(at, pickle.dumps(task)) for at, task in enumerate(tasks)]
+    frame = (
+        spark.createDataFrame(rows, _TASKS)
+        .repartitionById(len(rows), "at")
+        .mapInArrow(_auditing(), _FACTS)
+        .repartition("stream")
+        .sortWithinPartitions("stream", "kind", "at")
+        .mapInArrow(_checking(), _FOUND)
+    )
+    with watching(spark, progress, what):
+        collected = frame.collect()
+    for row in collected:
+        done.take(pickle.loads(row.found))  # noqa: S301 (our own)
+    return done
+
+
+def _auditing() -> Callable[[Iterable[pa.RecordBatch]], Any]:
+    def run(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            for at, data in zip(*(column.to_pylist() for column in batch.columns), strict=True):
+                yield from _run_task(at, pickle.loads(data))  # noqa: S301 (the driver made it)
+
+    return run
+
+
+def _run_task(at: int, task: AuditTask) -> Iterator[pa.RecordBatch]:
+    """Run one task. Spark does not retry our own errors: they are returned."""
+    reports: list[Any] = []
+    try:
+        with SparkClient(task.connection) as server:
+            for found in PackAuditor(task, server):
+                if isinstance(found, PackReport):
+                    reports.append(found)
+                else:
+                    yield from _fact_batches(found)
+    except HoldfastError as error:
+        reports.append(TaskFailure(type(error), error.message))
+    yield _report_batch(at, reports)
+
+
+def _fact_batches(facts: Sequence[StreamFact]) -> Iterator[pa.RecordBatch]:
+    for first in range(0, len(facts), _ROWS_MAX):
+        some = facts[first : first + _ROWS_MAX]
+        columns = [
+            pa.array(values, kind)
+            for values, kind in zip(zip(*some, strict=True), _FACT_TYPES, strict=True)
+        ]
+        yield _batch([*columns, pa.nulls(len(some), pa.binary())])
+
+
+def _report_batch(at: int, reports: Sequence[Any]) -> pa.RecordBatch:
+    blank = StreamFact(-1 - at, 0, 0)
+    columns = [
+        pa.array([value] * len(reports), kind)
+        for value, kind in zip(blank, _FACT_TYPES, strict=True)
+    ]
+    return _batch([*columns, pa.array([pickle.dumps(each) for each in reports], pa.binary())])
+
+
+def _batch(columns: list[pa.Array]) -> pa.RecordBatch:
+    return pa.RecordBatch.from_arrays(columns, [*StreamFact._fields, "report"])
+
+
+def _checking() -> Callable[[Iterable[pa.RecordBatch]], Any]:
+    def run(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        check = StreamsCheck()
+        for batch in batches:
+            columns = [column.to_pylist() for column in batch.columns]
+            reports = [each for each in columns.pop(_REPORT_AT) if each is not None]
+            if reports:
+                yield pa.RecordBatch.from_arrays([pa.array(reports, pa.binary())], ["found"])
+            check.take(fact for fact in map(StreamFact, *columns) if fact.stream >= 0)
+        found = pickle.dumps(check.finish())
+        yield pa.RecordBatch.from_arrays([pa.array([found], pa.binary())], ["found"])
+
+    return run

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-    from holdfast.spark.auditing.findings import Finding
+    from holdfast.spark.auditing.checks import AuditFinding
 
 __all__ = ["Audit", "Audited", "run"]
 
@@ -79,7 +79,7 @@ def run(spark: SparkSession, job: Audit, progress: Progress) -> Audited:
     with SparkClient(job.server) as server:
         store = server.run(lambda client: client.storage.store())
         place = job.place(store.store)
-        seen = audit.Audit(
+        seen = audit.StoreAudit(
             spark, server, job.server, place, store.store_id, job.via, progress
         ).run()
     # Damage first: what is only noted must not push it out of sight.
@@ -102,7 +102,7 @@ def run(spark: SparkSession, job: Audit, progress: Progress) -> Audited:
     )
 
 
-def _lines(findings: Sequence[Finding], left_out: int) -> bytes:
+def _lines(findings: Sequence[AuditFinding], left_out: int) -> bytes:
     lines = [msgspec.json.encode(found) for found in findings]
     if left_out:
         lines.append(msgspec.json.encode({"kind": "damage", "left_out": left_out}))

@@ -1,4 +1,4 @@
-"""Options that several jobs share: the server, and the object store as executors see it.
+"""Options that several jobs share: server, object store, selection of streams, tables.
 
 Jobs declare their options with `holdfast.settings.options.option`. Types are str, int, float, bool,
 Literal, list[str], dict[str, str], those or None, and SparkConnection; Any is text on the command
@@ -17,9 +17,10 @@ from typing import Any, Literal
 from holdfast.errors import SettingsError
 from holdfast.objects.locations import StoreLocation
 from holdfast.settings.options import Option, option
-from holdfast.spark.connection import SparkConnection
+from holdfast.spark.connection import SparkConnection, parse_size
+from holdfast.spark.reading.selection import Selection, make_selection
 
-__all__ = ["StoreOptions", "is_server", "server_option"]
+__all__ = ["SelectionOptions", "StoreOptions", "TableOptions", "is_server", "server_option"]
 
 
 def server_option(help: str = "The server.") -> Any:  # noqa: A002 (as in `option`)
@@ -79,3 +80,59 @@ class StoreOptions:
                 f"{option_name!r} names the environment variable {variable}, which is not set."
             )
         return env[variable]
+
+
+@dataclass(frozen=True, kw_only=True)
+class SelectionOptions(StoreOptions):
+    """Which streams of the bucket a job reads; without options all of them."""
+
+    streams: list[str] = option("Only these streams.", [], flag="stream")
+    stream_pattern: str = option("Only streams whose ids match this expression as a whole.", "")
+
+    def __post_init__(self) -> None:
+        self.selection()
+
+    def selection(self) -> Selection:
+        try:
+            return make_selection(self.streams, self.stream_pattern)
+        except SettingsError as error:
+            # Readers have the same options under Spark's kind of names.
+            message = error.message.removeprefix("The option ")
+            raise SettingsError(message.replace("'streamPattern'", "'stream_pattern'")) from None
+
+
+@dataclass(frozen=True, kw_only=True)
+class TableOptions(SelectionOptions):
+    """A job that brings a bucket into a table."""
+
+    bucket: str = option("The bucket to copy.")
+    to: str = option("Where the table is: a path or s3://BUCKET/PREFIX.", path=True)
+    format: Literal["parquet", "delta", "iceberg"] = option("Format of the table.", "parquet")
+    file_size: str = option("Size of the files.", "128m")
+    max_bytes: str = option("Commit after about this much.", "16g")
+    compact_files: int = option(
+        "Merge the small files of a day once there are this many. 0: never.", 0
+    )
+    compression: Literal["zstd", "snappy", "none"] = option("Compression of the files.", "zstd")
+    fail_on_data_loss: bool = option("Fail if messages were deleted before they were read.", True)
+    via: Literal["auto", "store", "server"] = option(
+        "Read packs from the object store, through the server, or from whichever is reachable.",
+        "auto",
+    )
+    to_endpoint: str = option("URL of the S3 service that the table is in.", "")
+    to_region: str = option("Region of the table's S3 bucket.", "")
+    catalog: str = option("Iceberg: the catalog, by its name in PyIceberg's settings.", "")
+    catalog_options: dict[str, str] = option("Iceberg: properties of the catalog.", {})
+    catalog_table: str = option("Iceberg: the table's name in the catalog.", "")
+    server: SparkConnection = server_option()
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for name in ("file_size", "max_bytes"):
+            parse_size(getattr(self, name), f"{name!r}")
+        if self.compact_files < 0 or self.compact_files == 1:
+            raise SettingsError("'compact_files' is 0, or at least 2.")
+        if self.format != "iceberg" and (
+            self.catalog or self.catalog_options or self.catalog_table
+        ):
+            raise SettingsError("'catalog' and its options are for format = \"iceberg\".")

@@ -61,11 +61,14 @@ class SparkExecutors:
 
 
 @dataclass(frozen=True)
-class _Failed:
+class TaskFailure:
     """Stands for a result: the class and the message of the error that `work` raised."""
 
     error: type[HoldfastError]
     message: str
+
+    def rebuilt(self) -> HoldfastError:
+        return rebuild_error(self.error, self.message)
 
 
 def run_tasks(
@@ -104,8 +107,8 @@ def run_tasks(
 
 
 def _result(value: Any) -> Any:
-    if isinstance(value, _Failed):
-        raise rebuild_error(value.error, value.message)
+    if isinstance(value, TaskFailure):
+        raise value.rebuilt()
     return value
 
 
@@ -128,4 +131,4 @@ def _outcome(work: Callable[[Any], Any], data: bytes) -> Any:
     try:
         return work(task)
     except HoldfastError as error:
-        return _Failed(type(error), error.message)
+        return TaskFailure(type(error), error.message)

@@ -1,41 +1,61 @@
-"""A run of the job `transcripts`: batch after batch, until the table has what has ended."""
+"""A run of the job `transcripts`: responses that have ended, from the proxy's streams to a table.
+
+Rows are only added. A response gets its row when it has ended; until then the table's state records
+where it begins, and the run that finds its end reads it again from there. So a row never changes,
+whatever the format, and the rows of a stream that is deleted later stay.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import os
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from functools import partial
+from itertools import groupby
 from typing import Final
 
 from holdfast.client import Client
-from holdfast.errors import DataLossError, GoneError, StreamNotFoundError
+from holdfast.errors import GoneError, StreamNotFoundError
 from holdfast.failpoints import failpoint
-from holdfast.spark.archiving.batches import Feed, explained_loss, task_bytes
-from holdfast.spark.archiving.files import Output
-from holdfast.spark.archiving.merging import merge_small_files
-from holdfast.spark.archiving.places import Place
-from holdfast.spark.archiving.state import BEGINNING, Identity, State
-from holdfast.spark.archiving.tables.opening import table_at
-from holdfast.spark.archiving.tables.table import Table, claim, new_batch
-from holdfast.spark.connection import SparkClient, parse_size
+from holdfast.spark.archiving.files import FileOutput, TableFiles
+from holdfast.spark.archiving.place import TablePlace
+from holdfast.spark.archiving.table import (
+    DataFile,
+    new_batch,
+)
+from holdfast.spark.archiving.table_run import OpenedTable, TableRun, open_table
+from holdfast.spark.connection import SparkClient
 from holdfast.spark.jobs.progress import Progress
 from holdfast.spark.jobs.tasks import Executors
-from holdfast.spark.jobs.transcripts import DayOfModel, Transcripts, TranscriptsSummary
+from holdfast.spark.jobs.transcripts import DailyFigures, Transcripts, TranscriptsSummary
+from holdfast.spark.reading.http_reader import stream_chunks
 from holdfast.spark.reading.planning import ReadPlan
-from holdfast.spark.reading.selection import make_selection
-from holdfast.spark.reading.source import ReadSource, Slice
-from holdfast.spark.transcribing.daily import Daily, counted, read_daily, write_daily
-from holdfast.spark.transcribing.layout import ResponseLayout
-from holdfast.spark.transcribing.open_streams import (
+from holdfast.spark.reading.slice_reader import StreamRun, stream_runs
+from holdfast.spark.reading.source import ReadSource, Slice, StreamSlice
+from holdfast.spark.transcribing.responses import (
     OpenStream,
+    StreamDamage,
+    StreamResponses,
+    UpstreamResponse,
+    deleted_response,
     forget_before,
     read_open,
     write_open,
 )
-from holdfast.spark.transcribing.task import Transcribed, TranscribeTask, transcribe_task
+from holdfast.spark.transcribing.tables import (
+    Daily,
+    ResponseLayout,
+    counted,
+    read_daily,
+    to_batch,
+    write_daily,
+)
 
+# Responses held in memory before they are written.
+_HELD_BYTES_MAX: Final = 16 * 1024 * 1024
 RESPONSES: Final = "responses"
 DAILY: Final = "daily"
 # Streams that the server is asked about at one time.
@@ -45,121 +65,70 @@ _DAYS_SHOWN: Final = 100
 
 
 def transcribe(executors: Executors, job: Transcripts, progress: Progress) -> TranscriptsSummary:
-    """Bring the tables up to what the bucket has now."""
+    """Bring the tables up to the current end of the bucket."""
     place, daily = (_place(job, name) for name in (RESPONSES, DAILY))
-    source = ReadSource(
-        job.server,
-        job.bucket,
-        make_selection(job.streams, job.stream_pattern),
-        fail_on_data_loss=job.fail_on_data_loss,
-        place=job.place(""),
-        via=job.via,
-    )
-    with SparkClient(job.server) as server, place.alone() as alone:
-        feed = Feed(server, source)
-        wanted = Identity(
-            job.format,
-            job.bucket,
-            feed.store_id(),
-            sorted(job.streams),
-            job.stream_pattern,
-            "",
-            "date",
-            feed.latest(),
-            RESPONSES,
-        )
-        begun_at = claim(place, wanted).begun_at
-        table = table_at(place, job, f"{job.bucket}_{RESPONSES}", by_date=True)
-        run = _Run(executors, job, progress, feed, place, table, begun_at, alone=alone)
-        run.all_of_it()
+    with open_table(job, place, f"{job.bucket}_{RESPONSES}", holds=RESPONSES) as opened:
+        run = _TranscriptsRun(executors, job, progress, opened)
+        run.add_new()
         merged = run.merge_small_files()
         return run.summary(merged, daily.name, run.count_days(daily))
 
 
-def _place(job: Transcripts, name: str) -> Place:
-    return Place.of(f"{job.to.rstrip('/')}/{name}", job.to_endpoint, job.to_region, os.environ)
+def _place(job: Transcripts, name: str) -> TablePlace:
+    return TablePlace.of(f"{job.to.rstrip('/')}/{name}", job.to_endpoint, job.to_region, os.environ)
 
 
-class _Run:
-    """One run. `state` is how far the table is, by what it says itself."""
+class _TranscriptsRun(TableRun):
+    layout = ResponseLayout()
 
     def __init__(
-        self,
-        executors: Executors,
-        job: Transcripts,
-        progress: Progress,
-        feed: Feed,
-        place: Place,
-        table: Table,
-        begun_at: str,
-        *,
-        alone: bool,
+        self, executors: Executors, job: Transcripts, progress: Progress, opened: OpenedTable
     ) -> None:
-        self._executors = executors
-        self._job = job
-        self._progress = progress
-        self._feed = feed
-        self._place = place
-        self._table = table
-        self._begun_at = begun_at
-        self._state = table.open(alone=alone)
-        self._begun = self._state.until
-        # What is not over where the batches have come to, which may be behind the last commit.
-        self._open = read_open(place, self._state.until)
+        super().__init__(executors, job, progress, opened)
+        self._transcripts = job
+        # Responses in progress at the end of the last batch, which may be after the last commit.
+        self._open = read_open(self.place, self.state.until)
+        # Streams with such responses that are deleted; the first batch takes them.
+        self._deleted: list[OpenStream] = []
         self._done: list[Transcribed] = []
         self._batches = 0
         self._damage: list[dict[str, str]] = []
-        self._file_bytes = parse_size(job.file_size, "'file_size'")
-        self._max_bytes = parse_size(job.max_bytes, "'max_bytes'")
 
-    def all_of_it(self) -> None:
-        """Batch after batch, up to where the bucket ends as the run begins."""
-        after = self._begun
-        self._progress.start("planning", None, "")
-        latest = self._feed.latest()
-        gone = self._gone() if after < latest else []
-        while after < latest:
-            end = self._feed.until(after, self._max_bytes)
-            until = min(end.until, latest, self._begun_at if after < self._begun_at else latest)
-            self._batch(after, until, end.bytes, gone)
-            after, gone = until, []
+    def add_new(self) -> None:
+        self.progress.start("planning", None, "")
+        latest = self.feed.latest()
+        if self.after < latest:
+            bucket = self.feed.source.bucket
+            self._deleted = self.feed.server.run(
+                lambda client: _missing(client, bucket, self._open)
+            )
+            self.add_batches(latest)
 
-    def merge_small_files(self) -> int:
-        """Rewrite small files, if that is asked for."""
-        if not self._job.compact_files or self._state.until == BEGINNING:
-            return 0
-        return merge_small_files(
-            self._executors, self._table, self._state, self._output("", ""), self._job.compact_files
-        )
-
-    def count_days(self, place: Place) -> list[DayOfModel]:
-        """Bring the summary up to the table; the rows of days that were counted again."""
+    def count_days(self, place: TablePlace) -> list[DailyFigures]:
+        """Bring the daily summary up to the table; returns the rows that were counted again."""
         before = read_daily(place)
         days = {file.date for each in self._done for file in each.files}
-        is_behind = before.until != self._begun
+        is_behind = before.until != self.after
         if not days and not is_behind:
             return []
-        rows = counted(
-            self._executors, self._place, self._table, before, None if is_behind else days
-        )
-        write_daily(place, Daily(self._state.until, rows))
+        rows = counted(self.executors, self.place, self.table, before, None if is_behind else days)
+        write_daily(place, Daily(self.state.until, rows))
         failpoint("transcripts.summed")
         return rows if is_behind else [each for each in rows if each.date in days]
 
-    def summary(self, merged: int, daily: str, days: list[DayOfModel]) -> TranscriptsSummary:
-        """What the run did."""
-        self._progress.done()
+    def summary(self, merged: int, daily: str, days: list[DailyFigures]) -> TranscriptsSummary:
+        self.progress.done()
         outcomes: Counter[str] = Counter()
         for each in self._done:
             outcomes.update(each.outcomes)
         files = [file for each in self._done for file in each.files]
         return TranscriptsSummary(
-            table=self._place.name,
+            table=self.place.name,
             daily=daily,
-            format=self._job.format,
-            bucket=self._job.bucket,
-            after=self._begun,
-            until=self._state.until,
+            format=self._transcripts.format,
+            bucket=self._transcripts.bucket,
+            after=self.after,
+            until=self.state.until,
             batches=self._batches,
             responses=sum(file.rows for file in files),
             outcomes=dict(outcomes),
@@ -175,77 +144,50 @@ class _Run:
             days=days[-_DAYS_SHOWN:],
         )
 
-    def _batch(self, after: str, until: str, size_bytes: int, gone: Sequence[OpenStream]) -> None:
-        """Add the responses that ended in one stretch of the bucket."""
-        each_bytes = task_bytes(size_bytes, self._file_bytes, self._executors.cores)
-        plan = self._feed.plan(
-            after, until, each_bytes, missing_ok=until <= self._begun_at, whole_streams=True
-        )
-        tasks = self._tasks(plan, gone)
+    def add_batch(self, after: str, until: str, size_bytes: int) -> None:
+        plan, _ = self.plan(after, until, size_bytes, whole_streams=True)
+        tasks = self._tasks(plan)
         failpoint("transcripts.planned")
-        batch = new_batch(self._state, until)
-        output = self._output(*self._table.begin(batch))
-        done = self._write(output, tasks)
+        batch = new_batch(self.state, until)
+        output = self.output(*self.table.begin(batch))
+        work = partial(transcribe_task, output, self._transcripts.kept_bytes_max)
+        done = self.run_tasks(tasks, work, "reading responses")
+        self._open = [each for one in done for each in one.left]
         failpoint("transcripts.staged")
         files = [file for each in done for file in each.files]
         self._done += done
         self._damage += [vars(x) for each in done for x in each.damage]
         if not files:
-            # How far it came is not kept, so that the next run finds the same again.
-            self._table.discard(batch)
+            # The position is not stored, so the next run finds the same again.
+            self.table.discard(batch)
             return
-        self._progress.start("committing", None, "")
-        write_open(self._place, until, self._open)
+        self.progress.start("committing", None, "")
+        write_open(self.place, until, self._open)
         failpoint("transcripts.noted")
-        self._table.commit(batch, files, output.layout)
+        self.commit(batch, files)
         failpoint("transcripts.committed")
-        self._state = State(until, batch.number)
         self._batches += 1
-        forget_before(self._place, until)
+        forget_before(self.place, until)
 
-    def _write(self, output: Output, tasks: Sequence[TranscribeTask]) -> list[Transcribed]:
-        work = partial(transcribe_task, output, self._job.kept_bytes_max)
-        try:
-            done = self._executors.run(tasks, work, "reading responses")
-        except DataLossError as error:
-            raise explained_loss(error) from None
-        self._open = [each for one in done for each in one.left]
-        return done
-
-    def _tasks(self, plan: ReadPlan, gone: Sequence[OpenStream]) -> list[TranscribeTask]:
-        """A task for each slice, with what is known of its streams, and one for what is not."""
-        rest = {each.stream_id: each for each in self._open}
-        for each in gone:
-            del rest[each.stream_id]
+    def _tasks(self, plan: ReadPlan) -> list[TranscribeTask]:
+        """A task for each slice, with the open streams in it, and one for the other streams."""
+        deleted, self._deleted = tuple(self._deleted), []
+        gone = {each.stream_id for each in deleted}
+        rest = {each.stream_id: each for each in self._open if each.stream_id not in gone}
         tasks: list[TranscribeTask] = []
         for part in plan.slices:
             assert isinstance(part, Slice)
             known = tuple(each for each in rest.values() if part.covers(each.stream_id))
             rest = {name: each for name, each in rest.items() if not part.covers(name)}
             tasks.append(TranscribeTask(len(tasks), plan.source, part, known))
-        if rest or gone:
+        if rest or deleted:
             left = tuple(rest.values())
-            tasks.append(TranscribeTask(len(tasks), plan.source, None, left, tuple(gone)))
+            tasks.append(TranscribeTask(len(tasks), plan.source, None, left, deleted))
         return tasks
-
-    def _gone(self) -> list[OpenStream]:
-        """Streams of which something was open, and which are not there any more."""
-        bucket = self._feed.source.bucket
-        return self._feed.server.run(lambda client: _missing(client, bucket, self._open))
-
-    def _output(self, folder: str, stem: str) -> Output:
-        return Output(
-            self._place,
-            folder,
-            stem,
-            ResponseLayout(),
-            by_date=True,
-            compression=self._job.compression,
-            file_bytes=self._file_bytes,
-        )
 
 
 async def _missing(client: Client, bucket: str, streams: Sequence[OpenStream]) -> list[OpenStream]:
+    """The streams that do not exist any more."""
     slots = asyncio.Semaphore(_HEADS_MAX)
 
     async def is_missing(stream_id: str) -> bool:
@@ -258,3 +200,108 @@ async def _missing(client: Client, bucket: str, streams: Sequence[OpenStream]) -
 
     found = await asyncio.gather(*(is_missing(each.stream_id) for each in streams))
     return [each for each, is_one in zip(streams, found, strict=True) if is_one]
+
+
+@dataclass(frozen=True)
+class TranscribeTask:
+    """A slice of whole streams, and the streams with open responses in it."""
+
+    number: int
+    source: ReadSource
+    part: Slice | None
+    known: tuple[OpenStream, ...] = ()
+    # Streams with open responses that were deleted.
+    deleted: tuple[OpenStream, ...] = ()
+
+
+@dataclass
+class Transcribed:
+    files: list[DataFile] = field(default_factory=list)
+    # The streams of the slice with open responses.
+    left: list[OpenStream] = field(default_factory=list)
+    damage: list[StreamDamage] = field(default_factory=list)
+    outcomes: dict[str, int] = field(default_factory=dict)
+    size_bytes: int = 0
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+
+    def count(self, response: UpstreamResponse) -> None:
+        name = response.outcome.value
+        self.outcomes[name] = self.outcomes.get(name, 0) + 1
+        self.size_bytes += response.size_bytes
+        if response.answer is not None:
+            self.prompt_tokens += response.answer.prompt_tokens or 0
+            self.completion_tokens += response.answer.completion_tokens or 0
+
+
+def transcribe_task(output: FileOutput, body_bytes_max: int, task: TranscribeTask) -> Transcribed:
+    """Write the responses of a task's streams that have ended to files."""
+    done = Transcribed()
+    with SparkClient(task.source.connection) as server, TableFiles(output, task.number) as files:
+        rows = _Rows(files, done)
+        for stream in task.deleted:
+            rows.add(deleted_response(stream.stream_id, each) for each in stream.responses)
+        known = {each.stream_id: each for each in task.known}
+        runs = iter(()) if task.part is None else stream_runs(task.source, server, task.part)
+        for stream_id, of_stream in groupby(runs, key=lambda run: run.stream.stream_id):
+            reader = StreamResponses(stream_id, body_bytes_max, known.pop(stream_id, None))
+            for run in of_stream:
+                _read_again(reader, run, task.source, server)
+                for message in _messages(run):
+                    rows.add(reader.take(*message))
+            if (left := reader.left()) is not None:
+                done.left.append(left)
+            if reader.damage is not None:
+                done.damage.append(reader.damage)
+            failpoint("transcripts.writing")
+        rows.flush()
+        done.left += known.values()
+    done.files = files.written
+    return done
+
+
+def _read_again(
+    reader: StreamResponses, run: StreamRun, source: ReadSource, server: SparkClient
+) -> None:
+    """Bring a stream's reader to the start of its new messages."""
+    missing = reader.missing
+    if missing is None or int(run.offsets[0]) != missing[1]:
+        return
+    part = StreamSlice(run.stream.stream_id, *(f"{each:020d}" for each in missing))
+    for chunk in stream_chunks(source, server, part):
+        for payload in chunk.payloads.to_pylist():
+            reader.again(payload)
+
+
+def _messages(run: StreamRun) -> Iterable[tuple[int, int, bytes, int]]:
+    return zip(
+        run.offsets.tolist(),
+        run.next_offsets.tolist(),
+        run.payloads.to_pylist(),
+        run.timestamps.tolist(),
+        strict=True,
+    )
+
+
+class _Rows:
+    """Holds responses until there are enough to write."""
+
+    def __init__(self, files: TableFiles, done: Transcribed) -> None:
+        self._files = files
+        self._done = done
+        self._held: dict[str, list[UpstreamResponse]] = {}
+        self._held_bytes = 0
+
+    def add(self, responses: Iterable[UpstreamResponse]) -> None:
+        for each in responses:
+            self._done.count(each)
+            day = datetime.fromtimestamp(each.started_at_ms / 1000, UTC).date().isoformat()
+            self._held.setdefault(day, []).append(each)
+            self._held_bytes += each.held_bytes
+            if self._held_bytes >= _HELD_BYTES_MAX:
+                self.flush()
+
+    def flush(self) -> None:
+        for day, held in self._held.items():
+            self._files.write(day, to_batch(held))
+        self._held, self._held_bytes = {}, 0

@@ -1,9 +1,8 @@
-"""What an executor does of an audit: some packs, one after the other, and what they say of streams.
+"""An executor's part of an audit: read packs one by one, and collect what they say about streams.
 
-A pack that went out of use meanwhile is no fault: its bytes are in others now. What those say of
-their streams is taken in its place, so that no stream seems to miss something; the packs as such
-are left to the driver, which has them looked at once. If they, too, are gone by then, whoever
-finds out follows the bytes at once to where they are.
+A pack that has gone out of use is no fault: its bytes are in other packs now. What those say about
+their streams is used instead, so that no stream seems to miss bytes. The driver has these packs
+audited themselves, once. If they are gone by then too, the task follows the bytes at once.
 """
 
 from __future__ import annotations
@@ -25,25 +24,22 @@ from holdfast.errors import (
 from holdfast.format.packs import Delta, PackExtent, PackInfo
 from holdfast.format.rows import decode_row
 from holdfast.objects.locations import StoreLocation
-from holdfast.objects.pack_check import fault_of
+from holdfast.objects.pack_check import check_pack, fault_of
+from holdfast.objects.pack_reader import Pack
 from holdfast.objects.store import ObjectStore
-from holdfast.spark.auditing.findings import PackReport
-from holdfast.spark.auditing.one_pack import PackAudit, open_pack
-from holdfast.spark.auditing.streams import ENDED, EXTENT, STATE, Place
+from holdfast.spark.auditing.checks import ENDED, EXTENT, STATE, PackReport, StreamFact
 from holdfast.spark.compaction import pack_extents
 from holdfast.spark.connection import SparkClient, SparkConnection
 from holdfast.spark.reading.packs import reachable_store
-
-__all__ = ["Look", "Looking"]
 
 _PART_BYTES: Final = 8 * 1024 * 1024
 
 
 @dataclass(frozen=True)
-class Look:
-    """Packs to look at, each with its number in the list.
+class AuditTask:
+    """Packs to audit, each with its number in the list.
 
-    `deep` is at their bytes, too. `follows`: and at those that have taken their place.
+    `deep`: read their bytes, too. `follows`: audit those that have replaced them, too.
     """
 
     packs: tuple[tuple[int, PackInfo], ...]
@@ -55,41 +51,41 @@ class Look:
     follows: bool = False
 
 
-class Looking:
-    """Looks at packs. Use it as an iterator once: places of streams, and a report on each pack."""
+class PackAuditor:
+    """Audits packs. Iterate once: it yields facts about streams, and a report on each pack."""
 
-    def __init__(self, look: Look, server: SparkClient) -> None:
-        self._look = look
+    def __init__(self, task: AuditTask, server: SparkClient) -> None:
+        self._task = task
         self._server = server
-        self._objects = _objects(look, server)
+        self._objects = _objects(task, server)
 
-    def __iter__(self) -> Iterator[list[Place] | PackReport]:
-        for at, info in self._look.packs:
+    def __iter__(self) -> Iterator[list[StreamFact] | PackReport]:
+        for at, info in self._task.packs:
             yield from self._pack(at, info)
 
-    def _pack(self, at: int, info: PackInfo) -> Iterator[list[Place] | PackReport]:
+    def _pack(self, at: int, info: PackInfo) -> Iterator[list[StreamFact] | PackReport]:
         report = PackReport(info)
         try:
             known = self._extents(info)
-            yield _extent_places(at, known)
+            yield _extent_facts(at, known)
             report.used_bytes = sum(each.length for each in known)
             yield from self._contents(info, known, report)
         except NotFoundError:
             report = PackReport(info, gone=True)
             for other in self._successors(info):
-                yield from self._pack(-1, other) if self._look.follows else self._places(other)
+                yield from self._pack(-1, other) if self._task.follows else self._facts(other)
         yield report
 
     def _extents(self, info: PackInfo) -> list[PackExtent]:
-        """The extents in use; NotFoundError if the pack is not in use any more."""
+        """The extents in use; raises NotFoundError if the pack is no longer in use."""
         known = pack_extents(self._server, info.name)
         if sum(each.length for each in known) != info.data_bytes - info.dead_bytes:
-            # Streams went meanwhile, or the pack did while it was told of.
+            # Streams were deleted meanwhile, or the pack went out of use during the listing.
             self._check_used(info)
         return known
 
     def _check_used(self, info: PackInfo) -> None:
-        """Raise a NotFoundError if the pack is not in use any more."""
+        """Raise NotFoundError if the pack is no longer in use."""
         extents = self._server.iterate(lambda client: client.storage.extents(info.name))
         try:
             next(extents, None)
@@ -98,67 +94,68 @@ class Looking:
 
     def _contents(
         self, info: PackInfo, known: Sequence[PackExtent], report: PackReport
-    ) -> Iterator[list[Place]]:
+    ) -> Iterator[list[StreamFact]]:
         try:
             pack = open_pack(self._objects, info)
             delta = pack.delta()
-            yield _delta_places(info, delta)
+            yield _delta_facts(info, delta)
             report.is_whole = True
             report.companions = frozenset(delta.meta.companions)
             report.supersedes = frozenset(delta.meta.supersedes)
-            if self._look.deep:
-                PackAudit(info, known, report).run(pack)
+            if self._task.deep:
+                for _ in check_pack(pack, info, known, report):
+                    report.extents += 1
         except ObjectMissingError:
             self._check_used(info)
-            report.damage("it is in use, and the store does not have it")
+            report.pack_damaged("it is in use, but not in the store")
         except PackCorruptError as error:
             self._check_used(info)
-            report.damage(fault_of(error))
+            report.pack_damaged(fault_of(error))
         except UnknownFormatError as error:
-            report.damage(error.message)
+            report.pack_damaged(error.message)
         except msgspec.DecodeError as error:
-            report.damage(f"a row in its delta cannot be decoded: {error}")
+            report.pack_damaged(f"a row in its delta cannot be decoded: {error}")
 
     def _successors(self, gone: PackInfo) -> list[PackInfo]:
-        """The packs that have the bytes of one that is gone, among others."""
+        """The packs in use whose ranges overlap that of one that is gone."""
         packs = self._server.collect(lambda client: client.storage.packs())
         return [each for each in packs if each.after < gone.through and each.through > gone.after]
 
-    def _places(self, info: PackInfo) -> Iterator[list[Place]]:
-        """What a pack says of streams, and nothing of itself."""
+    def _facts(self, info: PackInfo) -> Iterator[list[StreamFact]]:
+        """What a pack says about streams, without a report."""
         try:
-            yield _extent_places(-1, self._extents(info))
-            yield _delta_places(info, open_pack(self._objects, info).delta())
+            yield _extent_facts(-1, self._extents(info))
+            yield _delta_facts(info, open_pack(self._objects, info).delta())
         except NotFoundError:
             for other in self._successors(info):
-                yield from self._places(other)
+                yield from self._facts(other)
         except (ObjectMissingError, PackCorruptError, UnknownFormatError):
-            # Others look at the pack as such, and say so.
+            # Reported where the pack itself is audited.
             return
 
 
-def _objects(look: Look, server: SparkClient) -> ObjectStore:
+def _objects(task: AuditTask, server: SparkClient) -> ObjectStore:
     reason = ""
-    if look.via != "server":
-        found = reachable_store(look.place, look.store_id)
+    if task.via != "server":
+        found = reachable_store(task.place, task.store_id)
         if not isinstance(found, str):
             return found
-        if look.via == "store":
+        if task.via == "store":
             raise StoreError(found)
         reason = found
-    # Reading is all that is asked of it.
+    # Only reads are needed.
     return cast("ObjectStore", _ServerObjects(server, reason))
 
 
 class _ServerObjects:
-    """The objects of a store as the server hands them out."""
+    """Reads a store's objects through the server."""
 
     def __init__(self, server: SparkClient, reason: str) -> None:
         self._server = server
         self._reason = reason
 
     def read(self, name: str, at: int, size: int) -> bytes:
-        """At most `size` bytes from byte `at` on; fewer if the object ends first."""
+        """At most `size` bytes from `at` on; fewer if the object ends first."""
         parts = []
         for done in range(0, size, _PART_BYTES):
             wanted = min(_PART_BYTES, size - done)
@@ -174,13 +171,15 @@ class _ServerObjects:
             raise ObjectMissingError(error.message) from None
         except HoldfastError as error:
             if self._reason:
-                error.message = f"{self._reason} The server was asked instead: {error.message}"
+                error.message = (
+                    f"{self._reason} Reading through the server failed, too: {error.message}"
+                )
             raise
 
 
-def _extent_places(at: int, extents: Sequence[PackExtent]) -> list[Place]:
+def _extent_facts(at: int, extents: Sequence[PackExtent]) -> list[StreamFact]:
     return [
-        Place(
+        StreamFact(
             each.stream,
             EXTENT,
             each.start,
@@ -193,12 +192,24 @@ def _extent_places(at: int, extents: Sequence[PackExtent]) -> list[Place]:
     ]
 
 
-def _delta_places(info: PackInfo, delta: Delta) -> list[Place]:
+def _delta_facts(info: PackInfo, delta: Delta) -> list[StreamFact]:
     rows = ((number, decode_row(encoded)) for number, encoded in delta.items())
     return [
         *(
-            Place(number, STATE, info.through, row.tail, row.start, name=row.meta.name)
+            StreamFact(number, STATE, info.through, row.tail, row.start, name=row.meta.name)
             for number, row in rows
         ),
-        *(Place(number, ENDED, info.through) for number in delta.meta.removed),
+        *(StreamFact(number, ENDED, info.through) for number in delta.meta.removed),
     ]
+
+
+def open_pack(objects: ObjectStore, info: PackInfo) -> Pack:
+    """Open a pack, and check that it has the size in the catalog."""
+    end = objects.read(info.name, max(0, info.size_bytes - 1), 2)
+    if len(end) != 1:
+        fault = "longer" if end else "shorter"
+        raise PackCorruptError(
+            f"The pack {info.name} is damaged: it is {fault} than the {info.size_bytes} bytes "
+            "that the catalog says."
+        )
+    return Pack(objects, info.name, info.size_bytes)

@@ -1,8 +1,8 @@
-"""An Iceberg table: files are written where they belong, and a snapshot names them.
+"""An Iceberg table: executors write files into it, and a snapshot lists them.
 
-How far the table is, is one of its properties, set in the same commit as the snapshot. The commit
-requires that nobody else has committed since the table was read. PyIceberg would then try again by
-itself, and so append what another run has appended; that is switched off, and tried again here if
+The table's position is one of its properties, set in the same commit as the snapshot. A commit
+requires that nothing was committed since the table was read. PyIceberg's own retries are switched
+off, since they would append what another run has appended; a commit is retried here, and only if
 the cursor is still the same.
 """
 
@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 import msgspec
 from pyiceberg.catalog import Catalog, load_catalog
@@ -29,61 +29,51 @@ from pyiceberg.transforms import DayTransform
 
 from holdfast.errors import HoldfastError, SettingsError, StoreError
 from holdfast.failpoints import failpoint
-from holdfast.spark.archiving.layout import Layout
-from holdfast.spark.archiving.names import CONTROL, DATE
-from holdfast.spark.archiving.places import Place, busy
-from holdfast.spark.archiving.state import BEGINNING, Batch, DataFile, State
-from holdfast.spark.archiving.tables import attempts
-from holdfast.spark.archiving.tables.table import SmallFile, check_there
+from holdfast.spark.archiving.layout import CONTROL, DATE, TableLayout
+from holdfast.spark.archiving.place import busy
+from holdfast.spark.archiving.table import (
+    BEGINNING,
+    DataFile,
+    MarkedTable,
+    SmallFile,
+    TableBatch,
+    TableState,
+    check_there,
+)
 
 _UNTIL: Final = "holdfast.until"
 _NUMBER: Final = "holdfast.number"
 _COLUMNS: Final = "holdfast.columns"
-_DATA: Final = "data/"
 _NAMESPACE: Final = "holdfast"
 _RETRIES: Final = "commit.retry.num-retries"
 _ATTEMPTS: Final = 5
 
 
 @dataclass(frozen=True)
-class Iceberg:
-    """An Iceberg table at a place, in a catalog: the user's, or one beside the table."""
+class IcebergTable(MarkedTable):
+    """A table in the user's catalog, or in one that is stored with the table."""
 
-    place: Place
+    folder: ClassVar[str] = "data/"
     by_date: bool
     bucket: str
-    # What the user says: the catalog's name and properties, and the table's name there.
+    # The user's catalog: its name and properties, and the table's name in it.
     catalog: str = ""
     catalog_options: Mapping[str, str] = field(default_factory=dict)
     table: str = ""
 
-    def open(self, *, alone: bool) -> State:
-        """How far the table is."""
+    def open(self, *, alone: bool) -> TableState:
         table = self._table()
-        attempts.remove_stale(
-            self.place, _DATA, lambda: self._paths(table) if table else set(), alone=alone
-        )
+        self._remove_stale(lambda: self._paths(table) if table else set(), alone=alone)
         if table is None:
-            return State()
+            return TableState()
         known = table.properties
-        return State(
+        return TableState(
             known.get(_UNTIL, BEGINNING),
             int(known.get(_NUMBER, "0")),
             msgspec.json.decode(known.get(_COLUMNS, "{}")),
         )
 
-    def begin(self, batch: Batch) -> tuple[str, str]:
-        """Where the files of a batch go."""
-        attempts.mark(self.place, batch)
-        return _DATA, batch.attempt
-
-    def discard(self, batch: Batch) -> None:
-        """Remove what the attempt wrote."""
-        attempts.remove_files(self.place, _DATA, {batch.attempt}, set())
-        attempts.unmark(self.place, batch)
-
-    def commit(self, batch: Batch, files: Sequence[DataFile], layout: Layout) -> None:
-        """Commit the files, and the cursor with them."""
+    def commit(self, batch: TableBatch, files: Sequence[DataFile], layout: TableLayout) -> None:
         check_there(self.place, files)
         properties = {
             _UNTIL: batch.until,
@@ -100,10 +90,9 @@ class Iceberg:
             transaction.add_files(paths, snapshot_properties=about, check_duplicate_files=False)
 
         self._commit(batch, add, layout)
-        attempts.unmark(self.place, batch)
+        self._unmark(batch)
 
     def small_files(self, size_bytes: int) -> list[SmallFile]:
-        """The files of the table that are smaller."""
         table = self._table()
         if table is None:
             return []
@@ -115,9 +104,12 @@ class Iceberg:
         ]
 
     def replace(
-        self, batch: Batch, old: Sequence[SmallFile], new: Sequence[DataFile], layout: Layout
+        self,
+        batch: TableBatch,
+        old: Sequence[SmallFile],
+        new: Sequence[DataFile],
+        layout: TableLayout,
     ) -> None:
-        """Commit a snapshot in which some files are in the place of others."""
         check_there(self.place, new)
         gone = {each.path for each in old}
         paths = [f"{self.place.url}/{each.path}" for each in new]
@@ -135,9 +127,11 @@ class Iceberg:
                     update.append_data_file(each)
 
         self._commit(batch, swap, layout)
-        attempts.unmark(self.place, batch)
+        self._unmark(batch)
 
-    def _commit(self, batch: Batch, change: Callable[[Any], None], layout: Layout) -> None:
+    def _commit(
+        self, batch: TableBatch, change: Callable[[Any], None], layout: TableLayout
+    ) -> None:
         for left in range(_ATTEMPTS, 0, -1):
             try:
                 transaction = self._begun(batch, layout)
@@ -147,7 +141,7 @@ class Iceberg:
             except TableAlreadyExistsError:
                 raise busy(self.place.name) from None
             except CommitFailedException:
-                # Another run, or somebody who maintains the table: the cursor tells.
+                # Another run, or maintenance of the table: the next attempt checks the cursor.
                 if left == 1:
                     raise busy(self.place.name) from None
             except (HoldfastError, OSError):
@@ -158,8 +152,8 @@ class Iceberg:
                 self._hint(committed)
                 return
 
-    def _begun(self, batch: Batch, layout: Layout) -> Any:
-        """A transaction of the table as the batch found it."""
+    def _begun(self, batch: TableBatch, layout: TableLayout) -> Any:
+        """A transaction on the table, if it is still where the batch starts."""
         table = self._table()
         if table is None:
             return self._created(layout)
@@ -167,8 +161,8 @@ class Iceberg:
             raise busy(self.place.name)
         return _once(table).transaction()
 
-    def _created(self, layout: Layout) -> Any:
-        """A transaction that makes the table."""
+    def _created(self, layout: TableLayout) -> Any:
+        """A transaction that creates the table."""
         catalog = self._catalog
         with suppress(NamespaceAlreadyExistsError):
             catalog.create_namespace(self._identifier[:-1])
@@ -195,7 +189,7 @@ class Iceberg:
 
     @cached_property
     def _catalog(self) -> Catalog:
-        # It says a line for every column without statistics, of which some are meant to be.
+        # It logs a line for every column without statistics, some of which have none on purpose.
         logging.getLogger("pyiceberg.io.pyarrow").setLevel(logging.ERROR)
         options = {**self._store_options(), **self.catalog_options}
         if not self.catalog and not self.catalog_options:
@@ -230,17 +224,17 @@ class Iceberg:
         return {name: value for name, value in given.items() if value}
 
     def _paths(self, table: Any) -> set[str]:
-        """The files of all snapshots that there are."""
+        """The files of all snapshots."""
         found: list[str] = table.inspect.all_files()["file_path"].to_pylist()
         return {self._relative(each) for each in found}
 
     def _relative(self, path: str) -> str:
-        """The name below the place; empty for what is elsewhere."""
+        """The name relative to the place; empty for files elsewhere."""
         root = f"{self.place.url}/"
         return path.removeprefix(root) if path.startswith(root) else ""
 
     def _hint(self, table: Any) -> None:
-        """Say which metadata is the latest, for readers that have no catalog."""
+        """Record the latest metadata file, for readers without a catalog."""
         name = table.metadata_location.rpartition("/")[2].removesuffix(".metadata.json")
         self.place.objects.put("metadata/version-hint.text", name.encode())
 
@@ -249,7 +243,7 @@ class Iceberg:
 
 
 def _once(table: Any) -> Any:
-    """The table with a commit that is not repeated, whatever its properties say."""
+    """The table, with PyIceberg's retries of commits switched off."""
     properties = {**table.metadata.properties, _RETRIES: "0"}
     table.metadata = table.metadata.model_copy(update={"properties": properties})
     return table

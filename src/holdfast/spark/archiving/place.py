@@ -1,7 +1,7 @@
-"""Where a table is: a directory or a bucket, as driver and executors see it.
+"""The place of a table: a directory or an S3 bucket that the driver and executors share.
 
-Small objects go through the stores that packs are kept in, data files as well if the place is a
-bucket. In a directory they are written where they belong and renamed.
+Small objects are written through the object stores that packs use, and so are data files in a
+bucket. In a directory, data files are written in place and renamed.
 """
 
 from __future__ import annotations
@@ -25,25 +25,25 @@ from holdfast.errors import ConflictError, ObjectMissingError, SettingsError, St
 from holdfast.objects.bucket_objects import UPLOADS, bucket_connection, explained
 from holdfast.objects.locations import StoreLocation, open_store
 from holdfast.objects.store import ObjectStore
-from holdfast.spark.archiving.names import CONTROL
+from holdfast.spark.archiving.layout import CONTROL
 
 _PART_BYTES: Final = 8 * 1024 * 1024
-# Copies inside a bucket, each of which the bucket does by itself.
+# Concurrent copies inside a bucket, which the S3 service carries out.
 _MOVES_AT_ONCE: Final = 16
 _LOCK: Final = "lock"
 
 
 @dataclass(frozen=True)
-class Place:
-    """The root of a table. It can be sent to executors, which open it by themselves."""
+class TablePlace:
+    """The root of a table. It can be pickled; executors open it themselves."""
 
     store: StoreLocation
 
     @classmethod
-    def of(cls, url: str, endpoint: str, region: str, env: Mapping[str, str]) -> Place:
-        """The place that the options name, with the keys of this process's environment.
+    def of(cls, url: str, endpoint: str, region: str, env: Mapping[str, str]) -> TablePlace:
+        """The place that a job's options name, with the keys of this process's environment.
 
-        Executors are given the keys, as Spark does with those for its own readers of S3.
+        The keys are sent to executors, as Spark does with those of its own S3 readers.
         """
         found = StoreLocation(url)
         if url.startswith("s3://"):
@@ -65,7 +65,7 @@ class Place:
 
     @cached_property
     def directory(self) -> Path | None:
-        """The directory that it is; None for a bucket."""
+        """The directory, or None for a bucket."""
         url = self.store.url
         if url.startswith("file:"):
             return Path(os.fsdecode(unquote_to_bytes(urlsplit(url).path))).absolute()
@@ -73,17 +73,16 @@ class Place:
 
     @property
     def name(self) -> str:
-        """How it is called in sentences, and by Delta."""
+        """The name in messages, and for Delta."""
         return self.store.url if self.directory is None else str(self.directory)
 
     @property
     def url(self) -> str:
-        """As a URL, with no character changed: PyIceberg takes it by the letter."""
+        """The URL, without percent-encoding, as PyIceberg wants it."""
         return self.store.url if self.directory is None else f"file://{self.directory}"
 
     @cached_property
     def objects(self) -> ObjectStore:
-        """Its objects by name."""
         return open_store(self.store)
 
     def __getstate__(self) -> dict[str, object]:
@@ -91,7 +90,7 @@ class Place:
 
     @contextmanager
     def writing(self, name: str) -> Iterator[BinaryIO]:
-        """A file to write; it is durable when the block ends, and not there if that raises."""
+        """Open a file to write. It is durable when the block ends, and removed if that raises."""
         if self.directory is None:
             with tempfile.TemporaryFile() as file:
                 yield file
@@ -111,8 +110,8 @@ class Place:
 
     @contextmanager
     def reading(self, name: str) -> Iterator[Any]:
-        """A file to read, as pyarrow takes it."""
-        import pyarrow as pa  # noqa: PLC0415 (what only plans needs no Arrow)
+        """Open a file for pyarrow to read."""
+        import pyarrow as pa  # noqa: PLC0415 (planning needs no Arrow)
 
         if self.directory is None:
             yield pa.BufferReader(self.objects.read(name))
@@ -121,7 +120,7 @@ class Place:
                 yield file
 
     def has(self, name: str, size_bytes: int | None = None) -> bool:
-        """Whether there is such a file, of that size if it is told."""
+        """Whether a file exists, with this size if one is given."""
         try:
             found = self.objects.size(name)
         except ObjectMissingError:
@@ -129,7 +128,7 @@ class Place:
         return size_bytes is None or found == size_bytes
 
     def move(self, moves: Sequence[tuple[str, str]]) -> None:
-        """Rename files; those that were renamed before stay as they are."""
+        """Rename files, except those that were renamed before."""
         if self.directory is None:
             with ThreadPoolExecutor(_MOVES_AT_ONCE) as pool:
                 list(pool.map(self._move_object, moves))
@@ -169,9 +168,9 @@ class Place:
 
     @contextmanager
     def alone(self) -> Iterator[bool]:
-        """Keep other runs out while the block runs; a ConflictError if one is there.
+        """Lock other runs out during the block; raises ConflictError if one is active.
 
-        False where nobody can be kept out: in a bucket. The lock goes with the process.
+        Yields False where locks do not exist, as in a bucket. The lock ends with the process.
         """
         if self.directory is None:
             yield False
@@ -198,10 +197,10 @@ def _of(env: Mapping[str, str], *names: str) -> str:
 
 
 def busy(name: str) -> ConflictError:
-    """The error for two runs at the same time."""
+    """The error for two concurrent runs."""
     return ConflictError(
-        f"Another run is archiving to {name}: nothing was committed by this one; run it again "
-        "when that one has ended."
+        f"Another run is archiving to {name}: this one has committed nothing; run it again when "
+        "the other one has ended."
     )
 
 

@@ -1,15 +1,15 @@
-"""A directory of Parquet files, made exactly once by a log of decisions.
+"""A directory of Parquet files, with a commit log that adds each batch exactly once.
 
 Rules:
 
-- Executors write below `_holdfast/staging`, which readers pass over. The driver decides on a batch
-  by creating `_holdfast/commits/NUMBER.json`, which names every file and where it goes. That
-  succeeds once for each number, so of two runs one is refused.
-- What was decided is then done: files are moved into place, and others removed. Whoever opens the
-  table next does what is left, and only then looks for more. Both can be done twice.
-- `_holdfast/latest.json` says up to which number everything is done. It may be behind; decisions
-  that follow it are found by their numbers.
-- What is staged and was not decided on is removed once its run has ended for sure.
+- Executors write below `_holdfast/staging`, which readers ignore. The driver commits a batch by
+  creating `_holdfast/commits/NUMBER.json`, which lists every file and its final path. That succeeds
+  once for each number, so of two concurrent runs one is refused.
+- A commit is then carried out: its files are moved into place, and replaced ones removed. A run
+  that opens the table first carries out what is left of earlier commits. Twice does no harm.
+- `_holdfast/latest.json` has the number of the last commit that was carried out. It may be behind;
+  later commits are found by their numbers.
+- Staged files of no commit are removed once their run has certainly ended.
 """
 
 from __future__ import annotations
@@ -25,21 +25,27 @@ import pyarrow.parquet as pq
 from holdfast.clock import SystemClock
 from holdfast.errors import ObjectMissingError, StoreError
 from holdfast.failpoints import failpoint
-from holdfast.spark.archiving.layout import Layout
-from holdfast.spark.archiving.names import CONTROL, DATE
-from holdfast.spark.archiving.places import Place, busy
-from holdfast.spark.archiving.state import BEGINNING, Batch, DataFile, State
-from holdfast.spark.archiving.tables.table import STALE_MS, SmallFile, check_there
+from holdfast.spark.archiving.layout import CONTROL, DATE, TableLayout
+from holdfast.spark.archiving.place import TablePlace, busy
+from holdfast.spark.archiving.table import (
+    BEGINNING,
+    STALE_MS,
+    DataFile,
+    SmallFile,
+    TableBatch,
+    TableState,
+    check_there,
+)
 
 _STAGING: Final = f"{CONTROL}/staging/"
 _COMMITS: Final = f"{CONTROL}/commits/"
 _LATEST: Final = f"{CONTROL}/latest.json"
-# Readers such as Spark take the schema of a directory from here, if it is there.
+# Readers such as Spark take the schema of a directory from this file, if it exists.
 _SCHEMA: Final = "_common_metadata"
 
 
-class Decision(msgspec.Struct, frozen=True):
-    """What a commit does."""
+class TableCommit(msgspec.Struct, frozen=True):
+    """A file of the commit log."""
 
     number: int
     after: str
@@ -57,43 +63,38 @@ class _Latest(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True)
 class ParquetTable:
-    """Parquet files below a place, in directories such as `date=2031-05-17`."""
+    """Parquet files in directories such as `date=2031-05-17`."""
 
-    place: Place
+    place: TablePlace
 
-    def open(self, *, alone: bool) -> State:
-        """Do what was decided, remove what was not."""
+    def open(self, *, alone: bool) -> TableState:
         number = self._latest()
-        last = self._decision(number) if number else None
-        left: list[Decision] = []
-        while (following := self._decision(number + len(left) + 1)) is not None:
+        last = self._read_commit(number) if number else None
+        left: list[TableCommit] = []
+        while (following := self._read_commit(number + len(left) + 1)) is not None:
             left.append(following)
         for at, each in enumerate(left):
-            # Where another run was faster, a file may have come and gone since.
+            # A later commit of another run may have removed a file of this one.
             gone = {name for later in left[at + 1 :] for name in later.removes}
-            self._do(each, gone)
+            self._carry_out(each, gone)
             last = each
         self._remove_stale(number + len(left), alone=alone)
         if last is None:
-            return State(BEGINNING, 0)
-        return State(last.until, last.number, last.columns)
+            return TableState(BEGINNING, 0)
+        return TableState(last.until, last.number, last.columns)
 
-    def begin(self, batch: Batch) -> tuple[str, str]:
-        """A folder of its own."""
+    def begin(self, batch: TableBatch) -> tuple[str, str]:
         return _folder(batch), f"part-{batch.number:08d}"
 
-    def discard(self, batch: Batch) -> None:
-        """Remove the folder."""
+    def discard(self, batch: TableBatch) -> None:
         self.place.remove_below(_folder(batch))
 
-    def commit(self, batch: Batch, files: Sequence[DataFile], layout: Layout) -> None:
-        """Decide, then move."""
+    def commit(self, batch: TableBatch, files: Sequence[DataFile], layout: TableLayout) -> None:
         check_there(self.place, files)
         self._write_schema(layout, batch)
-        self._decide(batch, files, layout)
+        self._log_commit(batch, files, layout)
 
     def small_files(self, size_bytes: int) -> list[SmallFile]:
-        """The smaller ones of all files that are in place."""
         return [
             SmallFile(each.name, _date_of(each.name), each.size_bytes)
             for each in self.place.objects.list()
@@ -103,21 +104,24 @@ class ParquetTable:
         ]
 
     def replace(
-        self, batch: Batch, old: Sequence[SmallFile], new: Sequence[DataFile], layout: Layout
-    ) -> None:
-        """Decide on moving new files in and removing old ones."""
-        check_there(self.place, new)
-        self._decide(batch, new, layout, [each.path for each in old])
-
-    def _decide(
         self,
-        batch: Batch,
+        batch: TableBatch,
+        old: Sequence[SmallFile],
+        new: Sequence[DataFile],
+        layout: TableLayout,
+    ) -> None:
+        check_there(self.place, new)
+        self._log_commit(batch, new, layout, [each.path for each in old])
+
+    def _log_commit(
+        self,
+        batch: TableBatch,
         files: Sequence[DataFile],
-        layout: Layout,
+        layout: TableLayout,
         removes: Sequence[str] = (),
     ) -> None:
         folder = _folder(batch)
-        decision = Decision(
+        commit = TableCommit(
             batch.number,
             batch.after,
             batch.until,
@@ -126,28 +130,28 @@ class ParquetTable:
             list(removes),
             sum(each.rows for each in files),
         )
-        data = msgspec.json.format(msgspec.json.encode(decision))
+        data = msgspec.json.format(msgspec.json.encode(commit))
         if not self.place.objects.create(_name(batch.number), data):
             self.discard(batch)
             raise busy(self.place.name)
         failpoint("archive.decided")
-        self._do(decision)
+        self._carry_out(commit)
         self.discard(batch)
 
-    def _do(self, decision: Decision, gone: Container[str] = ()) -> None:
-        """Move and remove what a decision says; harmless if that was done.
+    def _carry_out(self, commit: TableCommit, gone: Container[str] = ()) -> None:
+        """Move and remove the files of a commit; harmless if that was done before.
 
-        Readers may see rows twice for a moment while files are replaced, but never miss one.
+        While files are replaced, readers may see rows twice for a moment, but never miss one.
         """
-        moves = [each for each in decision.moves if each[1] not in gone]
+        moves = [each for each in commit.moves if each[1] not in gone]
         self.place.move(moves[:1])
         failpoint("archive.moving")
         self.place.move(moves[1:])
         failpoint("archive.moved")
-        for each in decision.removes:
+        for each in commit.removes:
             self.place.objects.remove(each)
             failpoint("archive.removing")
-        self.place.objects.put(_LATEST, msgspec.json.encode(_Latest(decision.number)))
+        self.place.objects.put(_LATEST, msgspec.json.encode(_Latest(commit.number)))
 
     def _latest(self) -> int:
         try:
@@ -157,10 +161,10 @@ class ParquetTable:
         except msgspec.MsgspecError as error:
             raise self._damaged(_LATEST, error) from None
 
-    def _decision(self, number: int) -> Decision | None:
+    def _read_commit(self, number: int) -> TableCommit | None:
         name = _name(number)
         try:
-            return msgspec.json.decode(self.place.objects.read(name), type=Decision)
+            return msgspec.json.decode(self.place.objects.read(name), type=TableCommit)
         except ObjectMissingError:
             return None
         except msgspec.MsgspecError as error:
@@ -170,7 +174,7 @@ class ParquetTable:
         return StoreError(f"{name} of the table at {self.place.name} is damaged: {error}.")
 
     def _remove_stale(self, number: int, *, alone: bool) -> None:
-        """Remove what is staged for batches that are done, and what a run that has ended left."""
+        """Remove staged files of committed batches, and of runs that have ended."""
         if alone:
             self.place.remove_below(_STAGING)
             return
@@ -180,16 +184,16 @@ class ParquetTable:
             if int(of_batch) <= number or each.modified_ms < before_ms:
                 self.place.objects.remove(each.name)
 
-    def _write_schema(self, layout: Layout, batch: Batch) -> None:
-        """Keep the schema where Spark looks first, so that all columns are seen."""
-        last = self._decision(batch.number - 1) if batch.number > 1 else None
+    def _write_schema(self, layout: TableLayout, batch: TableBatch) -> None:
+        """Write the schema where Spark looks first, so that it sees all columns."""
+        last = self._read_commit(batch.number - 1) if batch.number > 1 else None
         if last is None or last.columns != dict(layout.columns):
             sink = pa.BufferOutputStream()
             pq.write_metadata(layout.schema, sink, store_schema=False)
             self.place.objects.put(_SCHEMA, sink.getvalue().to_pybytes())
 
 
-def _folder(batch: Batch) -> str:
+def _folder(batch: TableBatch) -> str:
     return f"{_STAGING}{batch.number:020d}-{batch.attempt}/"
 
 

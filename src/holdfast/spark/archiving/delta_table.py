@@ -1,8 +1,8 @@
-"""A Delta table: files are written where they belong, and a commit of Delta's log names them.
+"""A Delta table: executors write files into it, and a commit of Delta's log lists them.
 
-How far the table is, is the version of an application's transaction in Delta's own sense: the
-position of the cursor. It is part of the same commit as the files, stays in checkpoints, and makes
-Delta refuse the commit of a run that another one has overtaken.
+The table's position, a cursor, is stored as the version of an application transaction of Delta. It
+is part of the same commit as the files, is kept in checkpoints, and makes Delta refuse the commit
+of a run that another one has overtaken.
 """
 
 from __future__ import annotations
@@ -23,54 +23,42 @@ from deltalake.writer import WriterProperties
 from holdfast.clock import SystemClock
 from holdfast.errors import StoreError
 from holdfast.failpoints import failpoint
-from holdfast.spark.archiving.layout import Layout
-from holdfast.spark.archiving.names import DATE
-from holdfast.spark.archiving.places import Place, busy
-from holdfast.spark.archiving.state import BEGINNING, Batch, DataFile, State
-from holdfast.spark.archiving.tables import attempts
-from holdfast.spark.archiving.tables.table import SmallFile, check_there
+from holdfast.spark.archiving.layout import DATE, TableLayout
+from holdfast.spark.archiving.place import busy
+from holdfast.spark.archiving.table import (
+    BEGINNING,
+    DataFile,
+    MarkedTable,
+    SmallFile,
+    TableBatch,
+    TableState,
+    check_there,
+)
 
 _APP: Final = "holdfast.archive"
 _COLUMNS: Final = "holdfast.columns"
-# Statistics of longer texts would have to be cut.
+# Longer texts would have to be truncated in statistics.
 _STATS_TEXT_MAX: Final = 32
 
 
 @dataclass(frozen=True)
-class Delta:
-    """A Delta table at a place."""
-
-    place: Place
+class DeltaLakeTable(MarkedTable):
     by_date: bool
     compression: str
 
-    def open(self, *, alone: bool) -> State:
-        """How far the table is."""
+    def open(self, *, alone: bool) -> TableState:
         table = self._table()
-        attempts.remove_stale(
-            self.place, "", lambda: _paths(table) if table else set(), alone=alone
-        )
+        self._remove_stale(lambda: _paths(table) if table else set(), alone=alone)
         if table is None:
-            return State()
+            return TableState()
         columns = msgspec.json.decode(table.metadata().configuration.get(_COLUMNS, "{}"))
         position = table.transaction_version(_APP)
-        # The number only tells batches apart in names.
-        return State(
+        # The number is only used in names, to tell batches apart.
+        return TableState(
             BEGINNING if position is None else f"{position:020d}", table.version(), columns
         )
 
-    def begin(self, batch: Batch) -> tuple[str, str]:
-        """Where the files of a batch go: next to all others."""
-        attempts.mark(self.place, batch)
-        return "", batch.attempt
-
-    def discard(self, batch: Batch) -> None:
-        """Remove what the attempt wrote."""
-        attempts.remove_files(self.place, "", {batch.attempt}, set())
-        attempts.unmark(self.place, batch)
-
-    def commit(self, batch: Batch, files: Sequence[DataFile], layout: Layout) -> None:
-        """Commit the files, and the cursor with them."""
+    def commit(self, batch: TableBatch, files: Sequence[DataFile], layout: TableLayout) -> None:
         check_there(self.place, files)
         try:
             table = self._ready(layout)
@@ -92,10 +80,9 @@ class Delta:
             raise busy(self.place.name) from None
         except DeltaError as error:
             raise self._failed(error) from None
-        attempts.unmark(self.place, batch)
+        self._unmark(batch)
 
     def small_files(self, size_bytes: int) -> list[SmallFile]:
-        """The files of the table that are smaller."""
         table = self._table()
         if table is None:
             return []
@@ -106,8 +93,7 @@ class Delta:
             if each["size_bytes"] < size_bytes
         ]
 
-    def merge_small(self, dates: Sequence[str], file_bytes: int) -> int:
-        """Let Delta merge the small files of these dates; how many it replaced."""
+    def compact(self, dates: Sequence[str], file_bytes: int) -> int:
         table = self._table()
         assert table is not None, "there are files"
         codec = "UNCOMPRESSED" if self.compression == "none" else self.compression.upper()
@@ -121,12 +107,6 @@ class Delta:
             raise self._failed(error) from None
         return int(found["numFilesRemoved"])
 
-    def replace(
-        self, batch: Batch, old: Sequence[SmallFile], new: Sequence[DataFile], layout: Layout
-    ) -> None:
-        """Not needed here: `merge_small` does it."""
-        raise NotImplementedError
-
     def _table(self) -> DeltaTable | None:
         try:
             return DeltaTable(self.place.name, storage_options=self._options)
@@ -135,8 +115,8 @@ class Delta:
         except (DeltaError, OSError) as error:
             raise self._failed(error) from None
 
-    def _ready(self, layout: Layout) -> DeltaTable:
-        """The table, with all columns; it is made if it is not there."""
+    def _ready(self, layout: TableLayout) -> DeltaTable:
+        """The table with all columns; creates it if necessary."""
         columns = msgspec.json.encode(dict(layout.columns)).decode()
         table = self._table()
         if table is None:
@@ -158,10 +138,10 @@ class Delta:
             table.alter.set_table_properties({_COLUMNS: columns}, raise_if_not_exists=False)
         return table
 
-    def _schema(self, layout: Layout) -> Schema:
+    def _schema(self, layout: TableLayout) -> Schema:
         return Schema.from_arrow(layout.schema_with_date() if self.by_date else layout.schema)
 
-    def _action(self, file: DataFile, layout: Layout) -> AddAction:
+    def _action(self, file: DataFile, layout: TableLayout) -> AddAction:
         return AddAction(
             file.path,
             file.size_bytes,
@@ -183,14 +163,14 @@ class Delta:
             "AWS_SECRET_ACCESS_KEY": store.secret_access_key,
             "AWS_SESSION_TOKEN": store.session_token,
             "AWS_ALLOW_HTTP": "true" if store.endpoint.startswith("http://") else "",
-            # A commit must not take the place of another.
+            # A commit must not overwrite another.
             "aws_conditional_put": "etag",
         }
         return {name: value for name, value in given.items() if value}
 
     def _failed(self, error: Exception) -> StoreError:
-        said = next(iter(str(error).strip().splitlines()), type(error).__name__)
-        return StoreError(f"The Delta table at {self.place.name} fails: {said}")
+        reason = next(iter(str(error).strip().splitlines()), type(error).__name__)
+        return StoreError(f"The Delta table at {self.place.name} fails: {reason}")
 
 
 def _stats(file: DataFile, time_column: str) -> dict[str, Any]:

@@ -1,1 +1,0 @@
-"""The formats of tables, and what each needs to take in a batch exactly once."""

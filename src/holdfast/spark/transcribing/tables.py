@@ -1,0 +1,216 @@
+"""The columns of the table of responses, and the daily summary of it.
+
+The summary is one Parquet file with a row for each day and model, which stores the cursor it goes
+up to. A run recounts the days that got new rows, or all days if the file is behind the table
+because a run was killed in between.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
+from datetime import date
+from functools import partial
+from typing import Any, ClassVar, Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from holdfast.errors import ObjectMissingError
+from holdfast.protocol.frames import Outcome
+from holdfast.spark.archiving.layout import TableLayout
+from holdfast.spark.archiving.place import TablePlace
+from holdfast.spark.archiving.table import ArchiveTable, SmallFile
+from holdfast.spark.jobs.tasks import Executors
+from holdfast.spark.jobs.transcripts import DailyFigures
+from holdfast.spark.transcribing.responses import UpstreamResponse
+
+_TIME: Final = pa.timestamp("us", tz="UTC")
+
+
+def _time(at_ms: int | None) -> int | None:
+    return None if at_ms is None else at_ms * 1000
+
+
+def _of_answer(name: str) -> Callable[[UpstreamResponse], object]:
+    return lambda each: getattr(each.answer, name) if each.answer else None
+
+
+# In the order of the table: the type, whether it can be null, and the value.
+_COLUMNS: Final[dict[str, tuple[Any, bool, Callable[[UpstreamResponse], object]]]] = {
+    "stream_id": (pa.string(), False, lambda each: each.stream_id),
+    "response_id": (pa.int64(), False, lambda each: each.response_id),
+    "status": (pa.int32(), True, lambda each: each.status),
+    "content_type": (pa.string(), True, lambda each: (each.headers or {}).get("content-type")),
+    "started_at": (_TIME, False, lambda each: _time(each.started_at_ms)),
+    "ended_at": (_TIME, True, lambda each: _time(each.ended_at_ms)),
+    "outcome": (pa.string(), False, lambda each: each.outcome.value),
+    "error_code": (pa.string(), True, lambda each: each.error_code),
+    "error_message": (pa.string(), True, lambda each: each.error_message),
+    "bytes": (pa.int64(), False, lambda each: each.size_bytes),
+    "api": (pa.string(), True, _of_answer("api")),
+    "model": (pa.string(), True, _of_answer("model")),
+    "finish_reason": (pa.string(), True, _of_answer("finish_reason")),
+    "prompt_tokens": (pa.int64(), True, _of_answer("prompt_tokens")),
+    "completion_tokens": (pa.int64(), True, _of_answer("completion_tokens")),
+    "total_tokens": (pa.int64(), True, _of_answer("total_tokens")),
+    "tool_calls": (pa.int32(), True, _of_answer("tool_calls")),
+    "text": (pa.string(), True, _of_answer("text")),
+    "headers": (
+        pa.map_(pa.string(), pa.string()),
+        True,
+        lambda each: None if each.headers is None else list(each.headers.items()),
+    ),
+    "body": (pa.binary(), True, lambda each: each.body),
+    "body_truncated": (pa.bool_(), False, lambda each: each.size_bytes > len(each.body or b"")),
+}
+NAMES: Final = tuple(_COLUMNS)
+_SCHEMA: Final = pa.schema([pa.field(x, kind, null) for x, (kind, null, _) in _COLUMNS.items()])
+_FEW_VALUES: Final = (
+    *("stream_id", "content_type", "outcome", "error_code"),
+    *("api", "model", "finish_reason"),
+)
+
+
+@dataclass(frozen=True)
+class ResponseLayout(TableLayout):
+    """The form of the rows, which never changes."""
+
+    # Responses that never end have no other time.
+    time_column: ClassVar[str] = "started_at"
+    large_columns: ClassVar[tuple[str, ...]] = ("error_message", "text", "headers", "body")
+
+    @property
+    def schema(self) -> Any:
+        return _SCHEMA
+
+    @property
+    def dictionary_columns(self) -> list[str]:
+        return list(_FEW_VALUES)
+
+
+def to_batch(responses: Sequence[UpstreamResponse]) -> Any:
+    """Responses as a RecordBatch."""
+    arrays = [
+        pa.array([value(each) for each in responses], kind) for kind, _, value in _COLUMNS.values()
+    ]
+    return pa.record_batch(arrays, schema=_SCHEMA)
+
+
+NAME: Final = "daily.parquet"
+_UNTIL: Final = b"holdfast.until"
+_ALL_SIZES: Final = 2**63
+_READ: Final = (
+    *("started_at", "ended_at", "outcome", "bytes", "model"),
+    *("prompt_tokens", "completion_tokens", "total_tokens"),
+)
+_DAILY_SCHEMA: Final = pa.schema(
+    [
+        pa.field("date", pa.date32(), nullable=False),
+        # Null if the response names no model.
+        pa.field("model", pa.string()),
+        *(
+            pa.field(name, pa.int64(), nullable=False)
+            for name in (
+                *("responses", "complete", "aborted", "failed", "open"),
+                *("bytes", "prompt_tokens", "completion_tokens", "total_tokens"),
+            )
+        ),
+        pa.field("duration_p50_s", pa.float64()),
+        pa.field("duration_p95_s", pa.float64()),
+    ]
+)
+
+
+@dataclass(frozen=True)
+class Daily:
+    """The file's content; empty if the file is missing or unreadable."""
+
+    until: str = ""
+    rows: Sequence[DailyFigures] = ()
+
+
+@dataclass(frozen=True)
+class DayTask:
+    date: str
+    files: tuple[SmallFile, ...]
+
+
+def read_daily(place: TablePlace) -> Daily:
+    try:
+        file = pq.ParquetFile(pa.BufferReader(place.objects.read(NAME)))
+        until = (file.metadata.metadata or {}).get(_UNTIL, b"").decode()
+        table = file.read().cast(_DAILY_SCHEMA)
+    except (ObjectMissingError, pa.ArrowException, ValueError):
+        # Everything can be counted again.
+        return Daily()
+    rows = [DailyFigures(**{**row, "date": row["date"].isoformat()}) for row in table.to_pylist()]
+    return Daily(until, rows)
+
+
+def write_daily(place: TablePlace, daily: Daily) -> None:
+    """Replace the file; readers see the old or the new one."""
+    rows = [{**vars(each), "date": date.fromisoformat(each.date)} for each in daily.rows]
+    sink = pa.BufferOutputStream()
+    with pq.ParquetWriter(sink, _DAILY_SCHEMA, store_schema=False) as writer:
+        writer.write_table(pa.Table.from_pylist(rows, _DAILY_SCHEMA))
+        writer.add_key_value_metadata({_UNTIL.decode(): daily.until})
+    place.objects.put(NAME, sink.getvalue().to_pybytes())
+
+
+def counted(
+    executors: Executors,
+    place: TablePlace,
+    table: ArchiveTable,
+    before: Daily,
+    days: Collection[str] | None,
+) -> list[DailyFigures]:
+    """The rows of all days; the given days, or all if None, are counted again."""
+    files: dict[str, list[SmallFile]] = {}
+    for each in table.small_files(_ALL_SIZES):
+        if days is None or each.date in days:
+            files.setdefault(each.date, []).append(each)
+    tasks = [DayTask(day, tuple(files[day])) for day in sorted(files)]
+    found = executors.run(tasks, partial(count_day, place), "counting days")
+    kept = [] if days is None else [each for each in before.rows if each.date not in days]
+    rows = [*kept, *(row for of_day in found for row in of_day)]
+    return sorted(rows, key=lambda each: (each.date, each.model or ""))
+
+
+def count_day(place: TablePlace, task: DayTask) -> list[DailyFigures]:
+    """The rows of one day, one for each model."""
+    tables = []
+    for each in task.files:
+        with place.reading(each.path) as source:
+            tables.append(pq.ParquetFile(source).read(columns=list(_READ)))
+    table = pa.concat_tables(tables)
+    models = pc.unique(table["model"]).to_pylist()
+    return [_row(task.date, each, table.filter(_is_of(table, each))) for each in models]
+
+
+def _is_of(table: Any, model: str | None) -> Any:
+    found = table["model"]
+    return pc.is_null(found) if model is None else pc.equal(found, model)
+
+
+def _row(day: str, model: str | None, table: Any) -> DailyFigures:
+    outcomes = {each["values"]: each["counts"] for each in _counts(table["outcome"])}
+    took_us = pc.subtract(table["ended_at"], table["started_at"]).drop_null().cast(pa.int64())
+    quantiles: list[float | None] = [None, None]
+    if len(took_us):
+        quantiles = (np.percentile(took_us.to_numpy(), [50, 95]).round() / 1e6).tolist()
+    return DailyFigures(
+        day,
+        model,
+        len(table),
+        *(outcomes.get(each.value, 0) for each in Outcome),
+        *(pc.sum(table[name]).as_py() or 0 for name in ("bytes", *_READ[-3:])),
+        *quantiles,
+    )
+
+
+def _counts(column: Any) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = pc.value_counts(column).to_pylist()
+    return found
