@@ -11,6 +11,7 @@ from holdfast.errors import (
     StreamNotFoundError,
 )
 from holdfast.storage import cold
+from holdfast.storage.pending import run as run_coroutine
 from tests.simulation import model as rules
 from tests.simulation.checks import check_hot_bytes, differences, same_stream
 from tests.simulation.model import JSON, Violation
@@ -234,7 +235,7 @@ class Reads:
             asked.check(result)
             done(asked, result)
 
-        run.node.shard.reader.read(stream, start, bytes_max, finished)
+        run_coroutine(run.node.shard.reader.read(stream, start, bytes_max), finished)
 
     def _finished(self, version, end, done):
         self._offsets.setdefault(version.birth, [0]).append(end)

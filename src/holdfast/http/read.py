@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_right
-from functools import partial
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from holdfast.engine import reading
-from holdfast.engine.reading import check_offset, end_of_read, first_ends, last_start
+from holdfast.engine.reading import check_offset, end_of_read
 from holdfast.errors import (
     InvalidOffsetError,
     InvalidRequestError,
@@ -95,7 +94,7 @@ def _count_back(app: App, slot: Slot, live: str | None, asked: ReadRequest, coun
         counted = asked._replace(stream=stream, start=start, if_none_match=None, from_last=True)
         _respond(app, slot, live, counted)
 
-    respond_later(slot, partial(last_start, app.shard.reader, asked.stream, count), found)
+    respond_later(slot, app.shard.reader.last_start(asked.stream, count), found)
 
 
 def _respond(app: App, slot: Slot, live: str | None, asked: ReadRequest) -> None:
@@ -186,7 +185,7 @@ def respond_bytes(app: App, slot: Slot, asked: ReadRequest, extra_headers: bytes
         # It is in packs, or another stream's.
         respond_later(
             slot,
-            partial(app.shard.reader.read, stream, start, asked.bytes_max),
+            app.shard.reader.read(stream, start, asked.bytes_max),
             lambda found: respond_stored(app, slot, asked, found, extra_headers),
         )
         return
@@ -330,25 +329,24 @@ def _answer_elsewhere(app: App, slot: Slot, asked: ReadRequest, extra_headers: b
     In this order no more is read than can be listed. What is appended meanwhile is left out.
     """
     reader, stream, start = app.shard.reader, asked.stream, asked.start
-    bytes_max = min(asked.bytes_max, stream.tail - start)
 
-    def located(ends: list[int]) -> None:
+    async def read_listed() -> tuple[ColdBytes, bytes]:
+        bytes_max = min(asked.bytes_max, stream.tail - start)
+        # A character is returned whole, whatever the limit is.
+        until = min(stream.tail, start + max(bytes_max, CHARACTER_BYTES_MAX))
+        ends = await reader.first_ends(stream, start, until, _ENDS_MAX)
         listed = list_lengths(start, ends)
         limit = listed.end - start if listed.is_cut else bytes_max
-        respond_later(slot, partial(reader.read, stream, start, limit), partial(found, ends))
-
-    def found(ends: list[int], stored: ColdBytes) -> None:
-        # Less may have been read than was looked at.
+        stored = await reader.read(stream, start, limit)
+        # The read may have ended before the last of these messages.
         listed = list_lengths(start, ends[: bisect_right(ends, stored.end)])
-        respond_stored(app, slot, asked, stored, extra_headers + _FIELD % listed.value)
+        return stored, _FIELD % listed.value
 
-    until = _reach(stream, start, bytes_max)
-    respond_later(slot, partial(first_ends, reader, stream, start, until, _ENDS_MAX), located)
+    def respond(result: tuple[ColdBytes, bytes]) -> None:
+        stored, lengths = result
+        respond_stored(app, slot, asked, stored, extra_headers + lengths)
 
-
-def _reach(stream: Stream, start: int, bytes_max: int) -> int:
-    """Where a read can end at most: a character is given whole, whatever the limit is."""
-    return min(stream.tail, start + max(bytes_max, CHARACTER_BYTES_MAX))
+    respond_later(slot, read_listed(), respond)
 
 
 def long_poll(app: App, slot: Slot, asked: ReadRequest) -> None:

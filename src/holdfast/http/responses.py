@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import msgspec
 
@@ -26,11 +26,13 @@ from holdfast.errors import (
     WakeTokenInvalidError,
 )
 from holdfast.protocol.headers import header_value
+from holdfast.storage.pending import run
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable
+    from collections.abc import AsyncIterator, Callable, Coroutine
 
     from holdfast.http.exchange import Slot
+    from holdfast.storage.pending import Pending
 
 _log = logging.getLogger(__name__)
 JSON_HEADERS: Final = b"Content-Type: application/json\r\nCache-Control: no-store\r\n"
@@ -115,10 +117,10 @@ async def result_of(call: Callable[[Callable[[T | HoldfastError], None]], None])
 
 def respond_later(
     slot: Slot,
-    call: Callable[[Callable[[T | HoldfastError], None]], None],
+    read: Coroutine[Pending[Any], None, T],
     then: Callable[[T], None],
 ) -> None:
-    """Pass the result of a function that takes a callback to `then`, which responds.
+    """Run a coroutine that reads from packs, and pass its result to `then`, which responds.
 
     Errors are responded to here. Nothing happens if the client has disconnected by then.
     """
@@ -141,7 +143,7 @@ def respond_later(
             respond_error(slot, error)
 
     slot.on_gone = leave
-    call(done)
+    run(read, done)
 
 
 async def respond_in_pieces(slot: Slot, headers: bytes, pieces: AsyncIterator[bytes]) -> None:

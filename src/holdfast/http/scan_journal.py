@@ -27,6 +27,7 @@ from holdfast.http.scan import TURN_ENTRIES, ScanRequest, scan_request
 from holdfast.http.storage_routes import NDJSON_HEADERS, cursor_text, store_id
 from holdfast.protocol.content import JSON, SEPARATOR, SEPARATOR_BYTE
 from holdfast.storage.catalog_scan import Scanned
+from holdfast.storage.pending import run
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterable
@@ -123,7 +124,8 @@ async def _read_change(app: App, stream: Stream, change: StreamChange) -> tuple[
         parts: list[bytes] = []
         try:
             while at < end:
-                at, data = await result_of(partial(app.shard.reader.read, stream, at, end - at))
+                read = app.shard.reader.read(stream, at, end - at)
+                at, data = await result_of(partial(run, read))
                 parts.append(data)
         except OffsetGoneError:
             # Trimmed while it was read: there may be less of it now.

@@ -13,7 +13,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from holdfast.engine.metadata_writes import check_snapshot_offset
-from holdfast.engine.reading import is_boundary, message_ends, read
+from holdfast.engine.reading import read
 from holdfast.engine.writes import SnapshotPublished
 from holdfast.errors import (
     HoldfastError,
@@ -30,6 +30,7 @@ from holdfast.http.responses import respond_error, result_of
 from holdfast.protocol.content import DEFAULT, JSON, parse_content_type
 from holdfast.protocol.headers import parse_offset
 from holdfast.protocol.multipart import Multipart
+from holdfast.storage.pending import run
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
@@ -87,7 +88,7 @@ async def _publish(
 
 
 async def _check_boundary(app: App, stream: Stream, offset: int) -> None:
-    is_end = await result_of(partial(is_boundary, app.shard.reader, stream, offset))
+    is_end = await result_of(partial(run, app.shard.reader.is_boundary(stream, offset)))
     if not is_end:
         raise InvalidOffsetError(
             f"Offset {offset:020d} is not where a message ends: use a Stream-Next-Offset."
@@ -256,10 +257,10 @@ async def _window(
 ) -> tuple[bytes, int, list[int]]:
     """Whole messages from an offset on, and where each ends; at least one."""
     reader = app.shard.reader
-    end, data = await result_of(partial(reader.read, stream, at, bytes_max))
+    end, data = await result_of(partial(run, reader.read(stream, at, bytes_max)))
     if stream.media == JSON:
         return data, end, []
-    ends = await result_of(partial(message_ends, reader, stream, at, end))
+    ends = await result_of(partial(run, reader.message_ends(stream, at, end)))
     if not ends:
         return await _large_message(app, stream, at)
     return data[: ends[-1] - at], ends[-1], ends
@@ -272,10 +273,10 @@ async def _large_message(app: App, stream: Stream, at: int) -> tuple[bytes, int,
     while not ends:
         size *= 2
         until = min(stream.tail, at + size)
-        ends = await result_of(partial(message_ends, reader, stream, at, until))
+        ends = await result_of(partial(run, reader.message_ends(stream, at, until)))
     end = ends[0]
     parts = []
     while at < end:
-        at, data = await result_of(partial(reader.read, stream, at, end - at))
+        at, data = await result_of(partial(run, reader.read(stream, at, end - at)))
         parts.append(data)
     return b"".join(parts), end, [end]

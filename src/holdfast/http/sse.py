@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from holdfast.engine.reading import end_of_read, ends_in_memory, message_ends, read
+from holdfast.engine.reading import end_of_read, ends_in_memory, read
 from holdfast.errors import HoldfastError
 from holdfast.http.responses import respond_error
 from holdfast.protocol.content import JSON, is_text
@@ -24,7 +24,7 @@ from holdfast.protocol.sse import (
     data_event,
     with_lengths,
 )
-from holdfast.storage.cold import ColdBytes
+from holdfast.storage.pending import run
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -196,30 +196,26 @@ class SseReader:
         """What comes next is in packs: send it once it was read from there."""
         if not self._fetching:
             self._fetching = True
-            self._app.shard.reader.read(self._stream, self._offset, self._bytes_max, self._fetched)
+            run(self._read(), self._fetched)
 
-    def _fetched(self, result: ColdBytes | HoldfastError) -> None:
-        if isinstance(result, HoldfastError) or not self._events.says_lengths:
-            self._take(result)
-            return
+    async def _read(self) -> tuple[int, Stored]:
+        """Read the next bytes from packs, and where messages end in them if the client wants it."""
+        reader, stream, start = self._app.shard.reader, self._stream, self._offset
+        end, data = await reader.read(stream, start, self._bytes_max)
+        ends: list[int] = []
+        if self._events.says_lengths:
+            ends = await reader.message_ends(stream, start, end)
+        return end, Stored(data, ends)
 
-        def located(ends: list[int] | HoldfastError) -> None:
-            if isinstance(ends, HoldfastError):
-                self._take(ends)
-            else:
-                self._take(result, ends)
-
-        message_ends(self._app.shard.reader, self._stream, self._offset, result.end, located)
-
-    def _take(self, result: ColdBytes | HoldfastError, ends: Sequence[int] = ()) -> None:
-        """What was fetched is here: send it."""
+    def _fetched(self, result: tuple[int, Stored] | HoldfastError) -> None:
+        """Send what was read from packs."""
         self._fetching = False
         if self._ended:
             return
         if isinstance(result, HoldfastError):
             self._fail(result)
             return
-        self._write(result.end, Stored(result.data, ends))
+        self._write(*result)
         if not self._ended:
             self._app.clock.call_soon(self._send)
 

@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from holdfast.engine.reading import check_offset, is_boundary, message_ends
+from holdfast.engine.reading import check_offset
 from holdfast.engine.writes import (
     AppendRequest,
     CreateRequest,
@@ -45,6 +45,7 @@ from holdfast.protocol.names import (
     parse_flat_path,
 )
 from holdfast.protocol.producer import parse_producer
+from holdfast.storage.pending import run
 
 if TYPE_CHECKING:
     from holdfast.engine.stream import Stream
@@ -249,7 +250,7 @@ async def resolve_fork(app: App, asked: ForkRequest) -> ForkRequest:
         raise ForkSourceDeletedError(error.message) from None
     check_offset(source, asked.offset)
     if source.media == JSON and not await result_of(
-        partial(is_boundary, app.shard.reader, source, asked.offset)
+        partial(run, app.shard.reader.is_boundary(source, asked.offset))
     ):
         raise InvalidOffsetError(f"Offset {asked.offset:020d} is inside a JSON message.")
     offset = asked.offset
@@ -261,7 +262,7 @@ async def resolve_fork(app: App, asked: ForkRequest) -> ForkRequest:
 async def _behind(app: App, source: Stream, offset: int, sub_offset: int) -> int:
     """The offset so many JSON messages, or so many bytes of the next append, further on."""
     until = min(source.tail, offset + 2 * app.settings.http.body_bytes_max)
-    ends = await result_of(partial(message_ends, app.shard.reader, source, offset, until))
+    ends = await result_of(partial(run, app.shard.reader.message_ends(source, offset, until)))
     if source.media == JSON:
         if sub_offset <= len(ends):
             return int(ends[sub_offset - 1])

@@ -1,4 +1,4 @@
-"""Verified parts of packs for the event loop: cached, and fetched once however many want them."""
+"""Verified blocks and message indexes of packs: cached, and fetched once for all readers."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from array import array
 from collections import OrderedDict, deque
 from functools import partial
 from itertools import accumulate
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from holdfast.errors import HoldfastError, PackCorruptError, StoreError
 from holdfast.format.packs import BLOCK_BYTES, checksum
-from holdfast.storage.counters import ColdCounters
+from holdfast.storage.pending import Pending, ready
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -19,22 +19,48 @@ if TYPE_CHECKING:
     from holdfast.objects.store import RangeReader
     from holdfast.storage.catalog import Located
 
-    # A block's bytes, or the offsets at which an extent's messages end.
+    # The bytes of a block, or the offsets where the messages of an extent end.
     Part = memoryview | array[int]
-    Waiter = Callable[[Part | HoldfastError], None]
+    Fetched = Callable[[bytes | HoldfastError], None]
 
 _log = logging.getLogger(__name__)
-# Neighbouring blocks are fetched together, up to this many bytes a request.
+# Neighbouring blocks are fetched together, up to this many bytes per request.
 _REQUEST_BYTES_MAX: Final = 4 * 1024 * 1024
 _REQUEST_BLOCKS_MAX: Final = _REQUEST_BYTES_MAX // BLOCK_BYTES
-# Requests to the store at one time; others wait for their turn.
+# Concurrent requests to the store; others wait in a queue.
 REQUESTS_MAX: Final = 64
-# What a part takes up in the cache besides its bytes, as measured.
+# Memory that a cached part takes besides its bytes, as measured.
 ENTRY_COST_BYTES: Final = 768
 
 
-class Key(NamedTuple):
-    """A part of a pack: the byte it starts at, and which kind it is."""
+class ColdCounters:
+    """Totals of cold reads since the start."""
+
+    __slots__ = (
+        "cache_hits",
+        "cache_misses",
+        "fetch_failures",
+        "fetched_bytes",
+        "fetches",
+        "joined",
+        "read_bytes",
+        "reads",
+    )
+
+    def __init__(self) -> None:
+        self.reads = 0
+        self.read_bytes = 0
+        self.cache_hits = 0
+        self.cache_misses = 0
+        # Parts for which a reader waited for a fetch that another one had started.
+        self.joined = 0
+        self.fetches = 0
+        self.fetched_bytes = 0
+        self.fetch_failures = 0
+
+
+class BlockKey(NamedTuple):
+    """A part of a pack: the byte where it starts, and whether it is a message index."""
 
     pack: str
     at: int
@@ -42,30 +68,30 @@ class Key(NamedTuple):
 
 
 class BlockCache:
-    """The parts used last, up to a number of bytes.
+    """The most recently used parts, up to a number of bytes.
 
-    Blocks that were fetched together share one buffer, so they also go together: what is counted is
-    what is really kept.
+    Blocks that were fetched together share one buffer, so they are dropped together: the size is
+    that of the memory in use.
     """
 
     def __init__(self, bytes_max: int) -> None:
         self.bytes_max = bytes_max
-        self._parts: OrderedDict[Key, tuple[Part, tuple[Key, ...]]] = OrderedDict()
+        self._parts: OrderedDict[BlockKey, tuple[Part, tuple[BlockKey, ...]]] = OrderedDict()
         self.size_bytes = 0
 
     def __len__(self) -> int:
         return len(self._parts)
 
-    def get(self, key: Key) -> Part | None:
-        """The part if it is kept; it counts as used."""
-        found = self._parts.get(key)
-        if found is None:
+    def get(self, key: BlockKey) -> Part | None:
+        """The part, if it is cached; marks it as used."""
+        entry = self._parts.get(key)
+        if entry is None:
             return None
         self._parts.move_to_end(key)
-        return found[0]
+        return entry[0]
 
-    def put(self, parts: dict[Key, Part]) -> None:
-        """Keep parts that came together, and let go of the ones not used for longest."""
+    def put(self, parts: dict[BlockKey, Part]) -> None:
+        """Cache parts that were fetched together, and drop the least recently used ones."""
         together = tuple(parts)
         for key, part in parts.items():
             self._drop(key)
@@ -76,10 +102,10 @@ class BlockCache:
             for key in oldest:
                 self._drop(key)
 
-    def _drop(self, key: Key) -> None:
-        found = self._parts.pop(key, None)
-        if found is not None:
-            self.size_bytes -= _size(found[0])
+    def _drop(self, key: BlockKey) -> None:
+        entry = self._parts.pop(key, None)
+        if entry is not None:
+            self.size_bytes -= _size(entry[0])
 
 
 def _size(part: Part) -> int:
@@ -87,161 +113,138 @@ def _size(part: Part) -> int:
 
 
 class Blocks:
-    """Gets parts of packs; `done` is called at once for what is in the cache."""
+    """Gets parts of packs from the cache or the store."""
 
     def __init__(self, ranges: RangeReader, cache_bytes: int) -> None:
         self._ranges = ranges
         self.cache = BlockCache(cache_bytes)
         self.counters = ColdCounters()
-        self._waiting: dict[Key, list[Waiter]] = {}
-        self._under_way = 0
-        self._queued: deque[tuple[str, int, int, Callable[[bytes | HoldfastError], None]]] = deque()
+        self._fetching: dict[BlockKey, Pending[Any]] = {}
+        self._requests = 0
+        self._queued: deque[tuple[str, int, int, Fetched]] = deque()
 
-    def ends(self, extent: Located, done: Waiter) -> None:
-        """The offsets at which the extent's messages end."""
-        key = Key(extent.pack, extent.lengths_at, is_index=True)
-        if self._is_there(key, done):
-            return
+    def ends(self, extent: Located) -> Pending[array[int]]:
+        """The offsets where the extent's messages end."""
+        key = BlockKey(extent.pack, extent.lengths_at, is_index=True)
+        part, is_missing = self._find(key)
+        if is_missing:
+            fetched = partial(self._index_fetched, extent, key)
+            self.read_raw(extent.pack, extent.lengths_at, 4 * extent.messages, fetched)
+        return part
 
-        def fetched(data: bytes | HoldfastError) -> None:
-            if isinstance(data, HoldfastError):
-                self._answer({key: data})
-            elif checksum(data, extent.salt).to_bytes(8, "little") != extent.index_sum:
-                self._answer({key: _corrupt(extent, "its message index")})
-            else:
-                ends = accumulate(array("I", data), initial=extent.start)
-                next(ends)
-                self._answer({key: array("Q", ends)})
-
-        self._fetch(extent.pack, extent.lengths_at, 4 * extent.messages, fetched)
-
-    def blocks(
-        self,
-        extent: Located,
-        first: int,
-        last: int,
-        done: Callable[[int, Part | HoldfastError], None],
-    ) -> None:
-        """Blocks from `first` to `last`: `done(number, block)` is called for each."""
-        missing = [
-            number
-            for number in range(first, last + 1)
-            if not self._is_there(_block_key(extent, number), partial(done, number))
-        ]
-        self._fetch_runs(extent, missing)
+    def blocks(self, extent: Located, first: int, last: int) -> list[Pending[memoryview]]:
+        """The blocks from number `first` to `last`; missing ones are being fetched."""
+        parts, missing = [], []
+        for number in range(first, last + 1):
+            part, is_missing = self._find(_block_key(extent, number))
+            parts.append(part)
+            if is_missing:
+                missing.append(number)
+        self._fetch(extent, missing)
+        return parts
 
     def prefetch(self, extent: Located, first: int, last: int) -> None:
-        """Have blocks in the cache before somebody asks for them."""
+        """Fetch blocks into the cache before they are read."""
         missing = []
         for number in range(first, last + 1):
             key = _block_key(extent, number)
-            if key not in self._waiting and self.cache.get(key) is None:
-                self._waiting[key] = []
+            if key not in self._fetching and self.cache.get(key) is None:
+                self._fetching[key] = Pending()
                 missing.append(number)
-        self._fetch_runs(extent, missing)
+        self._fetch(extent, missing)
 
-    def read_raw(
-        self, pack: str, at: int, size: int, done: Callable[[bytes | HoldfastError], None]
-    ) -> None:
-        """Bytes of a pack as they are, neither verified nor kept, in turn with the others."""
-        self._fetch(pack, at, size, done)
-
-    def _fetch_runs(self, extent: Located, numbers: list[int]) -> None:
-        run: list[int] = []
-        for number in numbers:
-            if run and (number != run[-1] + 1 or len(run) == _REQUEST_BLOCKS_MAX):
-                self._fetch_blocks(extent, run)
-                run = []
-            run.append(number)
-        if run:
-            self._fetch_blocks(extent, run)
-
-    def _is_there(self, key: Key, done: Waiter) -> bool:
-        """Answer from the cache or join those who wait; otherwise the caller has to fetch it."""
+    def _find(self, key: BlockKey) -> tuple[Pending[Any], bool]:
+        """The part, from the cache or a fetch under way; and whether the caller must fetch it."""
         part = self.cache.get(key)
         if part is not None:
             self.counters.cache_hits += 1
-            done(part)
-            return True
-        waiting = self._waiting.get(key)
-        if waiting is not None:
+            return ready(part), False
+        pending = self._fetching.get(key)
+        if pending is not None:
             self.counters.joined += 1
-            waiting.append(done)
-            return True
+            return pending, False
         self.counters.cache_misses += 1
-        self._waiting[key] = [done]
-        return False
+        pending = self._fetching[key] = Pending()
+        return pending, True
 
-    def _fetch_blocks(self, extent: Located, numbers: list[int]) -> None:
-        at = numbers[0] * BLOCK_BYTES
-        size = min(extent.length, (numbers[-1] + 1) * BLOCK_BYTES) - at
+    def _fetch(self, extent: Located, numbers: list[int]) -> None:
+        """Request blocks, neighbours together."""
+        run: list[int] = []
+        for number in [*numbers, -1]:
+            if run and (number != run[-1] + 1 or len(run) == _REQUEST_BLOCKS_MAX):
+                at = run[0] * BLOCK_BYTES
+                size = min(extent.length, (run[-1] + 1) * BLOCK_BYTES) - at
+                fetched = partial(self._blocks_fetched, extent, run)
+                self.read_raw(extent.pack, extent.data_at + at, size, fetched)
+                run = []
+            run.append(number)
 
-        def fetched(data: bytes | HoldfastError) -> None:
-            answers: dict[Key, Part | HoldfastError] = {}
-            for number in numbers:
-                key = _block_key(extent, number)
-                if isinstance(data, HoldfastError):
-                    answers[key] = data
-                    continue
-                # A view: blocks that came together are used together, and copied only once.
-                inside = number * BLOCK_BYTES - at
-                block = memoryview(data)[inside : inside + BLOCK_BYTES]
-                expected = extent.sums[8 * number : 8 * number + 8]
-                if checksum(block, extent.salt).to_bytes(8, "little") == expected:
-                    answers[key] = block
-                else:
-                    answers[key] = _corrupt(extent, f"a block {number * BLOCK_BYTES} bytes in")
-            self._answer(answers)
-
-        self._fetch(extent.pack, extent.data_at + at, size, fetched)
-
-    def _fetch(
-        self, pack: str, at: int, size: int, fetched: Callable[[bytes | HoldfastError], None]
-    ) -> None:
-        if self._under_way < REQUESTS_MAX:
-            self._request(pack, at, size, fetched)
-        else:
+    def read_raw(self, pack: str, at: int, size: int, fetched: Fetched) -> None:
+        """Read bytes of a pack, neither verified nor cached, in turn with other requests."""
+        if self._requests >= REQUESTS_MAX:
             self._queued.append((pack, at, size, fetched))
-
-    def _request(
-        self, pack: str, at: int, size: int, fetched: Callable[[bytes | HoldfastError], None]
-    ) -> None:
+            return
         self.counters.fetches += 1
-        self._under_way += 1
-
-        def done(data: bytes | HoldfastError) -> None:
-            self._under_way -= 1
-            if isinstance(data, HoldfastError):
-                self.counters.fetch_failures += 1
-                _log.error("reading %s failed: %s", pack, data.message)
-            else:
-                self.counters.fetched_bytes += len(data)
-            fetched(data)
-            if self._queued and self._under_way < REQUESTS_MAX:
-                self._request(*self._queued.popleft())
-
+        self._requests += 1
+        done = partial(self._request_done, pack, fetched)
         try:
             self._ranges.read(pack, at, size, done)
-        except Exception as error:  # noqa: BLE001 (those who wait must be told)
+        except Exception as error:  # noqa: BLE001 (the waiting readers must be told)
             done(StoreError(f"Reading {pack} failed: {error!r}."))
 
-    def _answer(self, answers: dict[Key, Part | HoldfastError]) -> None:
-        """Keep what is sound, then tell everyone who waits."""
-        sound = {key: part for key, part in answers.items() if not isinstance(part, HoldfastError)}
-        if sound:
-            self.cache.put(sound)
-        for key, part in answers.items():
+    def _request_done(self, pack: str, fetched: Fetched, data: bytes | HoldfastError) -> None:
+        self._requests -= 1
+        if isinstance(data, HoldfastError):
+            self.counters.fetch_failures += 1
+            _log.error("reading %s failed: %s", pack, data.message)
+        else:
+            self.counters.fetched_bytes += len(data)
+        fetched(data)
+        if self._queued and self._requests < REQUESTS_MAX:
+            self.read_raw(*self._queued.popleft())
+
+    def _index_fetched(self, extent: Located, key: BlockKey, data: bytes | HoldfastError) -> None:
+        if isinstance(data, HoldfastError):
+            self._deliver({key: data})
+        elif checksum(data, extent.salt).to_bytes(8, "little") != extent.index_sum:
+            self._deliver({key: _corrupt(extent, "its message index")})
+        else:
+            ends = accumulate(array("I", data), initial=extent.start)
+            next(ends)
+            self._deliver({key: array("Q", ends)})
+
+    def _blocks_fetched(
+        self, extent: Located, numbers: list[int], data: bytes | HoldfastError
+    ) -> None:
+        results: dict[BlockKey, Part | HoldfastError] = {}
+        for number in numbers:
+            key = _block_key(extent, number)
+            if isinstance(data, HoldfastError):
+                results[key] = data
+                continue
+            # A view: blocks that were fetched together are used together, and copied only once.
+            inside = (number - numbers[0]) * BLOCK_BYTES
+            block = memoryview(data)[inside : inside + BLOCK_BYTES]
+            expected = extent.sums[8 * number : 8 * number + 8]
+            if checksum(block, extent.salt).to_bytes(8, "little") == expected:
+                results[key] = block
+            else:
+                results[key] = _corrupt(extent, f"a block {number * BLOCK_BYTES} bytes in")
+        self._deliver(results)
+
+    def _deliver(self, results: dict[BlockKey, Part | HoldfastError]) -> None:
+        """Cache the valid parts, then resume the readers that wait for them."""
+        valid = {key: part for key, part in results.items() if not isinstance(part, HoldfastError)}
+        if valid:
+            self.cache.put(valid)
+        for key, part in results.items():
             if isinstance(part, PackCorruptError):
                 _log.error("%s", part.message)
-            for done in self._waiting.pop(key):
-                try:
-                    done(part)
-                except Exception:  # noqa: BLE001 (a defect in one reader must not stop the others)
-                    _log.exception("a cold read could not go on")
+            self._fetching.pop(key).set(part)
 
 
-def _block_key(extent: Located, number: int) -> Key:
-    return Key(extent.pack, extent.data_at + number * BLOCK_BYTES)
+def _block_key(extent: Located, number: int) -> BlockKey:
+    return BlockKey(extent.pack, extent.data_at + number * BLOCK_BYTES)
 
 
 def _corrupt(extent: Located, what: str) -> PackCorruptError:

@@ -14,6 +14,7 @@ from holdfast.errors import HoldfastError
 from holdfast.format.records import Snapshot
 from holdfast.log.interface import CommitOutcome
 from holdfast.protocol.producer import Producer
+from holdfast.storage.pending import run
 from holdfast.testing import FakeClock, ScriptedLog
 
 COMMITTED, FAILED, UNKNOWN = CommitOutcome.COMMITTED, CommitOutcome.FAILED, CommitOutcome.UNKNOWN
@@ -130,7 +131,7 @@ class Driver:
         at, data = stream.earliest if start is None else start, b""
         while at < stream.tail:
             answers = []
-            self.shard.reader.read(stream, at, bytes_max, answers.append)
+            run(self.shard.reader.read(stream, at, bytes_max), answers.append)
             self.clock.run()
             [answer] = answers
             if isinstance(answer, HoldfastError):

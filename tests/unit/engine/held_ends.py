@@ -1,6 +1,7 @@
 """Looking up boundaries in packs takes until the test says so."""
 
 from holdfast.errors import StoreError
+from holdfast.storage.pending import Pending
 
 
 class HeldEnds:
@@ -10,21 +11,33 @@ class HeldEnds:
         self._driver = driver
         self._look_up = driver.cold.message_ends
         self._held = []
-        driver.cold.message_ends = lambda *asked: self._held.append(asked)
+        driver.cold.message_ends = self._hold
+
+    async def _hold(self, stream, start, end):
+        released = Pending()
+        self._held.append((start, released))
+        await released
+        return await self._look_up(stream, start, end)
 
     def release(self, failure=None):
         """Have everything looked up by now, or let it fail; what is asked for then waits again."""
         assert self._held
         held, self._held = self._held, []
-        for *asked, done in held:
-            if failure is None:
-                self._look_up(*asked, done)
-            else:
-                done(failure)
+        for _, released in held:
+            released.set(failure)
         self._driver.clock.run()
 
     def release_all(self, swept=0):
         """Until nothing more is asked for; what is before `swept` is not in packs any more."""
         while self._held:
-            (_, start, _, _), *_ = self._held
+            (start, _), *_ = self._held
             self.release(StoreError("swept") if start < swept else None)
+
+
+def failing(error):
+    """A function like `message_ends` that raises."""
+
+    async def fail(*_):
+        raise error
+
+    return fail

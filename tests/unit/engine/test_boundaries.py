@@ -6,11 +6,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.engine.reading import ends_in_memory, is_boundary, message_ends
+from holdfast.engine.reading import ShardReader, ends_in_memory
 from holdfast.engine.stream import Stream
 from holdfast.errors import StoreError
 from holdfast.format.records import StreamMeta
+from holdfast.storage.pending import run
 from tests.unit.engine.driver import JSON, NAME, TEXT, Driver
+from tests.unit.engine.held_ends import failing
 from tests.unit.engine.tiered import Tiered
 
 messages = st.lists(st.lists(st.integers(1, 5), min_size=1, max_size=3), max_size=8)
@@ -47,7 +49,7 @@ def test_in_memory_between_any_two_offsets(appends, media, base):
 
 def ask(driver, call, *arguments):
     answers = []
-    call(driver.shard.reader, driver.shard.find(NAME), *arguments, answers.append)
+    run(call(driver.shard.reader, driver.shard.find(NAME), *arguments), answers.append)
     driver.clock.run()
     [answer] = answers
     return answer
@@ -69,23 +71,23 @@ def driver(request, tmp_path):
 
 
 def test_ends(driver):
-    assert ask(driver, message_ends, 0, 11) == [2, 5, 9, 11]
-    assert ask(driver, message_ends, 2, 9) == [5, 9]
-    assert ask(driver, message_ends, 3, 8) == [5]
-    assert ask(driver, message_ends, 4, 4) == []
+    assert ask(driver, ShardReader.message_ends, 0, 11) == [2, 5, 9, 11]
+    assert ask(driver, ShardReader.message_ends, 2, 9) == [5, 9]
+    assert ask(driver, ShardReader.message_ends, 3, 8) == [5]
+    assert ask(driver, ShardReader.message_ends, 4, 4) == []
 
 
 @pytest.mark.parametrize("offset", range(12))
 def test_boundaries(driver, offset):
-    assert ask(driver, is_boundary, offset) == (offset in {0, 2, 5, 9, 11})
+    assert ask(driver, ShardReader.is_boundary, offset) == (offset in {0, 2, 5, 9, 11})
 
 
 def test_start_of_a_trimmed_stream(driver):
     driver.publish(5)
     driver.commit()
-    assert ask(driver, is_boundary, 5) is True
-    assert ask(driver, is_boundary, 7) is False
-    assert ask(driver, message_ends, 5, 11) == [9, 11]
+    assert ask(driver, ShardReader.is_boundary, 5) is True
+    assert ask(driver, ShardReader.is_boundary, 7) is False
+    assert ask(driver, ShardReader.message_ends, 5, 11) == [9, 11]
 
 
 def test_fork_that_starts_inside_a_message_ends_it():
@@ -93,9 +95,9 @@ def test_fork_that_starts_inside_a_message_ends_it():
     driver.create("bucket/source", TEXT, body=b"0123456789")
     driver.fork(NAME, "bucket/source", 4, body=b"abc")
     driver.commit()
-    assert ask(driver, message_ends, 0, 7) == [4, 7]
-    assert ask(driver, is_boundary, 4) is True
-    assert ask(driver, is_boundary, 3) is False
+    assert ask(driver, ShardReader.message_ends, 0, 7) == [4, 7]
+    assert ask(driver, ShardReader.is_boundary, 4) is True
+    assert ask(driver, ShardReader.is_boundary, 3) is False
 
 
 def test_fork_that_starts_where_a_message_ends():
@@ -104,15 +106,15 @@ def test_fork_that_starts_where_a_message_ends():
     driver.append(b"4567", name="bucket/source")
     driver.fork(NAME, "bucket/source", 4)
     driver.commit()
-    assert ask(driver, message_ends, 0, 4) == [4]
+    assert ask(driver, ShardReader.message_ends, 0, 4) == [4]
 
 
 def test_store_that_fails(tmp_path, monkeypatch):
     driver = Tiered(tmp_path)
     driver.written(NAME, body=b"0123")
     failure = StoreError("no store")
-    monkeypatch.setattr(driver.cold, "message_ends", lambda *request: request[-1](failure))
-    assert ask(driver, message_ends, 0, 4) is failure
-    assert ask(driver, is_boundary, 2) is failure
-    assert ask(driver, is_boundary, 4) is True
+    monkeypatch.setattr(driver.cold, "message_ends", failing(failure))
+    assert ask(driver, ShardReader.message_ends, 0, 4) is failure
+    assert ask(driver, ShardReader.is_boundary, 2) is failure
+    assert ask(driver, ShardReader.is_boundary, 4) is True
     driver.close()

@@ -2,9 +2,10 @@
 
 import pytest
 
-from holdfast.engine.reading import is_boundary, message_ends
+from holdfast.engine.reading import ShardReader
 from holdfast.errors import ObjectMissingError, OffsetGoneError, StoreError, StreamNotFoundError
 from holdfast.storage.cold import ColdReader
+from holdfast.storage.pending import run
 from tests.unit.engine.tiered import MIB, Tiered
 from tests.unit.storage.ranges import HeldRanges
 
@@ -23,13 +24,13 @@ def driver(tmp_path):
 
 def asked(driver, call, stream, *arguments):
     answers = []
-    call(driver.shard.reader, stream, *arguments, answers.append)
+    run(call(driver.shard.reader, stream, *arguments), answers.append)
     return answers
 
 
 def read(driver, stream, at=0, bytes_max=100):
     answers = []
-    driver.shard.reader.read(stream, at, bytes_max, answers.append)
+    run(driver.shard.reader.read(stream, at, bytes_max), answers.append)
     return answers
 
 
@@ -56,9 +57,9 @@ class TestForkThatLeftMemory:
         assert FORK in answer.message
 
     def test_boundaries(self, driver, fork):
-        [answer] = asked(driver, message_ends, fork, 0, 7)
+        [answer] = asked(driver, ShardReader.message_ends, fork, 0, 7)
         assert isinstance(answer, StreamNotFoundError)
-        [answer] = asked(driver, is_boundary, fork, 3)
+        [answer] = asked(driver, ShardReader.is_boundary, fork, 3)
         assert isinstance(answer, StreamNotFoundError)
 
 
@@ -80,24 +81,24 @@ class TestTrimmed:
         while driver.held.asked:
             driver.held.answer(outcome=error)
 
-    @pytest.mark.parametrize("error", [ObjectMissingError("gone"), StoreError("no store")])
+    @pytest.mark.parametrize("error", [ObjectMissingError, StoreError])
     def test_boundary_before_the_new_start(self, driver, stream, error):
-        answers = asked(driver, is_boundary, stream, 5)
+        answers = asked(driver, ShardReader.is_boundary, stream, 5)
         self.trim(driver, 10)
-        self.answer_all(driver, error)
+        self.answer_all(driver, error("no store"))
         [answer] = answers
         assert isinstance(answer, OffsetGoneError)
         assert answer.earliest == 10
 
     def test_boundary_behind_it(self, driver, stream):
-        answers = asked(driver, is_boundary, stream, 10)
+        answers = asked(driver, ShardReader.is_boundary, stream, 10)
         self.trim(driver, 5)
         error = StoreError("no store")
         self.answer_all(driver, error)
         assert answers == [error]
 
     def test_boundary_that_is_found_all_the_same(self, driver, stream):
-        answers = asked(driver, is_boundary, stream, 5)
+        answers = asked(driver, ShardReader.is_boundary, stream, 5)
         self.trim(driver, 10)
         driver.held.answer_all()
         assert answers == [True]

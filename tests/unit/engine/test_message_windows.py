@@ -5,11 +5,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.engine import reading
-from holdfast.engine.reading import ShardReader, first_ends, last_start
+from holdfast.engine.reading import ShardReader
 from holdfast.engine.state import State
 from holdfast.errors import OffsetGoneError, StoreError, StreamNotFoundError
+from holdfast.storage.pending import run
 from tests.unit.engine.driver import JSON, NAME, TEXT, Driver
-from tests.unit.engine.held_ends import HeldEnds
+from tests.unit.engine.held_ends import HeldEnds, failing
 from tests.unit.engine.test_boundaries import expected, messages, stream_of
 from tests.unit.engine.tiered import Tiered
 
@@ -24,7 +25,7 @@ def small_windows():
 def asked(call, *arguments):
     """What is answered at once."""
     answers = []
-    call(*arguments, answers.append)
+    run(call(*arguments), answers.append)
     [answer] = answers
     return answer
 
@@ -33,7 +34,7 @@ def asked(call, *arguments):
 def test_last_messages_in_memory(appends, media, count):
     stream, ends = stream_of(appends, media), expected(appends, media)
     starts = [0, *ends[:-1]] if ends else [0]
-    found = asked(last_start, ShardReader(State()), stream, count)
+    found = asked(ShardReader.last_start, ShardReader(State()), stream, count)
     assert found == starts[max(0, len(starts) - count)]
 
 
@@ -42,7 +43,7 @@ def test_first_messages_in_memory(appends, start, length, enough):
     stream = stream_of(appends, TEXT)
     end = min(start + length, stream.tail)
     wanted = [each for each in expected(appends, TEXT) if start < each <= end]
-    found = asked(first_ends, ShardReader(State()), stream, start, end, enough)
+    found = asked(ShardReader.first_ends, ShardReader(State()), stream, start, end, enough)
     assert found == wanted[: len(found)]
     assert len(found) == len(wanted) or len(found) >= enough
 
@@ -66,7 +67,7 @@ def ask(driver):
 
     def ask(count):
         answers = []
-        last_start(driver.shard.reader, driver.shard.find(NAME), count, answers.append)
+        run(driver.shard.reader.last_start(driver.shard.find(NAME), count), answers.append)
         return answers
 
     return ask
@@ -81,8 +82,8 @@ def test_last_messages_in_packs(driver, ask):
 def test_first_messages_in_packs(driver):
     answers = []
     stream = driver.shard.find(NAME)
-    first_ends(driver.shard.reader, stream, 0, 20, 100, answers.append)
-    first_ends(driver.shard.reader, stream, 3, 19, 100, answers.append)
+    run(driver.shard.reader.first_ends(stream, 0, 20, 100), answers.append)
+    run(driver.shard.reader.first_ends(stream, 3, 19, 100), answers.append)
     driver.clock.run()
     assert answers == [[1, 6, 8, 17, 20], [6, 8, 17]]
 
@@ -110,17 +111,17 @@ def test_stream_that_is_deleted_meanwhile(driver, ask):
 
 def test_store_that_fails(driver, ask, monkeypatch):
     failure = StoreError("no store")
-    monkeypatch.setattr(driver.cold, "message_ends", lambda *request: request[-1](failure))
+    monkeypatch.setattr(driver.cold, "message_ends", failing(failure))
     assert ask(2) == [failure]
     answers = []
-    first_ends(driver.shard.reader, driver.shard.find(NAME), 0, 20, 9, answers.append)
+    run(driver.shard.reader.first_ends(driver.shard.find(NAME), 0, 20, 9), answers.append)
     assert answers == [failure]
 
 
 def test_first_messages_that_are_trimmed_meanwhile(driver):
     """Also where the snapshot is just at the end of what is looked at."""
     held, answers = HeldEnds(driver), []
-    first_ends(driver.shard.reader, driver.shard.find(NAME), 0, 1, 9, answers.append)
+    run(driver.shard.reader.first_ends(driver.shard.find(NAME), 0, 1, 9), answers.append)
     driver.publish(1)
     driver.commit()
     held.release_all(swept=1)
@@ -135,5 +136,7 @@ def test_fork_counts_into_its_source():
     driver.fork(NAME, "bucket/source", 4, body=b"abc")
     driver.commit()
     stream = driver.shard.find(NAME)
-    starts = [asked(last_start, driver.shard.reader, stream, count) for count in (1, 2, 3)]
+    starts = [
+        asked(ShardReader.last_start, driver.shard.reader, stream, count) for count in (1, 2, 3)
+    ]
     assert starts == [4, 0, 0]

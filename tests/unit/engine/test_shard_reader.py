@@ -10,6 +10,7 @@ from holdfast.engine.reading import ShardReader, end_of_read, read
 from holdfast.engine.state import State
 from holdfast.errors import StoreError, StreamNotFoundError
 from holdfast.storage.cold import ColdBytes, ColdReader
+from holdfast.storage.pending import run
 from tests.memory_directory import memory_directory
 from tests.thorough import examples
 from tests.unit.engine.tiered import Tiered
@@ -41,7 +42,7 @@ def partly_cold(number, media, bodies, count):
 def read_through(cold, stream, start, bytes_max, done):
     reader = ShardReader(State())
     reader.cold = cold
-    reader.read(stream, start, bytes_max, done)
+    run(reader.read(stream, start, bytes_max), done)
 
 
 def answer_of(rig, stream, start, bytes_max):
@@ -181,7 +182,7 @@ def make(request, tmp_path):
 
 def read_fork(driver, at, bytes_max):
     answers = []
-    driver.shard.reader.read(driver.shard.find("b/fork"), at, bytes_max, answers.append)
+    run(driver.shard.reader.read(driver.shard.find("b/fork"), at, bytes_max), answers.append)
     driver.clock.run()
     [answer] = answers
     return answer

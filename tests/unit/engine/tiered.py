@@ -11,6 +11,7 @@ from holdfast.storage.catalog import Catalog
 from holdfast.storage.catalog_writer import CatalogWriter
 from holdfast.storage.cold import ColdReader
 from holdfast.storage.commands import WorkCounters
+from holdfast.storage.pending import run
 from holdfast.storage.worker import StorageWorker
 from holdfast.testing import FakeClock, ScriptedLog
 from tests.unit.engine.driver import COMMIT_TIMEOUT_S, Driver
@@ -187,7 +188,7 @@ class Tiered(Driver):
                 inside = b"".join(stream.chunks)
                 return data + inside[at - stream.base :]
             answers = []
-            self.shard.reader.read(stream, at, MIB, answers.append)
+            run(self.shard.reader.read(stream, at, MIB), answers.append)
             self.clock.run()
             [result] = answers
             assert result.end > at

@@ -4,6 +4,7 @@ import pytest
 
 from holdfast.node.proxy import open_proxy
 from holdfast.proxy.stream_ids import session_stream_id
+from holdfast.storage.pending import Pending
 from holdfast.testing import FakeClock
 from tests.unit.engine.driver import COMMIT_TIMEOUT_S, FAILED, Driver
 from tests.unit.engine.held_ends import HeldEnds
@@ -154,12 +155,17 @@ class TestGone:
 
     @pytest.mark.parametrize("query", ["", "offset=-1&live=sse", "offset=-1&live=long-poll"])
     def test_while_packs_are_read(self, served, query):
-        cold, held = served.engine.cold, []
-        cold.read, read = lambda *asked: held.append(asked), cold.read
+        cold, released = served.engine.cold, Pending()
+        read = cold.read
+
+        async def held(request):
+            await released
+            return await read(request)
+
+        cold.read = held
         slot = self.read(served, query)
         self.delete(served)
-        for asked in held:
-            read(*asked)
+        released.set(None)
         served.clock.run()
         assert (slot.status, slot.code) == (404, "STREAM_NOT_FOUND")
         assert slot.json["error"]["message"].count(STREAM_ID) == 1

@@ -23,6 +23,7 @@ from holdfast.storage.catalog_writer import CatalogWriter
 from holdfast.storage.cold import ColdReader
 from holdfast.storage.commands import FlushLog
 from holdfast.storage.flush import SegmentRef
+from holdfast.storage.pending import run
 from holdfast.storage.worker import StorageWorker
 from holdfast.testing import FakeClock, FaultyObjects, FaultyRanges
 
@@ -268,7 +269,7 @@ class Rig:
     def read_cold(self, request):
         """The answer to a cold read."""
         answers = []
-        self.cold.read(request, answers.append)
+        run(self.cold.read(request), answers.append)
         self.clock.run()
         (answer,) = answers
         return answer

@@ -1,6 +1,7 @@
 """Blocks: kept within a limit, fetched once however many want them, believed only if they match."""
 
 from array import array
+from functools import partial
 
 import pytest
 from hypothesis import given
@@ -8,7 +9,7 @@ from hypothesis import strategies as st
 
 from holdfast.errors import ObjectMissingError, PackCorruptError, StoreError
 from holdfast.storage import blocks as blocks_module
-from holdfast.storage.blocks import ENTRY_COST_BYTES, BlockCache, Blocks, Key
+from holdfast.storage.blocks import ENTRY_COST_BYTES, BlockCache, BlockKey, Blocks
 from tests.unit.storage.ranges import HeldRanges, make_blocks_small
 
 BLOCK = 16
@@ -27,7 +28,7 @@ class TestCache:
     def test_against_a_model(self, script, bytes_max):
         cache, model = BlockCache(bytes_max), {}
         for is_put, name, size in script:
-            key = Key("p", name)
+            key = BlockKey("p", name)
             if is_put:
                 cache.put({key: memoryview(bytes(size))})
                 model.pop(key, None)
@@ -44,32 +45,32 @@ class TestCache:
 
     def test_index_counts_with_its_real_size(self):
         cache = BlockCache(10_000)
-        cache.put({Key("p", 0, is_index=True): array("Q", [1, 2, 3])})
+        cache.put({BlockKey("p", 0, is_index=True): array("Q", [1, 2, 3])})
         assert cache.size_bytes == 24 + ENTRY_COST_BYTES
 
     def test_index_and_block_at_the_same_byte_are_two_things(self):
         cache = BlockCache(10_000)
-        cache.put({Key("p", 0): memoryview(b"block")})
-        cache.put({Key("p", 0, is_index=True): array("Q", [5])})
-        assert cache.get(Key("p", 0)) == b"block"
-        assert cache.get(Key("p", 0, is_index=True)) == array("Q", [5])
+        cache.put({BlockKey("p", 0): memoryview(b"block")})
+        cache.put({BlockKey("p", 0, is_index=True): array("Q", [5])})
+        assert cache.get(BlockKey("p", 0)) == b"block"
+        assert cache.get(BlockKey("p", 0, is_index=True)) == array("Q", [5])
 
     def test_what_is_there_is_not_counted_twice(self):
         cache = BlockCache(10_000)
         for _ in range(3):
-            cache.put({Key("p", 0): memoryview(b"block")})
+            cache.put({BlockKey("p", 0): memoryview(b"block")})
         assert cache.size_bytes == 5 + ENTRY_COST_BYTES
 
     def test_what_shares_a_buffer_goes_together(self):
         buffer = memoryview(bytes(400))
         cache = BlockCache(4 * ENTRY_COST_BYTES)
-        cache.put({Key("p", 0): buffer[:200], Key("p", 200): buffer[200:]})
-        cache.put({Key("q", 0): memoryview(b"another")})
+        cache.put({BlockKey("p", 0): buffer[:200], BlockKey("p", 200): buffer[200:]})
+        cache.put({BlockKey("q", 0): memoryview(b"another")})
         assert len(cache) == 3
-        cache.put({Key("r", 0): memoryview(bytes(ENTRY_COST_BYTES))})
-        assert cache.get(Key("p", 200)) is None
-        assert cache.get(Key("p", 0)) is None
-        assert cache.get(Key("q", 0)) is not None
+        cache.put({BlockKey("r", 0): memoryview(bytes(ENTRY_COST_BYTES))})
+        assert cache.get(BlockKey("p", 200)) is None
+        assert cache.get(BlockKey("p", 0)) is None
+        assert cache.get(BlockKey("q", 0)) is not None
 
 
 class Asked:
@@ -104,7 +105,8 @@ def block(number):
 
 def ask(made, first, last, extent=None):
     asked = Asked()
-    made.blocks.blocks(extent or made.extent, first, last, asked)
+    for number, part in enumerate(made.blocks.blocks(extent or made.extent, first, last), first):
+        part.then(partial(asked, number))
     return asked
 
 
@@ -184,11 +186,11 @@ class TestFetching:
 class TestIndex:
     def test_offsets_at_which_messages_end(self, made):
         found = []
-        made.blocks.ends(made.extent, found.append)
-        made.blocks.ends(made.extent, found.append)
+        made.blocks.ends(made.extent).then(found.append)
+        made.blocks.ends(made.extent).then(found.append)
         assert made.held.requests == [(made.extent.pack, made.extent.lengths_at, 8)]
         made.held.answer()
-        made.blocks.ends(made.extent, found.append)
+        made.blocks.ends(made.extent).then(found.append)
         assert found == [array("Q", [40, 100])] * 3
         assert made.held.asked == []
 
@@ -197,13 +199,13 @@ class TestIndex:
         made.log.append(number, b"xyz")
         made.flush()
         found = []
-        made.blocks.ends(made.extents(number)[1], found.append)
+        made.blocks.ends(made.extents(number)[1]).then(found.append)
         made.held.answer()
         assert found == [array("Q", [103])]
 
     def test_damaged_index_is_not_believed(self, made):
         found = []
-        made.blocks.ends(made.extent, found.append)
+        made.blocks.ends(made.extent).then(found.append)
         made.held.answer(outcome=bytes(8))
         [error] = found
         assert isinstance(error, PackCorruptError)
@@ -304,10 +306,11 @@ class TestDefects:
         assert again.found[0] == block(0)
 
     def test_one_who_fails_does_not_keep_the_others_waiting(self, made):
-        def fail(number, part):
+        def fail(part):
             raise AssertionError("a defect")
 
-        made.blocks.blocks(made.extent, 0, 0, fail)
+        [part] = made.blocks.blocks(made.extent, 0, 0)
+        part.then(fail)
         asked = ask(made, 0, 0)
         made.held.answer_all()
         assert asked.found[0] == block(0)

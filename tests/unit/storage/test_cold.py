@@ -17,6 +17,7 @@ from holdfast.errors import (
 from holdfast.format import pack_builder
 from holdfast.storage import cold
 from holdfast.storage.cold import ColdBytes, ColdReader, ColdRequest
+from holdfast.storage.pending import run
 from tests.memory_directory import memory_directory
 from tests.thorough import examples
 from tests.unit.storage.cold_streams import MEDIA, appends, boundaries, flushed, in_memory
@@ -113,7 +114,7 @@ def written(rig, monkeypatch):
 def ask(rig, start=0, bytes_max=1000, limit=80, **more):
     answers = []
     request = ColdRequest(rig.number, BINARY, start, limit, bytes_max, **more)
-    rig.reader.read(request, answers.append)
+    run(rig.reader.read(request), answers.append)
     return answers
 
 

@@ -3,6 +3,7 @@
 import pytest
 
 from holdfast.storage.cold import ColdBytes, ColdRequest
+from holdfast.storage.pending import run
 from tests.unit.storage.rig import BINARY
 
 
@@ -35,7 +36,7 @@ def merged(rig):
     rig.start(merge_packs=2)
     rig.cold.blocks._ranges = ranges = LateRanges(rig.memory)
     answers = []
-    rig.cold.read(ColdRequest(number, BINARY, 0, 12, 100), answers.append)
+    run(rig.cold.read(ColdRequest(number, BINARY, 0, 12, 100)), answers.append)
     assert len(ranges.asked) == 2
     old = [row.name for row in rig.packs]
     assert rig.merge()

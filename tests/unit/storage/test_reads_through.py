@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from holdfast.engine.reading import ShardReader, is_boundary, message_ends
+from holdfast.engine.reading import ShardReader
 from holdfast.errors import HoldfastError, OffsetGoneError
 from holdfast.format import pack_builder
 from holdfast.objects import pack_merge
@@ -20,6 +20,7 @@ from holdfast.storage import flush
 from holdfast.storage.catalog import Catalog
 from holdfast.storage.cold import ColdReader
 from holdfast.storage.merge import plan_merge, swap
+from holdfast.storage.pending import run
 from holdfast.storage.rebuild import build, resolve, survey
 from tests.memory_directory import memory_directory
 from tests.thorough import examples
@@ -39,7 +40,7 @@ class Reading:
 
     def ask(self, call, *arguments):
         answers = []
-        call(*arguments, answers.append)
+        run(call(*arguments), answers.append)
         if self._clock is not None:
             self._clock.run()
         [answer] = answers
@@ -77,12 +78,12 @@ class Reading:
     def _check_boundaries(self, stream, told, chance):
         start = chance.randint(told.earliest, told.tail)
         end = chance.randint(start, told.tail)
-        found = self.ask(message_ends, self.reader, stream, start, end)
+        found = self.ask(self.reader.message_ends, stream, start, end)
         assert not isinstance(found, HoldfastError), found
         assert found == [each for each in told.ends if start < each <= end]
         at = chance.randint(told.earliest, told.tail)
         is_end = at in (0, told.earliest, *told.ends)
-        assert self.ask(is_boundary, self.reader, stream, at) == is_end
+        assert self.ask(self.reader.is_boundary, stream, at) == is_end
 
 
 @pytest.fixture(autouse=True)
