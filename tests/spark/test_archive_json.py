@@ -28,6 +28,7 @@ def form(request):
     return request.param
 
 
+@pytest.mark.slow
 def test_spark_reads_the_directory(spark, filled, tmp_path):
     fill(filled)
     options = {"json_as": "columns", "evolve": True}

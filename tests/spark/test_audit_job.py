@@ -199,6 +199,7 @@ class Meddler:
                 self._do()
 
 
+@pytest.mark.slow
 def test_packs_are_merged_and_streams_change_meanwhile(spark, stored):
     third = stored.packs()[2]["name"].removeprefix("packs/")
 

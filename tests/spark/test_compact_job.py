@@ -113,6 +113,7 @@ def test_packs_become_few_and_dead_bytes_go(spark, opened):
     assert stored.contents() == before
 
 
+@pytest.mark.slow
 def test_executor_dies(spark, stored, killed_at):
     before, packs = stored.contents(), stored.names()
     (task,) = tasks_of(stored)
@@ -136,6 +137,7 @@ def test_executor_dies(spark, stored, killed_at):
     assert stored.contents() == before
 
 
+@pytest.mark.slow
 def test_driver_dies(spark, stored, killed_at):
     before, packs = stored.contents(), stored.names()
     with killed_at("compact.planned"):
@@ -197,6 +199,7 @@ def test_somebody_else_is_faster(spark, stored, meddle):
     assert stored.check()["ok"]
 
 
+@pytest.mark.slow
 def test_streams_change_meanwhile(spark, stored, meddle):
     def change():
         stored.delete("only-0")
@@ -219,6 +222,7 @@ def test_streams_change_meanwhile(spark, stored, meddle):
     assert stored.check()["ok"]
 
 
+@pytest.mark.slow
 def test_answer_is_lost(stored, meddle):
     """The swap is done, and nobody hears of it: the list of packs says so."""
     before, packs = stored.contents(), stored.names()
@@ -293,6 +297,7 @@ class Writing:
         assert self._failures == []
 
 
+@pytest.mark.slow
 def test_server_writes_merges_and_collects_all_the_time(spark, opened):
     stored = opened(merge_packs=2, garbage_grace=0)
     stored.fill(4)
@@ -310,6 +315,7 @@ def test_server_writes_merges_and_collects_all_the_time(spark, opened):
     assert stored.contents() == expected
 
 
+@pytest.mark.slow
 def test_damaged_pack_is_left_alone(spark, stored):
     spoilt = stored.packs()[2]["name"]
     path = stored.objects / spoilt
@@ -325,6 +331,7 @@ def test_damaged_pack_is_left_alone(spark, stored):
     assert spoilt in stored.names()
 
 
+@pytest.mark.slow
 def test_store_out_of_reach(spark, stored, tmp_path):
     away = tmp_path / "away"
     with pytest.raises(StoreError) as caught:

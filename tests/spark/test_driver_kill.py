@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+import pytest
 from pyspark.sql import SparkSession
 
 from tests.server_process import ServerProcess
@@ -12,6 +13,7 @@ from tests.spark.reading_back import messages
 DEADLINE_S = 60
 
 
+@pytest.mark.slow
 def test_nothing_is_lost_or_doubled(spark: SparkSession, tmp_path: Path) -> None:
     with ServerProcess(tmp_path / "data", flush_age=3600) as server:
         bucket = Filled(server.url, "source")

@@ -116,6 +116,7 @@ def test_a_column_can_be_the_message(server, bucket, load):
     assert found == [row["raw"] for row in ROWS if row["user"] == 2]
 
 
+@pytest.mark.slow
 def test_tables_of_other_formats(spark, server, load, tmp_path, table):
     wanted = expected(lambda row: row["text"])
     rows = pa.Table.from_pylist(ROWS)

@@ -140,6 +140,7 @@ def test_a_stream_that_was_created_again_is_read_from_its_start(bucket: Filled) 
     assert loose.payloads(*loose.next()) == [b"anew"]
 
 
+@pytest.mark.slow
 def test_a_server_without_boundaries_gives_each_byte_once() -> None:
     """An answer goes on with what came after the plan, which is for the next batch."""
     with node_server() as url:

@@ -46,6 +46,7 @@ def test_follow(spark: SparkSession, server: ServerProcess, tmp_path: Path) -> N
     assert spark.read.parquet(f"{tmp_path}/lake/events").count() == len(EVENTS)
 
 
+@pytest.mark.slow
 def test_write(spark: SparkSession, server: ServerProcess, tmp_path: Path) -> None:
     options = {"url": server.url, "bucket": "events", "columns": "value"}
     frame = (
@@ -64,6 +65,7 @@ def test_write(spark: SparkSession, server: ServerProcess, tmp_path: Path) -> No
             assert stored == [each for each in EVENTS if each["user_id"] == user]
 
 
+@pytest.mark.slow
 def test_sink(spark: SparkSession, server: ServerProcess, tmp_path: Path) -> None:
     rows = [("imported", '{"n":1}'), ("imported", '{"n":2}')]
     frame = spark.createDataFrame(rows, "stream_id string, value string").coalesce(1)

@@ -161,6 +161,7 @@ def test_sentences(
     assert sentence in found.message
 
 
+@pytest.mark.slow
 def test_a_damaged_pack(load: Load, tmp_path: Path) -> None:
     with ServerProcess(tmp_path / "data", flush_age=3600) as server:
         other = Filled(server.url)

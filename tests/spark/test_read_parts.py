@@ -196,6 +196,7 @@ def large(server: ServerProcess) -> Filled:
     return found
 
 
+@pytest.mark.slow
 def test_a_large_stream_is_cut_by_positions(large: Filled) -> None:
     parts = planned(large.options(partitionBytes="8m"))
     # One that is smaller comes before it, and in the server's plan they are together.
@@ -506,6 +507,7 @@ def test_packs_in_a_bucket_of_s3(moto: MotoServer, tmp_path: Path) -> None:
         assert read(again) == expected
 
 
+@pytest.mark.slow
 def test_a_snapshot_inside_a_large_stream_is_no_loss_to_who_reads_from_the_start(
     tmp_path: Path,
 ) -> None:

@@ -19,6 +19,7 @@ from holdfast.spark.session import as_holdfast_error
 from tests.client.node_process import node_server
 from tests.server_process import ServerProcess
 from tests.spark.filled import JSON, Filled, Row, ordered, rows_of
+from tests.thorough import some_of
 
 DEADLINE_S = 60
 
@@ -148,6 +149,7 @@ def test_each_row_once_over_restarts(query: Query, bucket: Filled) -> None:
     assert [row.payload for row in query.batches[-1][1]] == [b"e"]
 
 
+@pytest.mark.slow
 def test_limits_in_spark(query: Query, bucket: Filled) -> None:
     for n in range(30):
         bucket.append(f"s{n % 3}", bytes([n]) * 100)
@@ -233,7 +235,7 @@ def test_what_is_gone(by_hand: ByHand, bucket: Filled) -> None:
     assert [row.payload for row in query.run()] == [b"6"]
 
 
-@pytest.mark.parametrize("limits", [{}, {"maxRowsPerTrigger": 5}])
+@pytest.mark.parametrize("limits", some_of([{}, {"maxRowsPerTrigger": 5}], 1))
 @pytest.mark.parametrize("appends", [1, 90])
 def test_a_checkpoint_of_another_server(
     by_hand: ByHand, bucket: Filled, tmp_path: Path, limits: dict[str, int], appends: int
@@ -249,6 +251,7 @@ def test_a_checkpoint_of_another_server(
     assert "is it another server" in found.message
 
 
+@pytest.mark.slow
 def test_loss_in_spark(query: Query, bucket: Filled) -> None:
     bucket.append("a", b"0")
     bucket.append("b", b"0")
@@ -299,6 +302,7 @@ def test_parts_by_hand(bucket: Filled) -> None:
     assert [row.payload for row in rows_of(following.partitions(end, later))] == [b"1"]
 
 
+@pytest.mark.slow
 def test_many_streams_few_of_which_changed(bucket: Filled) -> None:
     for n in range(300):
         bucket.append(f"s{n:03d}", b"x")

@@ -111,6 +111,7 @@ def test_the_smaller_buckets_are_one_colour(spark, tmp_path):
     assert found.volumes[REST, int(START.timestamp())] == 1000
 
 
+@pytest.mark.slow
 def test_the_page(spark, lake, tmp_path):
     to = tmp_path / "out" / "page.html"
     job = Report(tables=[str(lake)], to=str(to), title="A & B", sections=[f"{__name__}:added"])
@@ -138,6 +139,7 @@ def added(spark, tables):
     return Section("More", [], f"added for {', '.join(tables)}")
 
 
+@pytest.mark.slow
 def test_messages_without_a_time_are_counted_all_the_same(spark, tmp_path):
     found = [{**each, "timestamp": None} for each in rows()]
     pq.write_table(table(found), tmp_path / "a.parquet")
@@ -150,6 +152,7 @@ def test_messages_without_a_time_are_counted_all_the_same(spark, tmp_path):
     assert "Busiest streams" in text
 
 
+@pytest.mark.slow
 def test_offsets_that_are_no_numbers_have_no_size(spark, tmp_path):
     found = [{**each, "offset": "a_1", "next_offset": "a_2"} for each in rows()]
     pq.write_table(table(found), tmp_path / "a.parquet")
@@ -164,6 +167,7 @@ def test_a_table_that_holds_nothing_yet(spark, tmp_path):
     assert "hold no messages so far" in to.read_text()
 
 
+@pytest.mark.slow
 def test_delta_and_iceberg_are_read_as_of_now(spark, tmp_path):
     from deltalake import DeltaTable, write_deltalake
     from pyiceberg.catalog.sql import SqlCatalog

@@ -75,6 +75,7 @@ def breaking(number):
     raise ValueError("boom")
 
 
+@pytest.mark.slow
 def test_other_errors_are_sparks_and_end_in_one_sentence(spark):
     with pytest.raises(PythonException) as caught:
         run_tasks(spark, [1], breaking, what="breaking")
@@ -93,6 +94,7 @@ def breaking_once(place):
     return Path(place).stat().st_size
 
 
+@pytest.mark.slow
 def test_spark_runs_a_task_again_and_it_counts_once(spark, tmp_path):
     assert run_tasks(spark, [str(tmp_path / "runs")], breaking_once, what="again") == [2]
 
@@ -102,6 +104,7 @@ def ours_inside(batches):
     yield
 
 
+@pytest.mark.slow
 def test_our_error_is_found_in_what_spark_says(spark):
     with pytest.raises(PythonException) as caught:
         spark.range(1).mapInArrow(ours_inside, "id long").collect()

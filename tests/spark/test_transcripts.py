@@ -37,6 +37,7 @@ from tests.spark.transcribing import (
     responses,
     run,
 )
+from tests.thorough import some_of
 from tests.upstreams import Upstream
 
 SECRET = "a-secret-of-the-proxy-that-is-long-enough"
@@ -74,7 +75,7 @@ def check(proxied, form, to):
     assert +counted == Counter(outcome for outcome, _ in found.values())
 
 
-@pytest.mark.parametrize("form", FORMATS)
+@pytest.mark.parametrize("form", some_of(FORMATS, 1))
 def test_a_response_is_added_when_it_has_ended(proxied, form, tmp_path):
     options = {"format": form, "compact_files": 2}
     fill(proxied, 0)
@@ -105,7 +106,7 @@ def test_a_response_is_added_when_it_has_ended(proxied, form, tmp_path):
     assert (failed["error_code"], failed["error_message"]) == ("UPSTREAM_TIMEOUT", "Nothing came.")
 
 
-@pytest.mark.parametrize(("form", "point"), KILLS)
+@pytest.mark.parametrize(("form", "point"), some_of(KILLS, 1))
 def test_killed_anywhere_and_run_again(proxied, form, point, tmp_path, monkeypatch):
     fill(proxied, 0)
     run(proxied, tmp_path, format=form)
@@ -120,6 +121,7 @@ def test_killed_anywhere_and_run_again(proxied, form, point, tmp_path, monkeypat
     assert run(proxied, tmp_path, format=form).responses == 0
 
 
+@pytest.mark.slow
 def test_a_driver_that_is_killed_for_good(proxied, tmp_path):
     fill(proxied, 0)
     code = (
@@ -291,6 +293,7 @@ def test_through_the_proxy_with_spark_and_on_the_page(spark, tmp_path):
         assert said in text, said
 
 
+@pytest.mark.slow
 def test_the_figures_of_responses_are_right(spark, tmp_path):
     start_ms = int(datetime(2026, 3, 1, tzinfo=UTC).timestamp() * 1000)
     plain = UpstreamResponse(

@@ -73,6 +73,7 @@ def test_a_batch_write_can_be_run_again(spark, server, bucket):
     }
 
 
+@pytest.mark.slow
 def test_rows_of_one_stream_in_several_tasks_are_refused(spark, server, bucket):
     rows = numbered(spark, 100).drop("at")
     writer = rows.write.format("holdfast").option("url", server.url).mode("append")
@@ -81,6 +82,7 @@ def test_rows_of_one_stream_in_several_tasks_are_refused(spark, server, bucket):
     assert "write_to_streams" in error.message
 
 
+@pytest.mark.slow
 def test_a_batch_write_needs_a_name_and_appends(spark, server, bucket):
     rows = numbered(spark, 10).drop("at")
     writer = rows.write.format("holdfast").options(url=server.url, bucket=bucket)
@@ -111,6 +113,7 @@ def test_rows_are_laid_out_and_sorted(spark, server, bucket):
     ]
 
 
+@pytest.mark.slow
 def test_buckets_in_rows_and_ties(spark, server, bucket):
     rows = spark.createDataFrame(
         [(bucket, "a/b", 1, b"2"), (None, "é", 1, b"1"), (bucket, "a/b", 1, b"1")],
@@ -122,6 +125,7 @@ def test_buckets_in_rows_and_ties(spark, server, bucket):
     assert messages(server.url, f"{bucket}2") == {"é": ["1"]}
 
 
+@pytest.mark.slow
 def test_wrong_rows_are_refused_before_or_in_a_sentence(spark, server, bucket):
     def refused(frame, **given):
         told = {"url": server.url, "bucket": bucket, "producer_id": "load", "order_by": "at"}
@@ -137,6 +141,7 @@ def test_wrong_rows_are_refused_before_or_in_a_sentence(spark, server, bucket):
     assert "begins with '{broken'" in broken.message
 
 
+@pytest.mark.slow
 def test_tasks_that_fail_in_the_middle(spark, server, bucket):
     """The connection is cut again and again, and the client does not try by itself."""
     pieces = itertools.count(1)
@@ -161,6 +166,7 @@ def test_tasks_that_fail_in_the_middle(spark, server, bucket):
     assert report.duplicates > 0
 
 
+@pytest.mark.slow
 def test_a_server_that_dies_in_the_middle(spark, tmp_path, bucket):
     pieces = itertools.count(1)
 
@@ -221,6 +227,7 @@ class Lines:
         return int(commits[-1].name)
 
 
+@pytest.mark.slow
 def test_a_query_whose_commit_is_lost(spark, server, bucket, tmp_path):
     lines = Lines(spark, tmp_path)
     told = {"url": server.url, "bucket": bucket, "requestBytes": "100"}
@@ -240,6 +247,7 @@ def test_a_query_whose_commit_is_lost(spark, server, bucket, tmp_path):
     assert "choose another producerId" in error.message
 
 
+@pytest.mark.slow
 def test_a_query_with_rows_of_one_stream_in_several_tasks(spark, server, bucket, tmp_path):
     lines = Lines(spark, tmp_path)
     lines.add(100)
@@ -251,6 +259,7 @@ def test_a_query_with_rows_of_one_stream_in_several_tasks(spark, server, bucket,
     assert not list((lines.checkpoint / "commits").glob("[0-9]*"))
 
 
+@pytest.mark.slow
 def test_batches_that_fail_and_are_done_again_in_other_partitions(spark, server, bucket, tmp_path):
     lines = Lines(spark, tmp_path)
     lines.add(200)

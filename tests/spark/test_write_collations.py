@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as sql
 
@@ -10,6 +11,7 @@ from tests.server_process import ServerProcess
 from tests.spark.reading_back import messages, new_bucket
 
 
+@pytest.mark.slow
 def test_names_in_a_collation_without_case(spark: SparkSession, tmp_path: Path) -> None:
     case = sql.when(sql.col("id") % 2 == 0, "s").otherwise("S")
     rows = spark.range(40).select(

@@ -130,6 +130,7 @@ def test_the_same_task_twice_at_the_same_time(server, bucket):
     assert sum(each.requests - each.duplicates for each in reports) == reports[0].requests
 
 
+@pytest.mark.slow
 def test_a_server_that_dies_in_the_middle(tmp_path, bucket):
     given = rows(range(3000))
 
