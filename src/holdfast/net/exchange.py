@@ -138,6 +138,9 @@ class OutboundStream:
         self._pieces: deque[bytes] = deque()
         self._complete = False
         self._failure: TransportError | None = None
+        # Where pieces go at once, and what that raised.
+        self._take: Callable[[bytes], bool] | None = None
+        self._defect: Exception | None = None
         self._waiter: asyncio.Future[None] | None = None
         # One timer for many waits: it is set again only when it fires.
         self._waiting_since_s = 0.0
@@ -161,6 +164,32 @@ class OutboundStream:
         piece = self._pieces.popleft()
         self._taken(len(piece))
         return piece
+
+    async def pass_on(self, take: Callable[[bytes], bool]) -> bool:
+        """Pass pieces to `take` the moment they arrive, without waking this task for each.
+
+        Returns True at the end of the body, and False once `take` has: later pieces are kept.
+        """
+        while self._pieces:
+            if not take(await self.next_chunk()):
+                return False
+        self._take = take
+        try:
+            while self._is_passing_on and not self.is_over:
+                await self.news()
+            took_all = self._is_passing_on
+        finally:
+            self._take = None
+        if self._defect is not None:
+            defect, self._defect = self._defect, None
+            raise defect
+        if took_all and self._failure is not None:
+            raise outbound_error(self._failure, self.target)
+        return took_all
+
+    @property
+    def _is_passing_on(self) -> bool:
+        return self._take is not None
 
     async def read(self, bytes_max: int) -> bytes:
         """The whole body, or OutboundError once it exceeds `bytes_max`."""
@@ -221,9 +250,21 @@ class OutboundStream:
         self._raw_headers = headers
         wake(self._waiter)
 
-    def arrived(self, piece: bytes) -> None:
-        self._pieces.append(piece)
+    def arrived(self, piece: bytes) -> bool:
+        """Pass a piece on, or keep it until it is asked for: then True."""
+        if self._take is None:
+            self._pieces.append(piece)
+            wake(self._waiter)
+            return True
+        self._waiting_since_s = self._loop.time()
+        try:
+            if self._take(piece):
+                return False
+        except Exception as error:  # noqa: BLE001 (raised where the task waits)
+            self._defect = error
+        self._take = None
         wake(self._waiter)
+        return False
 
     def finished(self) -> None:
         self._complete = True

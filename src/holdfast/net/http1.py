@@ -88,10 +88,10 @@ class Http1Response(OutboundStream):
     def on_body(self, body: bytes) -> None:
         if self.is_over:
             return
-        self.unread_bytes += len(body)
-        if self.unread_bytes > UNREAD_BYTES_MAX:
-            self._connection.pause()
-        self.arrived(body)
+        if self.arrived(body):
+            self.unread_bytes += len(body)
+            if self.unread_bytes > UNREAD_BYTES_MAX:
+                self._connection.pause()
 
     def _taken(self, size: int) -> None:
         self.unread_bytes -= size

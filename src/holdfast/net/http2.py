@@ -69,10 +69,12 @@ class Http2Response(OutboundStream):
         self.sent = sent
         self.unread_bytes = 0
 
-    def arrived(self, piece: bytes) -> None:
-        if piece:
+    def arrived(self, piece: bytes) -> bool:
+        if super().arrived(piece):
             self.unread_bytes += len(piece)
-            super().arrived(piece)
+            return True
+        self._connection.acknowledge(self.stream_id, len(piece))
+        return False
 
     def _taken(self, size: int) -> None:
         self.unread_bytes -= size
@@ -263,7 +265,7 @@ class Http2Connection(HttpConnection):
         response = self._responses.get(getattr(event, "stream_id", 0) or 0)
         if isinstance(event, h2.events.DataReceived):
             data, size = event.data or b"", event.flow_controlled_length or 0
-            if response is not None:
+            if response is not None and data:
                 response.arrived(data)
                 size -= len(data)
             if size:

@@ -34,22 +34,22 @@ def open_proxy(shard: Shard, settings: Settings, clock: Clock) -> Mount:
         return ProxyOff(shard, settings.proxy)
     # Not at the top, because the HTTP client takes a while to load.
     from holdfast.net.allowlist import Allowlist  # noqa: PLC0415
-    from holdfast.proxy.fetching import Upstreams  # noqa: PLC0415
+    from holdfast.proxy.access import UrlSigner  # noqa: PLC0415
     from holdfast.proxy.routes import ProxyRoutes  # noqa: PLC0415
     from holdfast.proxy.service import ProxyService  # noqa: PLC0415
-    from holdfast.proxy.signing import Signer  # noqa: PLC0415
+    from holdfast.proxy.upstreams import Upstreams  # noqa: PLC0415
 
     _warn(settings.proxy)
     upstreams = Upstreams(Allowlist(settings.proxy.allowlist), settings.proxy)
     service = ProxyService(shard, clock, settings.proxy, upstreams)
-    return ProxyRoutes(service, Signer(settings.proxy.secret, clock), settings.proxy, clock)
+    return ProxyRoutes(service, UrlSigner(settings.proxy.secret, clock), settings.proxy, clock)
 
 
 def _warn(settings: ProxySettings) -> None:
     for number, secret in enumerate(settings.secret, 1):
         if len(secret.encode()) < SECRET_BYTES_MIN or len(set(secret)) < _CHARACTERS_MIN:
             _log.warning(
-                "secret %d of the proxy is weak, and a guessed one opens every proxy stream. "
+                "secret %d of the proxy is weak: a guessed secret opens every proxy stream. "
                 "Make one with `openssl rand -hex 32`",
                 number,
             )

@@ -1,18 +1,18 @@
-"""A recording: the frames of one response on their way into its stream, in order and once each.
+"""One response of an upstream on its way into its stream: in order, and every frame once.
 
 Rules:
 
-- Frames are numbered as a producer's appends are, so that sending one again does no harm. Start
-  and Data frames are numbers 0, 1, 2… of an even epoch, the terminal frame is number 0 of the odd
-  epoch behind it. So the stream itself knows which responses have ended, and none can end twice.
-- A chunk is written at once if nothing was written for `QUIET_S`; otherwise it waits for more,
-  until there are `BATCH_BYTES` or `BATCH_S` are over since the last frame. Were the two times the
-  same, an upstream that sends one chunk in each would be late for ever after having been so once.
-- What the log refuses for now is sent again, and everything behind it. A terminal frame is sent
-  until it is stored, or until there is no stream to store it in, but never ahead of Data frames:
-  where they cannot be stored it is another one that says so.
-- While nobody knows whether the Start frame is stored only the terminal frame may follow it, and
-  only if it is.
+- Frames are numbered like a producer's appends, so that sending one again does no harm. Start and
+  Data frames are numbers 0, 1, 2… of an even epoch, the terminal frame is number 0 of the odd epoch
+  that follows. So the stream itself knows which responses have ended, and none can end twice.
+- A chunk is written at once if nothing was written for `QUIET_S`. Otherwise it waits for more,
+  until there are `BATCH_BYTES`, or `BATCH_S` have passed since the last frame. If the two times
+  were the same, an upstream that sends one chunk in each would stay late after a single delay.
+- A frame that the log refuses for now is sent again, with everything behind it. The terminal frame
+  is sent until it is stored, or there is no stream left to store it in, but never ahead of Data
+  frames: if those cannot be stored, an Error frame takes its location.
+- Until the Start frame is known to be stored, only the terminal frame may follow it, and only if
+  the Start frame turns out to be stored.
 """
 
 from __future__ import annotations
@@ -26,14 +26,25 @@ from holdfast.engine.writes import AppendRequest
 from holdfast.errors import (
     HoldfastError,
     NotFoundError,
+    OutboundError,
     ProducerFencedError,
     ProducerGapError,
+    ProxyStorageError,
     QuotaExceededError,
     StreamClosedError,
     StreamDeletedError,
+    UpstreamError,
+    UpstreamTimeoutError,
 )
 from holdfast.protocol.content import DEFAULT
-from holdfast.protocol.frames import DATA, encode_frame
+from holdfast.protocol.frames import (
+    ABORT,
+    COMPLETE,
+    DATA,
+    Outcome,
+    encode_error,
+    encode_frame,
+)
 from holdfast.protocol.producer import Producer
 
 if TYPE_CHECKING:
@@ -41,12 +52,13 @@ if TYPE_CHECKING:
 
     from holdfast.clock import Clock, Timer
     from holdfast.engine.shard import Shard
+    from holdfast.proxy.upstreams import UpstreamResponse
 
 _log = logging.getLogger(__name__)
 BATCH_BYTES: Final = 4096
 BATCH_S: Final = 0.05
 QUIET_S: Final = 0.025
-# Frames that are not durable yet; then the upstream has to wait.
+# With more frames than this not yet durable the upstream has to wait.
 WINDOW_BYTES: Final = 256 * 1024
 # A larger chunk becomes several frames.
 FRAME_BYTES_MAX: Final = 64 * 1024
@@ -54,21 +66,21 @@ _RETRY_S: Final = 0.1
 _RETRY_S_MAX: Final = 5.0
 # How long the log may refuse before the response is given up.
 PATIENCE_S: Final = 30.0
-# There is no stream any more; or the terminal frame is stored, and so is all before it.
+# The stream is gone; or the terminal frame is stored, and so is everything before it.
 _OVER: Final = (NotFoundError, StreamClosedError, StreamDeletedError, ProducerFencedError)
-# A full bucket may have room again; behind a gap is what followed something that was refused.
+# A full bucket may have room again; a gap is the consequence of an earlier refusal.
 _PASSING: Final = (QuotaExceededError, ProducerGapError)
 
 
-class Place(NamedTuple):
+class ResponseLocation(NamedTuple):
     """Where a response is recorded: its stream, its id there, and the producer it writes as."""
 
     name: str
     response_id: int
     producer_id: bytes
-    # Even; the terminal frame has the next one.
+    # Even; the terminal frame has the next epoch.
     epoch: int
-    # The stream's number; 0 where it is not known, which is no stream that could be replaced.
+    # The stream's number; 0 where it is not known.
     number: int = 0
 
     @property
@@ -78,12 +90,12 @@ class Place(NamedTuple):
 
 
 class _Sent:
-    """A frame, and what became of it so far."""
+    """A frame and its state."""
 
     __slots__ = ("in_flight", "is_end", "producer", "request", "stored")
 
     def __init__(self, frame: bytes, producer: Producer, *, is_end: bool) -> None:
-        # Where there is no room for the end there is none for saying that there is no room.
+        # The terminal frame may exceed the quota: otherwise a full bucket could not be reported.
         self.request = AppendRequest(frame, DEFAULT, producer=producer, over_quota=is_end)
         self.producer = producer
         self.is_end = is_end
@@ -92,22 +104,22 @@ class _Sent:
 
 
 class Recording:
-    """Writes the frames of one response."""
+    """Writes the frames of one response after its Start frame."""
 
     def __init__(
         self,
         shard: Shard,
         clock: Clock,
-        place: Place,
+        location: ResponseLocation,
         *,
         on_failing: Callable[[HoldfastError], None],
         on_done: Callable[[], None],
     ) -> None:
         self._shard = shard
         self._clock = clock
-        self.place = place
-        # Called when the stream takes no more Data frames, to end it with `drop`; and once nothing
-        # is left to be done.
+        self.location = location
+        # `on_failing` is called when the stream takes no more Data frames, and has to call `end`
+        # with `drop`; `on_done` once nothing is left to do.
         self._on_failing = on_failing
         self._on_done = on_done
         self.first_stored: Callable[[], None] | None = None
@@ -127,10 +139,8 @@ class Recording:
         self._ended = False
         self._is_done = False
 
-    # What is to be written.
-
     def write(self, chunk: bytes) -> None:
-        """Take a part of the body."""
+        """Record a piece of the body."""
         if self._ended or not chunk:
             return
         self._chunks.append(chunk)
@@ -145,7 +155,7 @@ class Recording:
                 self._flush_timer = self._clock.call_later(BATCH_S - quiet_s, self.flush)
 
     def flush(self) -> None:
-        """Write what has been gathered."""
+        """Write the gathered chunks."""
         if self._flush_timer is not None:
             self._flush_timer.cancel()
             self._flush_timer = None
@@ -155,58 +165,55 @@ class Recording:
         data = chunks[0] if len(chunks) == 1 else b"".join(chunks)
         self._chunk_bytes = 0
         self._flushed_s = self._clock.monotonic_s()
-        place = self.place
+        location = self.location
         for at in range(0, len(data), FRAME_BYTES_MAX):
             if self._ended:
-                # The stream took no more in the middle of this.
+                # The stream refused a frame of this loop.
                 return
-            frame = encode_frame(DATA, place.response_id, data[at : at + FRAME_BYTES_MAX])
-            self._send(frame, Producer(place.producer_id, place.epoch, self._next_seq))
+            frame = encode_frame(DATA, location.response_id, data[at : at + FRAME_BYTES_MAX])
+            self._send(frame, Producer(location.producer_id, location.epoch, self._next_seq))
             self._next_seq += 1
 
     def end(self, frame: bytes, *, drop: bool = False) -> None:
-        """Write the terminal frame behind everything.
+        """Write the terminal frame after everything else.
 
-        `drop` what has not been stored before it, and another terminal frame if there was one.
+        `drop` discards what is not stored yet, an earlier terminal frame included.
         """
         assert drop or not self._ended, "a response ends once"
         if drop:
-            # What is under way is stored or not; nothing of it is sent again.
+            # Frames in flight may still be stored, but none is sent again.
             self._chunks.clear()
             self._sent.clear()
             self._sent_bytes = 0
         else:
             self.flush()
             if self._ended:
-                # The stream took no more in the middle of that, and so it has its end.
+                # The stream refused that, and the response has ended.
                 return
         self._ended = True
-        producer = Producer(self.place.producer_id, self.place.epoch + 1, 0)
+        producer = Producer(self.location.producer_id, self.location.epoch + 1, 0)
         self._send(frame, producer, is_end=True)
 
     @property
     def is_full(self) -> bool:
-        """Whether no more should come before something is stored."""
         return self._sent_bytes > WINDOW_BYTES
 
     @property
     def is_waiting(self) -> bool:
-        """Whether something was refused, and will be sent again in a while."""
+        """Whether a frame was refused and waits to be sent again."""
         return self._retry_timer is not None
 
     def hurry(self) -> None:
-        """Send it again now, and not in a while."""
+        """Send refused frames again now."""
         if self._retry_timer is not None:
             self._retry_timer.cancel()
             self._retry()
 
     async def room(self) -> None:
-        """Wait until more may come."""
+        """Wait until there is room for more."""
         while self.is_full and not self._is_done:
             self._room = asyncio.get_running_loop().create_future()
             await self._room
-
-    # What becomes of it.
 
     def _send(self, frame: bytes, producer: Producer, *, is_end: bool = False) -> None:
         sent = _Sent(frame, producer, is_end=is_end)
@@ -219,7 +226,7 @@ class Recording:
         if not self.has_begun and not self._may_have_begun():
             self._finish()
             return
-        name, number = self.place.name, self.place.number
+        name, number = self.location.name, self.location.number
         if sent.is_end and self._data_is_missing():
             self._refused(sent, ProducerGapError(0, 0))
             return
@@ -235,26 +242,26 @@ class Recording:
 
     def _may_have_begun(self) -> bool:
         """Whether the Start frame is stored, or still may be."""
-        place = self.place
-        staged = self._shard.staged(place.name)
+        location = self.location
+        staged = self._shard.staged(location.name)
         if staged is None:
             return False
-        if place.number and staged.number != place.number:
-            # Another stream is about to have the name: the shard says so once that is durable.
+        if location.number and staged.number != location.number:
+            # Another stream is about to take the name: the shard says so once that is durable.
             return True
-        state = staged.producer_state(place.producer_id)
-        return state is not None and state.epoch >= place.epoch
+        state = staged.producer_state(location.producer_id)
+        return state is not None and state.epoch >= location.epoch
 
     def _data_is_missing(self) -> bool:
-        """Whether Data frames ahead of the terminal frame were refused, and we are yet to hear it.
+        """Whether Data frames ahead of the terminal frame were refused without our knowing yet.
 
-        Among themselves they have numbers without gaps, but the terminal frame starts anew.
+        Among Data frames a gap in the numbers shows that, but the terminal frame starts anew.
         """
-        place = self.place
-        staged = self._shard.staged(place.name)
-        if len(self._sent) == 1 or staged is None or staged.number != place.number:
+        location = self.location
+        staged = self._shard.staged(location.name)
+        if len(self._sent) == 1 or staged is None or staged.number != location.number:
             return False
-        state = staged.producer_state(place.producer_id)
+        state = staged.producer_state(location.producer_id)
         return state is not None and state < self._sent[-2].producer[1:]
 
     def _replied(self, sent: _Sent, outcome: object) -> None:
@@ -271,18 +278,23 @@ class Recording:
             self.first_stored()
         while self._sent and self._sent[0].stored:
             self._sent_bytes -= len(self._sent.popleft().request.body)
-        if not self.is_full:
+        if self._room is not None and not self.is_full:
             self._make_room()
         if self._ended and not self._sent:
             self._finish()
 
     def _refused(self, sent: _Sent, error: HoldfastError) -> None:
-        """Something was not stored: it never will be, or it is sent again in a while."""
+        """A frame was not stored: give up, or send it again later."""
         if self._is_done or sent not in self._sent:
             return
         if not error.retryable and not isinstance(error, _PASSING):
             if not isinstance(error, _OVER):
-                _log.error("response %d of %r: %s", self.place[1], self.place.name, error.message)
+                _log.error(
+                    "response %d of %r: %s",
+                    self.location.response_id,
+                    self.location.name,
+                    error.message,
+                )
             self._finish()
             return
         now_s = self._clock.monotonic_s()
@@ -309,7 +321,7 @@ class Recording:
             room.set_result(None)
 
     def _finish(self) -> None:
-        """All is stored, or there is nowhere left to store it."""
+        """Everything is stored, or there is nowhere left to store it."""
         self._is_done = True
         self._ended = True
         self._chunks.clear()
@@ -319,20 +331,107 @@ class Recording:
                 timer.cancel()
         self._flush_timer = self._retry_timer = None
         self._make_room()
-        # Nobody is called again: whoever holds this is held by these, and would never be freed.
-        on_done, self._on_done = self._on_done, _nothing
+        # Without these references there is no cycle, and everything is freed at once.
+        on_done, self._on_done = self._on_done, _ignore
         self._on_failing, self.first_stored = _ignore, None
         on_done()
 
     def cut(self) -> None:
-        """The stream takes nothing any more: let go of what is left."""
+        """The stream accepts nothing any more: drop what is left."""
         if not self._is_done:
             self._finish()
 
 
-def _nothing() -> None:
-    """It is over."""
+def _ignore(*_arguments: object) -> None: ...
 
 
-def _ignore(_error: HoldfastError) -> None:
-    """It is over."""
+class ProxiedResponse:
+    """A response from its Start frame until its terminal frame is stored, or never can be."""
+
+    def __init__(
+        self,
+        shard: Shard,
+        clock: Clock,
+        location: ResponseLocation,
+        on_done: Callable[[ProxiedResponse], None],
+    ) -> None:
+        self.id = location.response_id
+        self.recording = Recording(
+            shard, clock, location, on_failing=self._store_failed, on_done=self._stored
+        )
+        self._on_done = on_done
+        # How it ended, once that is decided; None as well if the stream went away first.
+        self.outcome: Outcome | None = None
+        self.body_bytes = 0
+        self._bytes_max = 0
+        self.task: asyncio.Task[None] | None = None
+        self.done = asyncio.Event()
+
+    async def record(self, upstream: UpstreamResponse, *, bytes_max: int, silence_s: float) -> None:
+        """Record the body as it arrives, to its end."""
+        self._bytes_max = bytes_max
+        try:
+            await upstream.deliver(self._take, self._room)
+        except OutboundError as error:
+            if error.late:
+                self.fail(UpstreamTimeoutError(f"Upstream did not send data for {silence_s:g} s."))
+            else:
+                self.fail(UpstreamError(error.message))
+        except Exception:
+            self.fail(HoldfastError("The server has a defect here; its log says more."))
+            raise
+        else:
+            self._end(Outcome.COMPLETE, encode_frame(COMPLETE, self.id))
+
+    def _take(self, piece: bytes) -> bool:
+        """Record a piece; whether the next one may follow at once."""
+        room = self._bytes_max - self.body_bytes
+        taken = piece if len(piece) <= room else piece[:room]
+        self.body_bytes += len(taken)
+        self.recording.write(taken)
+        if taken is not piece:
+            self.fail(UpstreamError(f"The response exceeds {self._bytes_max} bytes."))
+        return self.outcome is None and not self.done.is_set() and not self.recording.is_full
+
+    async def _room(self) -> bool:
+        """Wait until more can be recorded; False if the response has ended instead."""
+        if self.outcome is None:
+            await self.recording.room()
+        return self.outcome is None and not self.done.is_set()
+
+    def abort(self) -> None:
+        """End with an Abort frame; what has arrived is kept."""
+        self._end(Outcome.ABORTED, encode_frame(ABORT, self.id))
+        self._cancel()
+
+    def fail(self, error: HoldfastError) -> None:
+        """End with an Error frame; what has arrived is kept."""
+        self._end(Outcome.FAILED, encode_error(self.id, error.code, error.message))
+        self._cancel()
+
+    def cut(self) -> None:
+        """The stream is closed or gone, so no terminal frame can be written."""
+        self.recording.cut()
+        self._cancel()
+
+    def _end(self, outcome: Outcome, frame: bytes) -> None:
+        if self.outcome is None and not self.done.is_set():
+            self.outcome = outcome
+            self.recording.end(frame)
+
+    def _cancel(self) -> None:
+        if self.task is not None and self.task is not asyncio.current_task():
+            self.task.cancel()
+
+    def _store_failed(self, error: HoldfastError) -> None:
+        """The stream refuses what has arrived; that replaces any other outcome."""
+        self.outcome = Outcome.FAILED
+        message = f"The stream takes no more: {error.message}"
+        self.recording.end(encode_error(self.id, ProxyStorageError.code, message), drop=True)
+        self._cancel()
+
+    def _stored(self) -> None:
+        self.done.set()
+        if self.outcome is None:
+            self._cancel()
+        self._on_done(self)

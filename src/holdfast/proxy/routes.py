@@ -1,7 +1,7 @@
-"""The proxy over HTTP: `/v1/proxy`, and the streams of its bucket on the other surfaces.
+"""The proxy over HTTP: `/v1/proxy`, and the streams of its bucket in the rest of the API.
 
-Those need service authentication, so that no open URL leads around the signatures. They are for
-reading, closing and deleting: only the proxy writes frames.
+There they need service authentication, so that no other URL bypasses the signatures, and can only
+be read, closed and deleted: only the proxy writes frames.
 """
 
 from __future__ import annotations
@@ -25,20 +25,18 @@ from holdfast.http.read import read
 from holdfast.http.responses import respond_error
 from holdfast.http.routes import STREAM_PREFIX, Match, Resource, Route
 from holdfast.http.streams import append, delete, head, options
-from holdfast.protocol.headers import is_true
+from holdfast.protocol.headers import HEADER_NAME, is_true
 from holdfast.protocol.names import PROXY_BUCKET, PROXY_PATH, decode_segment
 from holdfast.proxy import OPENAPI
-from holdfast.proxy.asking import (
-    approval_request,
+from holdfast.proxy.access import Authentication, name_of, new_stream_id, session_stream_id
+from holdfast.proxy.upstream_request import (
+    approval_call,
     parse_session_id,
     parse_stream_url,
     parse_url_ttl_s,
-    upstream_request,
+    proxy_headers,
+    upstream_call,
 )
-from holdfast.proxy.authentication import Authentication
-from holdfast.proxy.forwarding import proxy_fields
-from holdfast.proxy.preflight import EXPOSED, preflight_fields
-from holdfast.proxy.stream_ids import name_of, new_stream_id, session_stream_id
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -50,10 +48,18 @@ if TYPE_CHECKING:
     from holdfast.http.app import App
     from holdfast.http.exchange import Request, Slot
     from holdfast.http.routes import Router
+    from holdfast.proxy.access import UrlSigner
     from holdfast.proxy.service import ProxyService
-    from holdfast.proxy.signing import Signer
     from holdfast.settings import ProxySettings
 
+_ALLOWED: Final = (
+    b"Content-Type, Authorization, Upstream-URL, Upstream-Authorization, Upstream-Method, "
+    b"Use-Stream-URL, Session-Id, Stream-Signed-URL-TTL, If-None-Match, Last-Event-ID"
+)
+# In addition to those of every response.
+EXPOSED: Final = (
+    b"Access-Control-Expose-Headers: Upstream-Content-Type, Upstream-Status, Stream-Response-Id\r\n"
+)
 _BUCKET: Final = b"/" + PROXY_BUCKET.encode()
 _FLAT: Final = STREAM_PREFIX + PROXY_BUCKET.encode() + b"/"
 _READING: Final = frozenset({b"GET", b"HEAD"})
@@ -63,7 +69,7 @@ _CONDITIONS: Final = frozenset(
 
 
 class ProxyRoutes:
-    """The proxy as a part of the server."""
+    """The proxy as the server mounts it."""
 
     prefixes: tuple[bytes, ...] = (PROXY_PATH, _FLAT, _BUCKET)
     forwarded_path = PROXY_PATH
@@ -72,7 +78,7 @@ class ProxyRoutes:
     def __init__(
         self,
         service: ProxyService,
-        signer: Signer,
+        signer: UrlSigner,
         settings: ProxySettings,
         clock: Clock,
     ) -> None:
@@ -97,7 +103,6 @@ class ProxyRoutes:
         )
 
     def metrics(self) -> Iterator[Metric]:
-        """What the proxy counts."""
         return self._service.counters.metrics()
 
     def admit_to_packs(self, app: App, request: Request) -> Identity:
@@ -123,14 +128,14 @@ class ProxyRoutes:
             raise ProxyNotFoundError("Nothing lives at this path. Streams are at /v1/proxy/{id}.")
         return Match(self._stream, parameter=decode_segment(stream_id))
 
-    # The proxy's own surface.
+    # Below /v1/proxy.
 
     def _post(self, app: App, request: Request, slot: Slot, _name: str) -> None:
         slot.route = "proxy"
-        fields = proxy_fields(request)
+        headers = proxy_headers(request)
         client = self._authentication.service(app, request, parse_query(request.query)).name
         ttl_s = parse_url_ttl_s(
-            fields.get("stream-signed-url-ttl"),
+            headers.get("stream-signed-url-ttl"),
             self._settings.url_ttl_s,
             self._settings.url_ttl_max_s,
         )
@@ -146,22 +151,24 @@ class ProxyRoutes:
                 EXPOSED,
             )
 
-        if "use-stream-url" in fields:
-            url = parse_stream_url(fields["use-stream-url"])
+        if "use-stream-url" in headers:
+            url = parse_stream_url(headers["use-stream-url"])
             self._signer.check_signature(url.stream_id, url.expires, url.signature)
             number: int | None = service.find_open(url.stream_id)
             stream_id = url.stream_id
-        elif "session-id" in fields:
-            stream_id = session_stream_id(parse_session_id(fields["session-id"]))
-            asked = approval_request(request, fields, stream_id)
-            if asked is not None:
-                service.upstreams.check(asked.url)
-            work = service.connect(request, slot, asked, locate, client=client, stream_id=stream_id)
+        elif "session-id" in headers:
+            stream_id = session_stream_id(parse_session_id(headers["session-id"]))
+            approval = approval_call(request, headers, stream_id)
+            if approval is not None:
+                service.upstreams.check(approval.url)
+            work = service.connect(
+                request, slot, approval, locate, client=client, stream_id=stream_id
+            )
             service.spawn(work, request, slot)
             return
         else:
             stream_id, number = new_stream_id(self._clock), None
-        call = upstream_request(request, fields)
+        call = upstream_call(request, headers)
         service.upstreams.check(call.url)
         work = service.respond(
             request, slot, call, locate, client=client, stream_id=stream_id, number=number
@@ -209,12 +216,12 @@ class ProxyRoutes:
             raise ProxyStorageError(error.message) from None
 
     def _options(self, _app: App, request: Request, slot: Slot, _name: str) -> None:
-        slot.respond(204, preflight_fields(request))
+        slot.respond(204, _preflight_headers(request))
 
-    # The other surfaces.
+    # The rest of the API.
 
     def _guarded(self, resource: Resource) -> Resource:
-        """The same resource for services only, and without anything that writes frames."""
+        """The same resource, with service authentication and without writes of frames."""
         return Resource(
             {
                 method: self._guarded_route(method, route)
@@ -242,7 +249,7 @@ class ProxyRoutes:
         return route._replace(handler=guarded, need=Need.NOTHING)
 
     def _close(self, app: App, request: Request, slot: Slot, name: str) -> None:
-        """Close a stream by the base protocol; its responses end first."""
+        """Close a stream as the base protocol does; its responses end first."""
         if request.body or not is_true(request.headers.get(b"stream-closed")):
             raise ForbiddenError(
                 "Only the proxy writes to its streams. To close one, POST Stream-Closed: true "
@@ -272,4 +279,20 @@ def _resource(handlers: dict[bytes, Callable[[App, Request, Slot, str], None]]) 
             method: Route(handler, "proxy", needs_engine=method != b"OPTIONS", need=Need.NOTHING)
             for method, handler in handlers.items()
         }
+    )
+
+
+def _preflight_headers(request: Request) -> bytes:
+    """The response to a browser's preflight. Any header may be sent: all are forwarded."""
+    requested = [
+        part.strip()
+        for name, value in request.other_headers
+        if name.lower() == b"access-control-request-headers"
+        for part in value.split(b",")
+    ]
+    allowed = b", ".join([_ALLOWED, *(name for name in requested if HEADER_NAME.fullmatch(name))])
+    return (
+        b"Access-Control-Allow-Methods: GET, HEAD, POST, PATCH, DELETE, OPTIONS\r\n"
+        b"Access-Control-Allow-Headers: %b\r\nAccess-Control-Max-Age: 86400\r\n%b"
+        % (allowed, EXPOSED)
     )

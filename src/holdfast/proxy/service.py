@@ -1,8 +1,8 @@
 """The proxy's operations: create, append, connect, abort, close.
 
-A POST is a task of its own that lives as long as the upstream's response does: it calls, answers
-its client once the Start frame is durable, and then records the body. Its client may leave at any
-time; only an abort, the end of the stream or the end of the server end it early.
+Each POST is a task that lives as long as the upstream's response: it calls the upstream, responds
+to its client once the Start frame is durable, and then records the body. The client may leave at
+any time; only an abort, the end of the stream or the end of the server ends the task early.
 """
 
 from __future__ import annotations
@@ -11,6 +11,9 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING, Any, Final
 
+from prometheus_client.core import CounterMetricFamily
+
+from holdfast.engine.counters import Histogram
 from holdfast.engine.writes import CreateRequest, StreamCreated
 from holdfast.errors import (
     ConnectRejectedError,
@@ -23,27 +26,29 @@ from holdfast.errors import (
     UnavailableError,
     UpstreamError,
 )
+from holdfast.http.metrics import counter, gauge, histogram
 from holdfast.http.responses import respond_error, result_of
 from holdfast.protocol.content import DEFAULT
+from holdfast.protocol.frames import Outcome
 from holdfast.protocol.headers import header_value
-from holdfast.proxy.admission import Admission
-from holdfast.proxy.counters import ProxyCounters
-from holdfast.proxy.desk import Desk
-from holdfast.proxy.recovery import end_open_responses
-from holdfast.proxy.stream_ids import name_of
+from holdfast.proxy.access import name_of
+from holdfast.proxy.stream_responses import StreamResponses, end_open_responses
+from holdfast.proxy.upstreams import Admission
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine
+    from collections.abc import Callable, Coroutine, Iterator
+
+    from prometheus_client.core import Metric
 
     from holdfast.clock import Clock
     from holdfast.engine.shard import Shard
     from holdfast.http.exchange import Request, Slot
-    from holdfast.proxy.asking import UpstreamRequest
-    from holdfast.proxy.fetching import Upstreams
-    from holdfast.proxy.response import Response
+    from holdfast.proxy.recording import ProxiedResponse
+    from holdfast.proxy.upstream_request import UpstreamCall
+    from holdfast.proxy.upstreams import Upstreams
     from holdfast.settings import ProxySettings
 
-    # The fields of a successful answer that lead to the stream.
+    # The headers of a successful response that lead to the stream.
     Locate = Callable[[str], bytes]
 
 _log = logging.getLogger(__name__)
@@ -51,8 +56,6 @@ ABORT_TIMEOUT_S: Final = 15.0
 
 
 class ProxyService:
-    """All responses under way."""
-
     def __init__(
         self, shard: Shard, clock: Clock, settings: ProxySettings, upstreams: Upstreams
     ) -> None:
@@ -62,60 +65,55 @@ class ProxyService:
         self.upstreams = upstreams
         self._admission = Admission(settings.upstreams_max, settings.client_upstreams_max)
         self.counters = ProxyCounters(self._admission)
-        self._desks: dict[str, Desk] = {}
+        self._by_stream: dict[str, StreamResponses] = {}
         self._tasks: set[asyncio.Task[None]] = set()
-        # Those that wait for somebody's approval.
-        self._asking: set[asyncio.Task[None]] = set()
+        # Those that wait for the approval of a session.
+        self._approvals: set[asyncio.Task[None]] = set()
         self._stopped = False
-
-    # Life.
 
     def start(self) -> None:
         """End what an earlier server left open."""
-        end_open_responses(self._shard, self._desk)
+        end_open_responses(self._shard, self._responses_of)
 
     def stop(self) -> None:
-        """Call nobody any more, and end every response with an Error frame."""
+        """Start no further calls, and end every response with an Error frame."""
         self._stopped = True
-        for task in list(self._asking):
+        for task in list(self._approvals):
             task.cancel()
         error = UpstreamError("The server is shutting down.")
-        for desk in list(self._desks.values()):
-            desk.fail_all(error)
+        for responses in list(self._by_stream.values()):
+            responses.fail_all(error)
 
     async def close(self) -> None:
-        """Let go of every connection."""
         for task in list(self._tasks):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         await self.upstreams.aclose()
 
-    def _desk(self, stream_id: str) -> Desk:
-        desk = self._desks.get(stream_id)
-        if desk is None:
-            desk = self._desks[stream_id] = Desk(
+    def _responses_of(self, stream_id: str) -> StreamResponses:
+        responses = self._by_stream.get(stream_id)
+        if responses is None:
+            responses = self._by_stream[stream_id] = StreamResponses(
                 self._shard,
                 self._clock,
                 stream_id,
                 ttl_s=self._ttl_s,
                 on_ended=self.counters.ended,
-                on_idle=self._desk_is_idle,
+                on_idle=self._forget,
             )
-        return desk
+        return responses
 
     @property
     def _ttl_s(self) -> int | None:
         return self._settings.stream_ttl_s or None
 
-    def _desk_is_idle(self, desk: Desk) -> None:
-        if self._desks.get(desk.stream_id) is desk:
-            del self._desks[desk.stream_id]
-
-    # Requests.
+    def _forget(self, responses: StreamResponses) -> None:
+        if self._by_stream.get(responses.stream_id) is responses:
+            del self._by_stream[responses.stream_id]
 
     def spawn(self, work: Coroutine[Any, Any, None], request: Request, slot: Slot) -> None:
-        """Do work that answers later, and goes on if its client leaves."""
-        task = asyncio.get_running_loop().create_task(_answering(work, request, slot))
+        """Run work that responds later, and goes on if its client leaves."""
+        task = asyncio.get_running_loop().create_task(_responding(work, request, slot))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
@@ -123,7 +121,7 @@ class ProxyService:
         self,
         request: Request,
         slot: Slot,
-        asked: UpstreamRequest,
+        call: UpstreamCall,
         locate: Locate,
         *,
         client: str,
@@ -136,40 +134,41 @@ class ProxyService:
             raise UnavailableError("The server is shutting down.")
         task = asyncio.current_task()
         assert task is not None, "a request is a task"
-        desk = self._desk(stream_id)
-        desk.calls.add(task)
+        responses = self._responses_of(stream_id)
+        responses.calls.add(task)
         if number is not None:
-            desk.watch()
-        response: Response | None = None
+            responses.watch()
+        response: ProxiedResponse | None = None
         try:
             with self._admission.one(client):
-                async with self.upstreams.call(asked, request) as answer:
+                async with self.upstreams.call(call, request) as upstream:
                     self.counters.header_us.observe_s(self._clock.monotonic_s() - started_s)
-                    begun = await desk.begin(answer.status, answer.headers, number=number)
-                    response = begun.response
-                    desk.calls.discard(task)
+                    response, start = await responses.begin(
+                        upstream.status, upstream.headers, number=number
+                    )
+                    responses.calls.discard(task)
                     response.recording.first_stored = lambda: self._first_frame(started_s)
-                    # The upstream may have answered without having taken it all.
+                    # The upstream may have responded without reading all of the body.
                     request.abandon_body(slot)
                     slot.respond(
                         201 if number is None else 200,
                         locate(stream_id)
                         + b"Upstream-Content-Type: %b\r\nStream-Response-Id: %d\r\n"
                         b"Stream-Start-Offset: %020d\r\nCache-Control: no-store\r\n"
-                        % (header_value(answer.content_type), response.id, begun.offset),
+                        % (header_value(upstream.content_type), response.id, start),
                     )
-                    await response.pump(
-                        answer.pieces,
+                    await response.record(
+                        upstream,
                         bytes_max=self._settings.response_bytes_max,
                         silence_s=self._settings.inactivity_timeout_s,
                     )
         except asyncio.CancelledError:
-            # A response ends by itself; before there is one its client is still waiting.
+            # A response has its own end; before there is one the client still waits for ours.
             if response is None:
                 raise self._why_cancelled(stream_id, number) from None
         finally:
-            desk.calls.discard(task)
-            desk.rest()
+            responses.calls.discard(task)
+            responses.close_if_idle()
 
     def _why_cancelled(self, stream_id: str, number: int | None) -> HoldfastError:
         if self._stopped:
@@ -179,7 +178,7 @@ class ProxyService:
             return ProxyStreamNotFoundError(stream_id)
         if stream.closed:
             return ProxyStreamClosedError(stream.tail)
-        return UpstreamError("The call was aborted before the upstream had answered.")
+        return UpstreamError("The call was aborted before the upstream responded.")
 
     def _first_frame(self, started_s: float) -> None:
         self.counters.first_frame_us.observe_s(self._clock.monotonic_s() - started_s)
@@ -188,41 +187,41 @@ class ProxyService:
         self,
         request: Request,
         slot: Slot,
-        asked: UpstreamRequest | None,
+        call: UpstreamCall | None,
         locate: Locate,
         *,
         client: str,
         stream_id: str,
     ) -> None:
-        """Lead to a session's stream, which is created if there is none; nobody writes to it."""
-        if asked is None:
+        """Respond with the URL of a session's stream, which is created if there is none."""
+        if call is None:
             async for _ in request.pieces():
                 pass
         else:
-            await self._approval(asked, request, client)
+            await self._approval(call, request, client)
         created = await self._ensure(stream_id)
         request.abandon_body(slot)
         slot.respond(201 if created else 200, locate(stream_id) + b"Cache-Control: no-store\r\n")
 
-    async def _approval(self, asked: UpstreamRequest, request: Request, client: str) -> None:
-        """Ask somebody whether a session may be connected to; raises if not."""
+    async def _approval(self, call: UpstreamCall, request: Request, client: str) -> None:
+        """Ask an endpoint whether the session may be connected to; raises if not."""
         if self._stopped:
             raise UnavailableError("The server is shutting down.")
         task = asyncio.current_task()
         assert task is not None, "a request is a task"
-        self._asking.add(task)
+        self._approvals.add(task)
         try:
             with self._admission.one(client):
-                refusal = await self.upstreams.approves(asked, request)
+                refusal = await self.upstreams.refusal(call, request)
         except asyncio.CancelledError:
             raise UnavailableError("The server is shutting down.") from None
         finally:
-            self._asking.discard(task)
+            self._approvals.discard(task)
         if refusal:
             raise ConnectRejectedError(f"The session was not approved. {refusal}")
 
     async def _ensure(self, stream_id: str) -> bool:
-        """See to it that a session's stream is there; whether it is new."""
+        """Create a session's stream if there is none; returns whether it is new."""
         name = name_of(stream_id)
         try:
             self._shard.lifetimes.renew(self._shard.find(name))
@@ -230,10 +229,10 @@ class ProxyService:
             pass
         else:
             return False
-        asked = CreateRequest(DEFAULT, self._ttl_s)
+        creation = CreateRequest(DEFAULT, self._ttl_s)
 
         def create(done: Callable[..., None]) -> None:
-            self._shard.create(name, asked, lambda _context, outcome: done(outcome), None)
+            self._shard.create(name, creation, lambda _context, outcome: done(outcome), None)
 
         try:
             outcome = await result_of(create)
@@ -245,7 +244,7 @@ class ProxyService:
         return outcome.created
 
     def find_open(self, stream_id: str) -> int:
-        """The number of a stream that takes responses; raises if there is none, or it is closed."""
+        """The number of a stream that is not closed; raises if there is none."""
         try:
             stream = self._shard.find(name_of(stream_id))
         except StreamNotFoundError:
@@ -256,32 +255,33 @@ class ProxyService:
 
     async def abort(self, stream_id: str, response_id: int | None) -> None:
         """End responses; returns once that is durable."""
-        desk = self._desks.get(stream_id)
-        if desk is None:
-            return
-        ended = desk.abort(response_id)
-        await _all_done(ended)
+        responses = self._by_stream.get(stream_id)
+        if responses is not None:
+            await _all_done(responses.abort(response_id))
 
     def abort_all(self, stream_id: str) -> None:
-        """End all responses of a stream ahead of what is written to it next, or raise."""
-        desk = self._desks.get(stream_id)
-        if desk is not None and any(each.recording.is_waiting for each in desk.abort(None)):
+        """End all responses of a stream before its next write, or raise."""
+        responses = self._by_stream.get(stream_id)
+        if responses is not None and any(
+            response.recording.is_waiting for response in responses.abort(None)
+        ):
             raise UnavailableError("Responses of this stream have not ended yet. Try again later.")
 
 
-async def _all_done(responses: list[Response]) -> None:
+async def _all_done(responses: list[ProxiedResponse]) -> None:
     try:
         async with asyncio.timeout(ABORT_TIMEOUT_S):
             for response in responses:
                 await response.done.wait()
     except TimeoutError:
         raise ProxyStorageError(
-            "The upstreams were cancelled, but that is not stored yet: the log takes nothing now."
+            "The upstreams were cancelled, but that is not stored yet: the log accepts no writes "
+            "at present."
         ) from None
 
 
-async def _answering(work: Coroutine[Any, Any, None], request: Request, slot: Slot) -> None:
-    """Have errors answered; what happens after the answer concerns nobody but the stream."""
+async def _responding(work: Coroutine[Any, Any, None], request: Request, slot: Slot) -> None:
+    """Respond with the error that the work raises, unless it has responded already."""
     try:
         await work
     except HoldfastError as error:
@@ -294,3 +294,53 @@ async def _answering(work: Coroutine[Any, Any, None], request: Request, slot: Sl
         _log.exception("a request to the proxy failed")
         request.abandon_body(slot)
         respond_error(slot, HoldfastError("The server has a defect here; its log says more."))
+
+
+_ENDS = (Outcome.COMPLETE, Outcome.ABORTED, Outcome.FAILED)
+
+
+class ProxyCounters:
+    """Totals since start, as metrics."""
+
+    def __init__(self, admission: Admission) -> None:
+        self._admission = admission
+        self._ended = dict.fromkeys(_ENDS, 0)
+        self._bytes = 0
+        self.header_us = Histogram()
+        self.first_frame_us = Histogram()
+
+    def ended(self, response: ProxiedResponse) -> None:
+        """Count a response; one whose stream went away was aborted with it."""
+        self._ended[response.outcome or Outcome.ABORTED] += 1
+        self._bytes += response.body_bytes
+
+    def metrics(self) -> Iterator[Metric]:
+        yield gauge(
+            "holdfast_proxy_upstreams",
+            "Upstreams that were called and are not done.",
+            self._admission.under_way,
+        )
+        responses = CounterMetricFamily(
+            "holdfast_proxy_responses", "Responses that have ended.", labels=["outcome"]
+        )
+        for outcome, count in self._ended.items():
+            responses.add_metric([outcome.value], count)
+        yield responses
+        yield counter("holdfast_proxy_bytes", "Bytes of bodies recorded.", self._bytes)
+        yield counter(
+            "holdfast_proxy_refusals",
+            "Requests refused because too many upstreams were under way.",
+            self._admission.refusals,
+        )
+        yield histogram(
+            "holdfast_proxy_header_seconds",
+            "From a request to the head of the upstream's response.",
+            self.header_us,
+            1e-6,
+        )
+        yield histogram(
+            "holdfast_proxy_first_frame_seconds",
+            "From a request until the first Data frame is durable.",
+            self.first_frame_us,
+            1e-6,
+        )

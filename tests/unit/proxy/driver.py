@@ -5,10 +5,10 @@ import asyncio
 from holdfast.errors import HoldfastError
 from holdfast.http.exchange import Request
 from holdfast.protocol.frames import DATA, START, TERMINAL, FrameParser, ResponseOrder
-from holdfast.proxy.asking import UpstreamRequest
-from holdfast.proxy.desk import DOCUMENTS
+from holdfast.proxy.access import name_of, new_stream_id, session_stream_id
 from holdfast.proxy.service import ProxyService
-from holdfast.proxy.stream_ids import name_of, new_stream_id, session_stream_id
+from holdfast.proxy.stream_responses import DOCUMENTS
+from holdfast.proxy.upstream_request import UpstreamCall
 from holdfast.settings import ProxySettings
 from holdfast.testing import FakeClock
 from tests.unit.engine.driver import Ask, Driver
@@ -16,7 +16,7 @@ from tests.unit.proxy.hands import HandSlot, HandUpstreams
 
 # More rounds of the event loop than anything here takes.
 ROUNDS = 12
-ASKED = UpstreamRequest("GET", "http://upstream.example/", {})
+ASKED = UpstreamCall("GET", "http://upstream.example/", {})
 
 
 class Call:

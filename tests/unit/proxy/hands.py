@@ -4,7 +4,7 @@ import asyncio
 import re
 from contextlib import asynccontextmanager
 
-from holdfast.proxy.fetching import UpstreamAnswer
+from holdfast.proxy.upstreams import UpstreamResponse
 
 _END = object()
 
@@ -47,11 +47,12 @@ class HandUpstream:
     def unread(self):
         return self._pieces.qsize()
 
-    async def pieces(self):
+    async def deliver(self, take, room):
         while (piece := await self._pieces.get()) is not _END:
             if isinstance(piece, Exception):
                 raise piece
-            yield piece
+            if not take(piece) and not await room():
+                return
 
 
 class HandUpstreams:
@@ -71,7 +72,7 @@ class HandUpstreams:
             await upstream.answered.wait()
             if upstream.refusal is not None:
                 raise upstream.refusal
-            yield UpstreamAnswer(200, upstream.headers, "text/plain", upstream.pieces())
+            yield UpstreamResponse(200, upstream.headers, "text/plain", upstream.deliver)
         finally:
             upstream.left = True
 

@@ -17,8 +17,8 @@ from hypothesis.stateful import (
 )
 
 from holdfast.errors import OutboundError
-from holdfast.proxy.desk import decode_place
-from holdfast.proxy.stream_ids import name_of, session_stream_id
+from holdfast.proxy.access import name_of, session_stream_id
+from holdfast.proxy.stream_responses import decode_location
 from tests.thorough import examples
 from tests.unit.engine.driver import COMMIT_TIMEOUT_S, COMMITTED, FAILED, UNKNOWN
 from tests.unit.proxy.driver import Proxy, body_of, ends_of, parse
@@ -249,7 +249,7 @@ class Histories(RuleBasedStateMachine):
         """What has not ended will be ended, after a crash as well; nothing is open when closed."""
         is_open = {response_id for response_id, end in ends_of(frames).items() if end is None}
         assert not (is_open and stream.closed), "closed before its responses had ended"
-        places = [decode_place(value) for value in self.proxy.documents.values()]
+        places = [decode_location(value) for value in self.proxy.documents.values()]
         found = {
             place.response_id
             for place in places
@@ -299,7 +299,7 @@ class Histories(RuleBasedStateMachine):
         self.streams_only_grow_and_are_in_order()
         self.check_all_ended()
         assert not self.is_faultless or self.proxy.documents == {}
-        assert not self.proxy.service._desks
+        assert not self.proxy.service._by_stream
         assert not self.proxy.service._tasks
         assert all(answers == [204] for answers, *_ in self.aborts)
         self.restart(stored=False)

@@ -25,7 +25,7 @@ def test_complete(proxy):
     assert call.upstream.left
     assert proxy.outcomes == {"complete": 1}
     assert proxy.documents == {}
-    assert not proxy.service._desks
+    assert not proxy.service._by_stream
 
 
 @pytest.mark.spec("proxy 9.1-2", "proxy 9.2-2")
@@ -85,7 +85,7 @@ def test_an_abort_ends_all_or_one(proxy):
     # The one whose upstream had not answered has no frames at all.
     assert (waiting.slot.status, waiting.slot.code) == (502, "UPSTREAM_ERROR")
     assert waiting.upstream.left
-    assert not proxy.service._desks
+    assert not proxy.service._by_stream
 
 
 @pytest.mark.spec("proxy 4.6-3")
@@ -99,7 +99,7 @@ def test_an_abort_while_the_start_frame_is_on_its_way(proxy):
     assert answers == [204]
     assert proxy.kinds(session) == "S1 A1"
     assert proxy.documents == {}
-    assert not proxy.service._desks
+    assert not proxy.service._by_stream
 
 
 def test_an_abort_of_a_start_frame_that_is_lost(proxy):
@@ -149,7 +149,7 @@ def test_closing_ends_all_responses_first(proxy):
     assert ends_of(proxy.frames(session)) == {1: b"A", 2: b"A"}
     assert proxy.body(session, 1) == b"some more"
     assert all(call.upstream.left for call in calls)
-    assert (proxy.documents, proxy.service._desks) == ({}, {})
+    assert (proxy.documents, proxy.service._by_stream) == ({}, {})
 
 
 def test_closing_while_the_log_is_tried_again(proxy):
@@ -188,7 +188,7 @@ def test_deleting_ends_the_upstreams(proxy):
     assert all(call.upstream.left for call in calls)
     assert calls[2].slot.status == 404
     proxy.settle()
-    assert (proxy.documents, proxy.service._desks) == ({}, {})
+    assert (proxy.documents, proxy.service._by_stream) == ({}, {})
     assert proxy.outcomes.get("aborted", 0) == sum(proxy.outcomes.values()) <= 2
 
 
@@ -203,7 +203,7 @@ def test_a_new_stream_that_is_deleted_at_once(proxy):
     proxy.do(create_and_delete)
     assert call.upstream.left
     proxy.settle()
-    assert (proxy.documents, proxy.service._desks) == ({}, {})
+    assert (proxy.documents, proxy.service._by_stream) == ({}, {})
 
 
 def test_data_while_a_deletion_is_on_its_way(proxy):
@@ -215,7 +215,7 @@ def test_data_while_a_deletion_is_on_its_way(proxy):
     proxy.commit()
     assert call.upstream.left
     assert proxy.outcomes == {"aborted": 1}
-    assert (proxy.documents, proxy.service._desks) == ({}, {})
+    assert (proxy.documents, proxy.service._by_stream) == ({}, {})
 
 
 def test_a_deletion_that_fails_ends_nothing(proxy):
@@ -285,7 +285,7 @@ def test_a_full_bucket_ends_the_response_and_its_upstream(make_proxy):
     assert proxy.kinds(call.stream_id) == "S1 D1 E1"
     assert proxy.body(call.stream_id) == b"kept"
     assert last_error(proxy, call.stream_id).code == "STORAGE_ERROR"
-    assert (proxy.documents, proxy.service._desks) == ({}, {})
+    assert (proxy.documents, proxy.service._by_stream) == ({}, {})
 
 
 def test_a_response_that_is_too_long(make_proxy):
@@ -335,7 +335,7 @@ def test_one_terminal_frame_whatever_ends_it(proxy, order, moment):
         assert end == ENDS[order[0]][1]
     assert proxy.body(call.stream_id) == b"some gathered"
     assert sum(proxy.outcomes.values()) == 1
-    assert (proxy.documents, proxy.service._desks) == ({}, {})
+    assert (proxy.documents, proxy.service._by_stream) == ({}, {})
 
 
 def test_nothing_is_written_behind_a_closure(proxy):

@@ -30,7 +30,7 @@ def test_a_response_under_way_ends_with_an_error(proxy):
         "UPSTREAM_ERROR",
         "The server ended before the upstream's response did.",
     )
-    assert (again.documents, again.service._desks) == ({}, {})
+    assert (again.documents, again.service._by_stream) == ({}, {})
     assert again.outcomes == {"failed": 1}
     assert again.begun(session).slot.response_id == 3
 
@@ -201,7 +201,7 @@ def test_a_crash_behind_every_batch(make_proxy, stored):
             for response_id, end in ends.items():
                 check_body(body_of(frames, response_id), end)
         assert again.documents == {}
-        assert not again.service._desks
+        assert not again.service._by_stream
         if is_over:
             break
         batches += 1

@@ -3,7 +3,7 @@
 import pytest
 
 from holdfast.node.proxy import open_proxy
-from holdfast.proxy.stream_ids import session_stream_id
+from holdfast.proxy.access import session_stream_id
 from holdfast.storage.pending import Pending
 from holdfast.testing import FakeClock
 from tests.unit.engine.driver import COMMIT_TIMEOUT_S, FAILED, Driver

@@ -157,7 +157,7 @@ def test_a_start_of_unknown_outcome(proxy, stored):
         assert proxy.kinds(session) == "S1 C1"
         assert proxy.outcomes == {"complete": 1}
     assert proxy.documents == {}
-    assert not proxy.service._desks
+    assert not proxy.service._by_stream
 
 
 @pytest.mark.parametrize("stored", [True, False])
@@ -170,7 +170,7 @@ def test_a_creation_of_unknown_outcome(proxy, stored):
     else:
         assert not proxy.engine.exists(f"_proxy/{call.stream_id}")
     assert proxy.documents == {}
-    assert not proxy.service._desks
+    assert not proxy.service._by_stream
 
 
 @pytest.mark.parametrize("stored", [True, False])
@@ -202,7 +202,7 @@ def test_a_stream_that_goes_away_while_its_upstream_is_asked(proxy):
     proxy.commit()
     assert (call.slot.status, call.slot.code) == (404, "STREAM_NOT_FOUND")
     assert call.upstream.left
-    assert not proxy.service._desks
+    assert not proxy.service._by_stream
 
 
 def test_a_stream_that_is_replaced_while_its_upstream_is_asked(proxy):
