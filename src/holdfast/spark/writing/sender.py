@@ -15,7 +15,6 @@ Rules:
 from __future__ import annotations
 
 import asyncio
-from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Final
@@ -50,14 +49,14 @@ class BatchProducer:
     epoch: int
 
 
-class _StreamQueue:
-    """The requests of one stream that are still to be sent."""
+class _StreamState:
+    """What is known of a stream that is written to."""
 
-    __slots__ = ("closed", "known_seq", "requests", "running")
+    __slots__ = ("closed", "known_seq", "turn")
 
     def __init__(self) -> None:
-        self.requests: deque[WriteRequest] = deque()
-        self.running = False
+        # Requests get it in the order in which they came.
+        self.turn = asyncio.Lock()
         # The highest number that the stream is known to have of this batch.
         self.known_seq = -1
         self.closed = False
@@ -72,7 +71,7 @@ class Sender:
         self._client = client
         self._options = options
         self._producer = producer
-        self._queues: dict[str, _StreamQueue] = {}
+        self._streams: dict[str, _StreamState] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._slots = asyncio.Semaphore(options.concurrency)
         self._pending = 0
@@ -84,7 +83,7 @@ class Sender:
         self._expects_new = False
 
     async def take(self, requests: Iterable[WriteRequest]) -> None:
-        """Queue requests; waits while too many are pending."""
+        """Start sending requests; waits while too many are pending."""
         for request in requests:
             await self._until(self._has_room)
             self.rows += request.rows
@@ -94,15 +93,10 @@ class Sender:
                 self.names.append(request.name)
             self._pending += 1
             self._pending_bytes += len(request.body)
-            queue = self._queues.get(request.name)
-            if queue is None:
-                queue = self._queues[request.name] = _StreamQueue()
-            queue.requests.append(request)
-            if not queue.running:
-                queue.running = True
-                task = asyncio.get_running_loop().create_task(self._run(queue))
-                self._tasks.add(task)
-                task.add_done_callback(self._tasks.discard)
+            state = self._streams.setdefault(request.name, _StreamState())
+            task = asyncio.create_task(self._send_in_turn(state, request))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
 
     async def finish(self) -> None:
         """Wait until everything is stored; raise the first error."""
@@ -125,48 +119,48 @@ class Sender:
         if self._error is not None:
             raise self._error
 
-    async def _run(self, queue: _StreamQueue) -> None:
-        while queue.requests and self._error is None:
-            request = queue.requests.popleft()
+    async def _send_in_turn(self, state: _StreamState, request: WriteRequest) -> None:
+        async with state.turn:
+            if self._error is not None:
+                return
             try:
-                await self._send_unless_stored(queue, request)
+                await self._send_unless_stored(state, request)
             except HoldfastError as error:
                 self._fail(_explained(error, request, self._options, self._producer))
             except Exception as error:  # noqa: BLE001 (raised by take() or finish())
                 self._fail(error)
-            self._pending -= 1
-            self._pending_bytes -= len(request.body)
             if request.last:
-                del self._queues[request.name]
-            self._progress.set()
-        queue.running = False
+                del self._streams[request.name]
+        self._pending -= 1
+        self._pending_bytes -= len(request.body)
+        self._progress.set()
 
     def _fail(self, error: Exception) -> None:
         if self._error is None:
             self._error = error
 
-    async def _send_unless_stored(self, queue: _StreamQueue, request: WriteRequest) -> None:
+    async def _send_unless_stored(self, state: _StreamState, request: WriteRequest) -> None:
         closes = request.last and self._options.close_streams
-        if not closes and (queue.closed or request.seq <= queue.known_seq):
+        if not closes and (state.closed or request.seq <= state.known_seq):
             self.duplicates += 1
         else:
-            await self._send(queue, request, close=closes)
-        if request.last and queue.known_seq > request.seq:
-            self._fail(_too_few_rows(request, self._producer, queue.known_seq))
+            await self._send(state, request, close=closes)
+        if request.last and state.known_seq > request.seq:
+            self._fail(_too_few_rows(request, self._producer, state.known_seq))
 
-    async def _send(self, queue: _StreamQueue, request: WriteRequest, *, close: bool) -> None:
+    async def _send(self, state: _StreamState, request: WriteRequest, *, close: bool) -> None:
         try:
             async with self._slots:
                 response = await self._post_creating(request, close=close)
         except StreamClosedError:
             if close or not self._options.close_streams:
                 raise
-            queue.closed = True
+            state.closed = True
             self.duplicates += 1
             return
         self.duplicates += response.duplicate
         if response.producer_seq is not None:
-            queue.known_seq = response.producer_seq
+            state.known_seq = response.producer_seq
 
     async def _post_creating(self, request: WriteRequest, *, close: bool) -> Appended:
         stream = self._client.stream(request.name)
