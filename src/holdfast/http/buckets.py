@@ -5,12 +5,10 @@ from __future__ import annotations
 from itertools import islice
 from typing import TYPE_CHECKING, Final
 
-import msgspec
-
 from holdfast.engine.writes import BucketCreated, Deleted
-from holdfast.errors import BucketNotFoundError, HoldfastError, InvalidRequestError
-from holdfast.http.exchange import parse_query
-from holdfast.http.responses import JSON_HEADERS, respond_error
+from holdfast.errors import BucketNotFoundError, HoldfastError
+from holdfast.http.exchange import int_parameter, parse_query
+from holdfast.http.responses import respond_error, respond_json
 from holdfast.protocol.names import check_bucket_id
 
 if TYPE_CHECKING:
@@ -20,24 +18,23 @@ if TYPE_CHECKING:
     from holdfast.http.exchange import Request, Slot
 
 PAGE_STREAMS_MAX: Final = 1000
-_encode = msgspec.json.Encoder().encode
 
 
 def create_bucket(app: App, request: Request, slot: Slot, name: str) -> None:
-    """Create a bucket."""
+    """Create a bucket; like all handlers of buckets this gets the id with a slash."""
     bucket_id = name[:-1]
     check_bucket_id(bucket_id, creating=True)
-    app.shard.buckets.create(bucket_id, _answer, (slot, app.location(request)))
+    app.shard.buckets.create(bucket_id, _respond, (slot, app.location(request)))
 
 
 def delete_bucket(app: App, _request: Request, slot: Slot, name: str) -> None:
     """Delete a bucket that holds no streams."""
     bucket_id = name[:-1]
     check_bucket_id(bucket_id)
-    app.shard.buckets.delete(bucket_id, _answer, (slot, b""))
+    app.shard.buckets.delete(bucket_id, _respond, (slot, b""))
 
 
-def _answer(context: tuple[Slot, bytes], outcome: object) -> None:
+def _respond(context: tuple[Slot, bytes], outcome: object) -> None:
     slot, location = context
     if isinstance(outcome, BucketCreated):
         slot.respond(201, b"Location: %b\r\n" % location)
@@ -49,36 +46,37 @@ def _answer(context: tuple[Slot, bytes], outcome: object) -> None:
 
 
 def get_bucket(app: App, request: Request, slot: Slot, name: str) -> None:
-    """What the bucket holds."""
+    """Respond with what the bucket holds."""
     check_bucket_id(name[:-1])
     describe_bucket(app, request, slot, name)
 
 
 def describe_bucket(app: App, _request: Request, slot: Slot, name: str) -> None:
-    """What the bucket holds, whatever its name."""
+    """Respond with what the bucket holds, also for reserved buckets."""
     bucket_id = name[:-1]
     bucket = find_bucket(app, bucket_id)
-    found = {
+    document = {
         "bucket_id": bucket_id,
         "streams": bucket.streams,
         "bytes": bucket.size_bytes,
         "created_at_ms": bucket.created_ms,
         "last_write_at_ms": bucket.last_write_ms,
     }
-    slot.respond(200, JSON_HEADERS, _encode(found))
+    respond_json(slot, document)
 
 
 def list_streams(app: App, request: Request, slot: Slot, name: str) -> None:
-    """A page of the bucket's streams in the order of their ids."""
+    """Respond with a page of the bucket's streams, in the order of their ids."""
     bucket_id = name[:-1]
     find_bucket(app, bucket_id)
     query = parse_query(request.query)
-    prefix, limit = query.get("prefix", ""), _limit(query.get("limit"))
-    after = query.get("after")
+    prefix, after = query.get("prefix", ""), query.get("after")
+    limit = int_parameter(query, "limit", 1, PAGE_STREAMS_MAX) or PAGE_STREAMS_MAX
     behind = "" if after is None else name + after
+    # One more, to know whether there is a next page.
     listed = list(islice(app.shard.listing.streams(name + prefix, behind, limit + 1), limit + 1))
     page = [_entry(each.name[len(name) :], each.stream) for each in listed[:limit]]
-    found = {
+    document = {
         "bucket_id": bucket_id,
         "prefix": prefix,
         "stream_count": len(page),
@@ -86,11 +84,11 @@ def list_streams(app: App, request: Request, slot: Slot, name: str) -> None:
         "next_cursor": page[-1]["stream_id"] if page else None,
         "has_more": len(listed) > limit,
     }
-    slot.respond(200, JSON_HEADERS, _encode(found))
+    respond_json(slot, document)
 
 
 def find_bucket(app: App, bucket_id: str) -> BucketRow:
-    """The published bucket; raises if there is none."""
+    """The published bucket; raises BucketNotFoundError."""
     bucket = app.shard.state.buckets.get(bucket_id)
     if bucket is None:
         raise BucketNotFoundError(bucket_id)
@@ -106,13 +104,3 @@ def _entry(stream_id: str, stream: Stream) -> dict[str, object]:
         "created_at_ms": stream.created_ms,
         "last_write_at_ms": stream.last_write_ms,
     }
-
-
-def _limit(text: str | None) -> int:
-    if text is None:
-        return PAGE_STREAMS_MAX
-    if not (text.isascii() and text.isdigit() and len(text) <= 4 and 1 <= int(text) <= 1000):
-        raise InvalidRequestError(
-            f"Malformed limit {text[:40]!r}: expected a whole number from 1 to {PAGE_STREAMS_MAX}."
-        )
-    return int(text)

@@ -1,4 +1,12 @@
-"""GET {bucket}/streams/changes: a whole bucket as one feed."""
+"""GET {bucket}/streams/changes: what happens in a bucket, in the order of the log.
+
+The cursor is a position in the log, and a page never holds part of a position. Changes that have
+left the journal are 410; a scan then tells what there is.
+
+Live readers wait by bucket. A batch wakes those of the buckets it touched, some in each round of
+the event loop. Readers at the same position get the same bytes, so the last encoded event is kept.
+A reader whose connection is paused is skipped, and catches up later.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +21,7 @@ from holdfast.errors import CursorGoneError, HoldfastError, InvalidRequestError
 from holdfast.format.records import Kind
 from holdfast.http.buckets import find_bucket
 from holdfast.http.exchange import parse_query
-from holdfast.http.responses import JSON_HEADERS, respond_error
+from holdfast.http.responses import encode_json, respond_error, respond_json
 from holdfast.protocol.sse import HEARTBEAT
 
 if TYPE_CHECKING:
@@ -25,34 +33,18 @@ if TYPE_CHECKING:
     from holdfast.http.app import App
     from holdfast.http.exchange import Request, Slot
 
-encode = msgspec.json.Encoder().encode
 CURSOR_DIGITS: Final = 20
-# How many readers are woken in one round of the event loop.
+# Readers woken in one round of the event loop.
 _ROUND_READERS: Final = 32
 
 
-def changes(app: App, request: Request, slot: Slot, name: str) -> None:
-    """Answer with what happened since a cursor, or follow it live."""
-    query = parse_query(request.query)
-    live = query.get("live")
-    bucket_id = name[:-1]
-    find_bucket(app, bucket_id)
-    cursor = query.get("after")
-    if live == "sse" and b"last-event-id" in request.headers:
-        # A browser that reconnects by itself says so where it stands.
-        cursor = request.headers[b"last-event-id"].decode("latin-1")
-    after = parse_cursor(cursor, app.shard.state.journal.last)
-    asked = ChangesRequest(bucket_id, name + query.get("prefix", ""), after)
-    if live not in {None, "sse", "long-poll"}:
-        raise InvalidRequestError(f"Unknown live mode {live[:40]!r}: use long-poll or sse.")
-    check_cursor(app, after)
-    if live is None:
-        respond_page(app, slot, asked, next_page(app.shard.state, asked))
-        return
-    slot.route = "sse" if live == "sse" else "long_poll"
-    app.check_live_readers()
-    reader = SseFeed if live == "sse" else LongPollFeed
-    reader(app, slot, asked, app.lifetime_s(request, math.inf)).start()
+class ChangesRequest(NamedTuple):
+    """What a reader follows, and from where."""
+
+    bucket: str
+    # The prefix of stream names, which includes the bucket.
+    prefix: str
+    after: int
 
 
 class ChangeEntry(msgspec.Struct, omit_defaults=True):
@@ -65,24 +57,52 @@ class ChangeEntry(msgspec.Struct, omit_defaults=True):
     deleted: bool = False
 
 
-class ChangesRequest(NamedTuple):
-    """What a reader follows, and from where."""
-
-    bucket: str
-    # The beginning of the names that count, the bucket's included.
-    prefix: str
-    after: int
-
-
 class ChangesPage(NamedTuple):
     """Changes up to a position."""
 
     through: int
     entries: list[ChangeEntry]
 
+    def document(self, last: int) -> dict[str, object]:
+        """The page as JSON; `last` is the journal's last position."""
+        return {
+            "changes": self.entries,
+            "next_cursor": f"{self.through:020d}",
+            "up_to_date": self.through == last,
+        }
+
+    def event(self, last: int) -> bytes:
+        """The page as a Server-Sent Event."""
+        data = encode_json(self.document(last))
+        return b"event: changes\nid: %020d\ndata:%b\n\n" % (self.through, data)
+
+
+def changes(app: App, request: Request, slot: Slot, name: str) -> None:
+    """Respond with the changes since a cursor, or follow them live."""
+    query = parse_query(request.query)
+    live = query.get("live")
+    bucket_id = name[:-1]
+    find_bucket(app, bucket_id)
+    cursor = query.get("after")
+    if live == "sse" and b"last-event-id" in request.headers:
+        # Browsers reconnect with this header.
+        cursor = request.headers[b"last-event-id"].decode("latin-1")
+    after = parse_cursor(cursor, app.shard.state.journal.last)
+    wanted = ChangesRequest(bucket_id, name + query.get("prefix", ""), after)
+    if live not in {None, "sse", "long-poll"}:
+        raise InvalidRequestError(f"Unknown live mode {live[:40]!r}: use long-poll or sse.")
+    check_cursor(app, after)
+    if live is None:
+        _respond_page(app, slot, wanted, next_page(app.shard.state, wanted))
+        return
+    slot.route = "sse" if live == "sse" else "long_poll"
+    app.check_live_readers()
+    reader = SseFeed if live == "sse" else LongPollFeed
+    reader(app, slot, wanted, app.lifetime_s(request, math.inf)).start()
+
 
 def parse_cursor(text: str | None, last: int) -> int:
-    """The position that a cursor stands for; `now` is the present one."""
+    """The position of a cursor; `now` is the last one."""
     if text in {None, "-1"}:
         return 0
     if text == "now":
@@ -96,7 +116,7 @@ def parse_cursor(text: str | None, last: int) -> int:
 
 
 def check_cursor(app: App, after: int) -> None:
-    """Raise unless everything after this position is here."""
+    """Raise unless the journal has everything after this position."""
     journal = app.shard.state.journal
     if after > journal.last:
         raise InvalidRequestError("The cursor is past the end of the log.")
@@ -104,15 +124,15 @@ def check_cursor(app: App, after: int) -> None:
         raise CursorGoneError(journal.earliest)
 
 
-def next_page(state: State, asked: ChangesRequest) -> ChangesPage:
+def next_page(state: State, request: ChangesRequest) -> ChangesPage:
     """The changes after a cursor: all of them, or as many whole batches as make a page.
 
-    What other buckets did counts as well: looking at it takes time, too.
+    Entries of other buckets count as well, because going through them takes time, too.
     """
     entries: list[ChangeEntry] = []
     examined = 0
-    for batch in state.journal.after(asked.after):
-        entries.extend(batch_entries(state, batch, asked.prefix))
+    for batch in state.journal.after(request.after):
+        entries.extend(batch_entries(state, batch, request.prefix))
         examined += len(batch.streams)
         if examined >= PAGE_ENTRIES_MAX:
             return ChangesPage(batch.position, entries)
@@ -120,11 +140,11 @@ def next_page(state: State, asked: ChangesRequest) -> ChangesPage:
 
 
 def batch_entries(state: State, batch: JournalBatch, prefix: str) -> Iterator[ChangeEntry]:
-    """What a batch did to the streams whose names start so."""
+    """What a batch did to the streams whose names start with a prefix."""
     skip = prefix.index("/") + 1
     by_number = state.by_number
     if not batch.rare:
-        # Nothing but appends: the common case, without an object for each of them.
+        # Only appends, the common case: no object is made for each of them.
         for number, end, length in zip(batch.streams, batch.ends, batch.lengths, strict=True):
             stream = by_number.get(number)
             name = state.name_of(number) if stream is None else stream.meta.name
@@ -144,66 +164,55 @@ def batch_entries(state: State, batch: JournalBatch, prefix: str) -> Iterator[Ch
 
 
 def name_of(state: State, change: StreamChange) -> str:
-    """The name of the stream that changed; empty if it is gone, which a later change tells."""
+    """The name of the changed stream; empty if it is gone, which a later change says."""
     if change.name:
         return change.name
     return state.name_of(change.stream) or ""
 
 
-def respond_page(app: App, slot: Slot, asked: ChangesRequest, page: ChangesPage) -> None:
-    """Answer with a page, and where to go on."""
-    found = {
-        "bucket_id": asked.bucket,
-        "changes": page.entries,
-        "next_cursor": f"{page.through:020d}",
-        "up_to_date": page.through == app.shard.state.journal.last,
-    }
-    slot.respond(200, JSON_HEADERS, encode(found))
+def _respond_page(app: App, slot: Slot, request: ChangesRequest, page: ChangesPage) -> None:
+    last = app.shard.state.journal.last
+    respond_json(slot, {"bucket_id": request.bucket, **page.document(last)})
 
 
-class FeedReader(Protocol):
-    """Somebody who waits for changes."""
+class _FeedReader(Protocol):
+    """A reader that waits for changes of a bucket."""
 
     bucket: str
     after: int
 
     def wake(self) -> None:
-        """Something happened in the bucket."""
+        """Something changed in the bucket."""
 
     def finish(self) -> None:
-        """The server is going: say where to go on."""
+        """Time is up, or the server is stopping: say where to continue."""
 
 
-class _Event(NamedTuple):
-    """What readers of a prefix who stand after a position need next."""
-
+class _LastEvent(NamedTuple):
     prefix: str
     after: int
     page: ChangesPage
     data: bytes
 
 
-_NO_EVENT: Final = _Event("", -1, ChangesPage(0, []), b"")
-
-
 class ChangeFeed:
-    """Who waits for changes; they are told of every batch while there are any."""
+    """The waiting readers; the shard reports every batch while there are any."""
 
     def __init__(self, app: App) -> None:
         self._app = app
-        self._readers: dict[str, dict[FeedReader, None]] = {}
+        self._readers: dict[str, dict[_FeedReader, None]] = {}
         # The last position that may concern the readers of a bucket.
         self._touched: dict[str, int] = {}
-        # The last position that is known here: answers come before we are told of their batch.
+        # The last position reported here: responses to a write come before its report.
         self._heard = 0
         self._count = 0
-        self._last = _NO_EVENT
+        self._last = _LastEvent("", -1, ChangesPage(0, []), b"")
 
     def __len__(self) -> int:
         return self._count
 
-    def add(self, reader: FeedReader) -> None:
-        """Somebody waits."""
+    def add(self, reader: _FeedReader) -> None:
+        """Wake this reader from now on."""
         last = self._app.shard.state.journal.last
         if not self._count:
             self._app.shard.watchers.append(self._published)
@@ -212,8 +221,8 @@ class ChangeFeed:
         self._touched.setdefault(reader.bucket, last)
         self._count += 1
 
-    def remove(self, reader: FeedReader) -> None:
-        """Somebody waits no longer."""
+    def remove(self, reader: _FeedReader) -> None:
+        """Forget a reader; one that is not there is ignored."""
         readers = self._readers.get(reader.bucket, {})
         if reader not in readers:
             return
@@ -226,27 +235,31 @@ class ChangeFeed:
             self._app.shard.watchers.remove(self._published)
 
     def finish_all(self) -> None:
-        """The server is going: everybody is told where to go on."""
+        """The server is stopping: all readers are told where to continue."""
         for readers in list(self._readers.values()):
             for reader in list(readers):
                 reader.finish()
 
-    def event(self, asked: ChangesRequest) -> _Event:
-        """The next page after a reader's place, as an event."""
+    def next_event(self, request: ChangesRequest) -> tuple[ChangesPage, bytes]:
+        """The next page for a reader, and the event for it; empty if there are no changes."""
         last, journal = self._last, self._app.shard.state.journal
-        if (last.prefix, last.after) == asked[1:] and last.page.through == journal.last:
-            return last
-        page = next_page(self._app.shard.state, asked)
-        data = b"" if not page.entries else sse_event(page, journal.last)
-        self._last = last = _Event(asked.prefix, asked.after, page, data)
-        return last
+        if (last.prefix, last.after) != request[1:] or last.page.through != journal.last:
+            page = next_page(self._app.shard.state, request)
+            data = page.event(journal.last) if page.entries else b""
+            self._last = last = _LastEvent(request.prefix, request.after, page, data)
+        return last.page, last.data
+
+    def place_of(self, reader: _FeedReader) -> int:
+        """A reader's position, moved past everything that does not concern it."""
+        self._skip([reader], self._heard)
+        return reader.after
 
     def _published(self, _batch: Batch, entries: JournalBatch) -> None:
         self._heard = entries.position
         try:
             touched = self._buckets_of(entries)
         except HoldfastError:
-            # Nobody knows whom this concerns, so nobody may pass over it.
+            # It is unknown which buckets this concerns, so no reader may skip it.
             self._touched = dict.fromkeys(self._touched, entries.position)
             raise
         for bucket in touched & self._readers.keys():
@@ -258,22 +271,17 @@ class ChangeFeed:
     def _buckets_of(self, entries: JournalBatch) -> set[str]:
         state = self._app.shard.state
         names = (state.name_of(number) for number in set(entries.streams))
-        found = {name.partition("/")[0] for name in names if name is not None}
-        found.update(name.partition("/")[0] for _, name in entries.rare.values())
-        return found
+        buckets = {name.partition("/")[0] for name in names if name is not None}
+        buckets.update(name.partition("/")[0] for _, name in entries.rare.values())
+        return buckets
 
-    def _skip(self, readers: list[FeedReader], position: int) -> None:
-        """Have those who miss nothing go on from here: what was before concerned others."""
+    def _skip(self, readers: list[_FeedReader], position: int) -> None:
+        """Move readers that miss nothing up to a position: what was before concerned others."""
         for reader in readers:
             if self._touched[reader.bucket] <= reader.after < position:
                 reader.after = position
 
-    def place_of(self, reader: FeedReader) -> int:
-        """Where a reader stands: behind all that does not concern it."""
-        self._skip([reader], self._heard)
-        return reader.after
-
-    def _wake(self, readers: Iterator[FeedReader]) -> None:
+    def _wake(self, readers: Iterator[_FeedReader]) -> None:
         woken = 0
         for reader in islice(readers, _ROUND_READERS):
             reader.wake()
@@ -282,25 +290,15 @@ class ChangeFeed:
             self._app.clock.call_soon(self._wake, readers)
 
 
-def sse_event(page: ChangesPage, last: int) -> bytes:
-    """A page as a Server-Sent Event."""
-    event = {
-        "changes": page.entries,
-        "next_cursor": f"{page.through:020d}",
-        "up_to_date": page.through == last,
-    }
-    return b"event: changes\nid: %020d\ndata:%b\n\n" % (page.through, encode(event))
-
-
 class LongPollFeed:
-    """One request that waits for the next change."""
+    """A request that waits for the next change."""
 
-    def __init__(self, app: App, slot: Slot, asked: ChangesRequest, lasts_s: float) -> None:
+    def __init__(self, app: App, slot: Slot, request: ChangesRequest, lasts_s: float) -> None:
         self._app = app
         self._slot = slot
-        self._asked = asked
-        self.bucket = asked.bucket
-        self.after = asked.after
+        self._request = request
+        self.bucket = request.bucket
+        self.after = request.after
         self._ended = False
         wait_s = min(app.settings.read.long_poll_timeout_s, lasts_s)
         self._timer = app.clock.call_later(wait_s, self.finish)
@@ -308,33 +306,31 @@ class LongPollFeed:
         app.feed.add(self)
 
     def start(self) -> None:
-        """Answer at once if there is anything to say."""
+        """Respond at once if there is a change."""
         self.wake()
 
     def wake(self) -> None:
-        """Something was published: answer if it is for this reader."""
         if self._ended:
             return
         state, place = self._app.shard.state, self._app.feed.place_of(self)
         if place < state.journal.earliest:
-            # Something that it waits for may be gone.
+            # A change that it waits for may be gone.
             self._leave()
             respond_error(self._slot, CursorGoneError(state.journal.earliest))
             return
-        page = next_page(state, self._asked._replace(after=place))
+        page = next_page(state, self._request._replace(after=place))
         if page.entries:
             self._leave()
-            respond_page(self._app, self._slot, self._asked, page)
+            _respond_page(self._app, self._slot, self._request, page)
             return
         self.after = page.through
         if page.through < state.journal.last:
             self._app.clock.call_soon(self.wake)
 
     def finish(self) -> None:
-        """Time is up: say that there is nothing, and where to go on."""
         place = self._app.feed.place_of(self)
         self._leave()
-        respond_page(self._app, self._slot, self._asked, ChangesPage(place, []))
+        _respond_page(self._app, self._slot, self._request, ChangesPage(place, []))
 
     def _leave(self) -> None:
         self._ended = True
@@ -346,49 +342,47 @@ class LongPollFeed:
 class SseFeed:
     """One client's feed as Server-Sent Events: an event for each batch that concerns it."""
 
-    def __init__(self, app: App, slot: Slot, asked: ChangesRequest, lasts_s: float) -> None:
+    def __init__(self, app: App, slot: Slot, request: ChangesRequest, lasts_s: float) -> None:
         self._app = app
         self._slot = slot
-        self._asked = asked
-        self.bucket = asked.bucket
-        self.after = asked.after
+        self._request = request
+        self.bucket = request.bucket
+        self.after = request.after
         self._ended = False
         now_s = app.clock.monotonic_s()
         self._until_s = now_s + min(app.settings.read.sse_lifetime_s, lasts_s)
         self._timer = app.clock.call_later(self._beat_s(now_s), self._beat)
 
     def start(self) -> None:
-        """Say where the reader stands, send what there is, and wait for more."""
+        """Send a first event in any case, so that the client knows its position."""
         slot, state = self._slot, self._app.shard.state
         slot.begin(200, b"Content-Type: text/event-stream\r\nCache-Control: no-cache\r\n")
         slot.on_gone, slot.on_resume = self._leave, self.wake
         self._app.feed.add(self)
-        page = next_page(state, self._asked)
-        slot.write(sse_event(page, state.journal.last))
+        page = next_page(state, self._request)
+        slot.write(page.event(state.journal.last))
         self.after = page.through
         self.wake()
 
     def wake(self) -> None:
-        """Something was published, or the client reads again."""
         app, journal = self._app, self._app.shard.state.journal
         if self._ended or self._slot.paused or app.feed.place_of(self) == journal.last:
             return
         if self.after < journal.earliest:
-            # It read too slowly; when it comes back it is told.
+            # It read too slowly, and gets 410 when it reconnects.
             self._end()
             return
-        event = app.feed.event(self._asked._replace(after=self.after))
-        if event.data:
-            self._slot.write(event.data)
-        self.after = event.page.through
-        if event.page.through < journal.last:
+        page, data = app.feed.next_event(self._request._replace(after=self.after))
+        if data:
+            self._slot.write(data)
+        self.after = page.through
+        if page.through < journal.last:
             app.clock.call_soon(self.wake)
 
     def finish(self) -> None:
-        """Time is up, or the server is going: the last event tells where to go on."""
         if not self._slot.paused:
             last, place = self._app.shard.state.journal.last, self._app.feed.place_of(self)
-            self._slot.write(sse_event(ChangesPage(place, []), last))
+            self._slot.write(ChangesPage(place, []).event(last))
         self._end()
 
     def _beat_s(self, now_s: float) -> float:

@@ -1,4 +1,10 @@
-"""What the readers of a stream's events are sent, encoded once for all that stand at one offset."""
+"""GET {stream}?live=sse: a stream as Server-Sent Events, encoded once for all its readers.
+
+Readers at the same offset get the same bytes, so the last encoded event is kept and handed to each
+of them. A reader whose connection is paused is skipped; it catches up from its own offset once its
+client reads again, in events of at most `read_bytes_max`. The response begins with the first event,
+so that it can still become an error while that event is read from packs.
+"""
 
 from __future__ import annotations
 
@@ -51,16 +57,16 @@ class Event(NamedTuple):
 
 
 class Stored(NamedTuple):
-    """Bytes from packs; where messages end in them, if that is asked for."""
+    """Bytes from packs, and where messages end in them if the encoder lists lengths."""
 
     data: bytes
     ends: Sequence[int] = ()
 
 
 class EventEncoder:
-    """Encodes what one reader needs next, and keeps it for the others that stand there too.
+    """Encodes what one reader needs next, and keeps it for others at the same offset.
 
-    Readers that want to know where messages end share an encoder of their own.
+    Readers that asked for message lengths share an encoder of their own.
     """
 
     __slots__ = ("last", "says_lengths")
@@ -80,24 +86,24 @@ class EventEncoder:
             return last
         data = control_event(format_offset(end), cursor, up_to_date=up_to_date, closed=closed)
         if end > start:
-            found = read(stream, start, end) if stored is None else stored.data
+            payload = read(stream, start, end) if stored is None else stored.data
             if self.says_lengths:
                 ends = ends_in_memory(stream, start, end) if stored is None else stored.ends
-                changed = changes_line_ends(found, stream.media)
+                changed = changes_line_ends(payload, stream.media)
                 data = with_lengths(data, start, ends, line_ends_changed=changed)
-            data = data_event(found, stream.media) + data
+            data = data_event(payload, stream.media) + data
         self.last = last = Event(stream, start, end, cursor, up_to_date, closed, data)
         return last
 
 
-def sse(app: App, slot: Slot, asked: ReadRequest) -> None:
-    """Start a reader, which lives until its client, its time or the server ends."""
+def sse(app: App, slot: Slot, request: ReadRequest) -> None:
+    """Start a reader, which lasts until its client leaves, its time is up, or the server stops."""
     app.check_live_readers()
-    SseReader(app, slot, asked).start()
+    SseReader(app, slot, request).start()
 
 
 class SseReader:
-    """One client's event stream."""
+    """One client's event stream; `engine.stream.LiveReaders` calls `wake` and `finish`."""
 
     __slots__ = (
         "_app",
@@ -116,14 +122,14 @@ class SseReader:
         "_written_s",
     )
 
-    def __init__(self, app: App, slot: Slot, asked: ReadRequest) -> None:
+    def __init__(self, app: App, slot: Slot, request: ReadRequest) -> None:
         self._app = app
         self._slot = slot
-        self._stream = asked.stream
-        self._offset = asked.start
-        self._bytes_max = asked.bytes_max
-        self._head = _head(asked)
-        counts = asked.lengths and asked.stream.media != JSON
+        self._stream = request.stream
+        self._offset = request.start
+        self._bytes_max = request.bytes_max
+        self._head = _head(request)
+        counts = request.lengths and request.stream.media != JSON
         self._events = app.counted_events if counts else app.events
         self._begun = False
         self._ended = False
@@ -131,9 +137,9 @@ class SseReader:
         # An echoed cursor that is not in the past must be exceeded: the floor is chosen once.
         clock = app.clock
         jitter_s = clock.random_int(1, CURSOR_JITTER_S_MAX)
-        self._floor = next_cursor(parse_cursor(asked.cursor), clock.now_ms(), jitter_s)
+        self._floor = next_cursor(parse_cursor(request.cursor), clock.now_ms(), jitter_s)
         self._written_s = clock.monotonic_s()
-        self._until_s = self._written_s + min(app.settings.read.sse_lifetime_s, asked.lasts_s)
+        self._until_s = self._written_s + min(app.settings.read.sse_lifetime_s, request.lasts_s)
         self._arm(self._written_s)
 
     def start(self) -> None:
@@ -148,9 +154,9 @@ class SseReader:
             self._send()
 
     def wake(self) -> None:
-        """The stream changed: send what this reader lacks.
+        """Send what was published.
 
-        Mostly that is what the reader before it lacked as well, at the same offset and time.
+        Usually the reader before this one was at the same offset, so its event is reused.
         """
         last = self._events.last
         stream = self._stream
@@ -173,13 +179,13 @@ class SseReader:
             self._send()
 
     def finish(self) -> None:
-        """The server is going: a last control event tells where to go on."""
+        """The server is stopping: a last control event says where to continue."""
         if not self._slot.paused:
             self._write(self._offset)
         self._end()
 
     def _send(self) -> None:
-        """Send one event; where more is stored, go on in the loop's next round."""
+        """Send one event; if more is stored, continue in the loop's next round."""
         stream = self._stream
         if self._ended or self._slot.paused:
             return
@@ -193,7 +199,6 @@ class SseReader:
                 self._app.clock.call_soon(self._send)
 
     def _fetch(self) -> None:
-        """What comes next is in packs: send it once it was read from there."""
         if not self._fetching:
             self._fetching = True
             run(self._read(), self._fetched)
@@ -208,7 +213,6 @@ class SseReader:
         return end, Stored(data, ends)
 
     def _fetched(self, result: tuple[int, Stored] | HoldfastError) -> None:
-        """Send what was read from packs."""
         self._fetching = False
         if self._ended:
             return
@@ -220,7 +224,7 @@ class SseReader:
             self._app.clock.call_soon(self._send)
 
     def _write(self, end: int, stored: Stored | None = None) -> None:
-        """Send the event up to `end` and its control event; the end of the stream ends this."""
+        """Send data up to `end` and a control event, and end with the stream."""
         app, stream = self._app, self._stream
         if not self._begun:
             self._begin()
@@ -236,7 +240,7 @@ class SseReader:
         self._slot.begin(200, self._head)
 
     def _fail(self, error: HoldfastError) -> None:
-        """Answer with the error; a client that has got events comes back, and is told then."""
+        """Respond with the error; a client that has had events gets it when it reconnects."""
         if self._begun:
             self._end()
         else:
@@ -275,12 +279,12 @@ class SseReader:
         self._app.shard.live.remove(self._stream, self)
 
 
-def _head(asked: ReadRequest) -> bytes:
-    """The header headers of the answer; readers that ask for nothing special share them."""
-    head = _HEAD if is_text(asked.stream.media) else _ENCODED_HEAD
-    if asked.private:
+def _head(request: ReadRequest) -> bytes:
+    """The response's headers; readers without special wishes share one object."""
+    head = _HEAD if is_text(request.stream.media) else _ENCODED_HEAD
+    if request.private:
         head = head.replace(b"no-cache", b"private, no-cache")
-    if asked.lengths:
-        lengths = b"json" if asked.stream.media == JSON else b"events"
+    if request.lengths:
+        lengths = b"json" if request.stream.media == JSON else b"events"
         head += b"Stream-Message-Lengths: %b\r\n" % lengths
-    return head + asked.start_header
+    return head + request.start_header if request.from_last else head

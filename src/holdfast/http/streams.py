@@ -1,4 +1,4 @@
-"""POST {stream}: append, close, or both in one step."""
+"""POST, PUT, HEAD, DELETE and OPTIONS {stream}; `read.py` has GET."""
 
 from __future__ import annotations
 
@@ -52,10 +52,10 @@ if TYPE_CHECKING:
     from holdfast.http.app import App
     from holdfast.http.exchange import Request, Slot
 
-# Media types by content type as sent: there are few of them, and they come with every append.
+# Media types by content type as sent: there are few, and one comes with every append.
 _MEDIA_ENTRIES_MAX: Final = 1024
 _media: dict[bytes, str] = {}
-# What other servers call the start of a stream.
+# What the upstream conformance tests call the start of a stream.
 _ZERO: Final = "0000000000000000_0000000000000000"
 _NUMBER: Final = re.compile(rb"0|[1-9][0-9]{0,15}")
 _PREFLIGHT: Final = (
@@ -69,7 +69,7 @@ _PREFLIGHT: Final = (
 
 
 def append(app: App, request: Request, slot: Slot, name: str) -> None:
-    """Hand the append to the shard, which answers once it is durable."""
+    """Append, close, or both in one step; the shard calls back once it is durable."""
     headers = request.headers
     body = request.body
     raw_type = headers.get(b"content-type")
@@ -93,8 +93,8 @@ def append(app: App, request: Request, slot: Slot, name: str) -> None:
     seq = headers.get(b"stream-seq")
     if seq is not None:
         check_stream_seq(seq)
-    asked = AppendRequest(body, media, close, producer, seq, headers.get(b"if-match"))
-    app.shard.append(name, asked, _respond_appended, slot)
+    wanted = AppendRequest(body, media, close, producer, seq, headers.get(b"if-match"))
+    app.shard.append(name, wanted, _respond_appended, slot)
 
 
 def _remember_media(raw: bytes) -> str:
@@ -131,17 +131,17 @@ def _respond_appended(slot: Slot, outcome: object) -> None:
 
 
 def create(app: App, request: Request, slot: Slot, name: str) -> None:
-    """Hand the creation to the shard."""
+    """Create a stream or a fork, or confirm that it exists with the same configuration."""
     headers = request.headers
     raw_type = headers.get(b"content-type")
     ttl, expires_at = headers.get(b"stream-ttl"), headers.get(b"stream-expires-at")
     if ttl is not None and expires_at is not None:
         raise InvalidRequestError("Send Stream-TTL or Stream-Expires-At, not both.")
-    fork = parse_fork(request)
+    fork = _parse_fork(request)
     if fork is not None:
         app.check_may_read(request, fork.name)
     default = DEFAULT if fork is None else None
-    asked = CreateRequest(
+    wanted = CreateRequest(
         content_type=parse_content_type(raw_type) if raw_type else default,
         ttl_s=None if ttl is None else parse_ttl_s(ttl),
         expires_at_ms=None if expires_at is None else parse_expires_at_ms(expires_at),
@@ -159,26 +159,24 @@ def create(app: App, request: Request, slot: Slot, name: str) -> None:
     )
     location = app.location(request)
     if fork is None or fork.offset is None or app.shard.exists(name):
-        app.shard.create(name, asked, _respond_created, (slot, location, asked))
+        app.shard.create(name, wanted, _respond_created, (slot, location, wanted))
     else:
-        app.spawn(_create_fork(app, slot, name, asked, location), slot)
+        app.spawn(_create_fork(app, slot, name, wanted, fork, location), slot)
 
 
 async def _create_fork(
-    app: App, slot: Slot, name: str, asked: CreateRequest, location: bytes
+    app: App, slot: Slot, name: str, wanted: CreateRequest, fork: ForkRequest, location: bytes
 ) -> None:
-    """Find out where the fork starts first, which may have to be read from packs."""
-    assert asked.fork is not None, "a fork is asked for"
+    """Create a fork once its offset is checked, which may take a read from packs."""
     try:
-        fork = await resolve_fork(app, asked.fork)
-        asked = msgspec.structs.replace(asked, fork=fork)
-        app.shard.create(name, asked, _respond_created, (slot, location, asked))
+        wanted = msgspec.structs.replace(wanted, fork=await _resolve_fork(app, fork))
+        app.shard.create(name, wanted, _respond_created, (slot, location, wanted))
     except HoldfastError as error:
         respond_error(slot, error)
 
 
 def _respond_created(context: tuple[Slot, bytes, CreateRequest], outcome: object) -> None:
-    slot, location, asked = context
+    slot, location, request = context
     if not isinstance(outcome, StreamCreated):
         assert isinstance(outcome, HoldfastError)
         respond_error(slot, outcome)
@@ -193,18 +191,21 @@ def _respond_created(context: tuple[Slot, bytes, CreateRequest], outcome: object
     if not outcome.created:
         slot.respond(200, headers)
         return
-    if asked.producer is not None:
-        headers += b"Producer-Epoch: %d\r\nProducer-Seq: %d\r\n" % asked.producer[1:]
+    if request.producer is not None:
+        headers += b"Producer-Epoch: %d\r\nProducer-Seq: %d\r\n" % request.producer[1:]
     slot.respond(201, headers + b"Location: " + location + b"\r\n")
 
 
-def parse_fork(request: Request) -> ForkRequest | None:
-    """The fork that is asked for, if any; its offset is still as it was asked for."""
+# Forks.
+
+
+def _parse_fork(request: Request) -> ForkRequest | None:
+    """The fork that the headers ask for, with its offset unchecked; None if they ask for none."""
     headers = request.headers
-    source, offset = headers.get(b"stream-forked-from"), headers.get(b"stream-fork-offset")
+    source, raw_offset = headers.get(b"stream-forked-from"), headers.get(b"stream-fork-offset")
     sub_offset = headers.get(b"stream-fork-sub-offset")
     if source is None:
-        if offset is not None or sub_offset is not None:
+        if raw_offset is not None or sub_offset is not None:
             raise InvalidRequestError(
                 "Stream-Fork-Offset and Stream-Fork-Sub-Offset need Stream-Forked-From."
             )
@@ -214,18 +215,17 @@ def parse_fork(request: Request) -> ForkRequest | None:
         if not _NUMBER.fullmatch(sub_offset):
             raise InvalidRequestError("Stream-Fork-Sub-Offset must be a whole number.")
         sub = int(sub_offset)
-        if sub and offset is None:
+        if sub and raw_offset is None:
             raise InvalidRequestError("Stream-Fork-Sub-Offset needs Stream-Fork-Offset.")
-    asked = None if offset is None else _parse_offset(offset.decode("latin-1"))
-    return ForkRequest(_source_name(source, request.prefix), asked, asked, sub)
-
-
-def _parse_offset(text: str) -> int:
-    return 0 if text in {_ZERO, "-1"} else parse_offset(text)
+    offset = None
+    if raw_offset is not None:
+        text = raw_offset.decode("latin-1")
+        offset = 0 if text in {_ZERO, "-1"} else parse_offset(text)
+    return ForkRequest(_source_name(source, request.prefix), offset, offset, sub)
 
 
 def _source_name(raw: bytes, prefix: bytes) -> str:
-    """The name behind the path of a stream's URL, or behind the URL itself."""
+    """The name of the stream that a URL, or the path of one, leads to."""
     path = urlsplit(raw).path if b"://" in raw else raw
     path = path.removeprefix(prefix)
     if path.startswith(STREAM_PREFIX):
@@ -241,26 +241,26 @@ def _source_name(raw: bytes, prefix: bytes) -> str:
     return f"{bucket_id}/{stream_id}"
 
 
-async def resolve_fork(app: App, asked: ForkRequest) -> ForkRequest:
-    """The same with the offset where the fork starts, which is between messages if it matters."""
-    assert asked.offset is not None, "without an offset there is nothing to resolve"
+async def _resolve_fork(app: App, fork: ForkRequest) -> ForkRequest:
+    """The fork with the offset where it starts, which for JSON is between messages."""
+    assert fork.offset is not None, "without an offset there is nothing to resolve"
     try:
-        source = app.shard.find(asked.name)
+        source = app.shard.find(fork.name)
     except StreamDeletedError as error:
         raise ForkSourceDeletedError(error.message) from None
-    check_offset(source, asked.offset)
+    check_offset(source, fork.offset)
     if source.media == JSON and not await result_of(
-        partial(run, app.shard.reader.is_boundary(source, asked.offset))
+        partial(run, app.shard.reader.is_boundary(source, fork.offset))
     ):
-        raise InvalidOffsetError(f"Offset {asked.offset:020d} is inside a JSON message.")
-    offset = asked.offset
-    if asked.sub_offset:
-        offset = await _behind(app, source, offset, asked.sub_offset)
-    return ForkRequest(asked.name, offset, asked.requested_offset, asked.sub_offset, source.number)
+        raise InvalidOffsetError(f"Offset {fork.offset:020d} is inside a JSON message.")
+    offset = fork.offset
+    if fork.sub_offset:
+        offset = await _add_sub_offset(app, source, offset, fork.sub_offset)
+    return ForkRequest(fork.name, offset, fork.requested_offset, fork.sub_offset, source.number)
 
 
-async def _behind(app: App, source: Stream, offset: int, sub_offset: int) -> int:
-    """The offset so many JSON messages, or so many bytes of the next append, further on."""
+async def _add_sub_offset(app: App, source: Stream, offset: int, sub_offset: int) -> int:
+    """The offset that many JSON messages, or bytes of the next append, further on."""
     until = min(source.tail, offset + 2 * app.settings.http.body_bytes_max)
     ends = await result_of(partial(run, app.shard.reader.message_ends(source, offset, until)))
     if source.media == JSON:
@@ -273,8 +273,11 @@ async def _behind(app: App, source: Stream, offset: int, sub_offset: int) -> int
     )
 
 
+# HEAD, DELETE, OPTIONS.
+
+
 def head(app: App, request: Request, slot: Slot, name: str) -> None:
-    """Answer with the stream's metadata; this does not renew a TTL."""
+    """Respond with the stream's metadata, without renewing its TTL."""
     stream = app.shard.find(name)
     meta = stream.meta
     etag = state_etag(stream.number, stream.tail, closed=stream.closed)
@@ -301,7 +304,7 @@ def head(app: App, request: Request, slot: Slot, name: str) -> None:
 
 
 def delete(app: App, _request: Request, slot: Slot, name: str) -> None:
-    """Hand the deletion to the shard."""
+    """Delete the stream."""
     app.shard.delete(name, _respond_deleted, slot)
 
 
@@ -314,5 +317,5 @@ def _respond_deleted(slot: Slot, outcome: object) -> None:
 
 
 def options(_app: App, _request: Request, slot: Slot, _name: str) -> None:
-    """Answer a browser's preflight."""
+    """Respond to a browser's preflight."""
     slot.respond(204, _PREFLIGHT)
