@@ -209,13 +209,13 @@ class TestServersThatGoAway:
             with watching(f"http://127.0.0.1:{proxy.port}") as terminal:
                 terminal.wait_for(lambda: has_rates(terminal))
                 with proxy.silence():
-                    terminal.wait_for("no answer yet")
+                    terminal.wait_for("no response yet")
                     terminal.type(b"p")
                     terminal.wait_for("paused at")
                     terminal.type(b"p")
                 terminal.wait_for(lambda: "unreachable" not in terminal.text)
                 with proxy.silence():
-                    terminal.wait_for("no answer yet")
+                    terminal.wait_for("no response yet")
                     terminal.type(b"q")
                     assert terminal.end() == 0
                     assert_tidy(terminal)
@@ -279,7 +279,7 @@ class TestInAPipe:
         run = piped(server.url)
         assert run.returncode == 0
         assert run.stderr == (
-            "holdfast: stdout is no terminal: printing one snapshot, as with --once\n"
+            "holdfast: stdout is not a terminal: printing one snapshot, as with --once\n"
         )
         assert run.stdout.count("back-pressure") == 1
         assert "\x1b" not in run.stdout
@@ -369,7 +369,7 @@ class TestOtherServers:
         with other_server(pages) as (url, _):
             run = piped(url, once=True)
         assert run.returncode == 0
-        assert "! not to be had here: /cluster/status, /cluster/hot-cold-stats" in run.stdout
+        assert "! not available here: /cluster/status, /cluster/hot-cold-stats" in run.stdout
 
     def test_one_without_metrics_is_one_sentence(self):
         with other_server({}) as (url, _):
@@ -377,9 +377,7 @@ class TestOtherServers:
                 run = piped(url, **options)
                 assert run.returncode == 1
                 assert run.stdout == ""
-                assert run.stderr.splitlines()[-1] == (
-                    f"holdfast: {url} has no /metrics, and so nothing that could be shown."
-                )
+                assert run.stderr.splitlines()[-1] == (f"holdfast: {url} has no /metrics to show.")
 
     @pytest.mark.slow
     def test_one_whose_metrics_are_something_else(self):

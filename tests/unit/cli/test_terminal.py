@@ -18,7 +18,7 @@ from holdfast.cli.terminal import (
     printable,
     set_up_logging,
 )
-from holdfast.cli.top.history import ASCII_BARS, BARS, POINTS_MAX, WINDOW_S, History, bars
+from holdfast.cli.top.screen import ASCII_BARS, BARS, POINTS_MAX, WINDOW_S, History, bars
 from holdfast.settings import LogSettings
 
 

@@ -1,7 +1,7 @@
 """`holdfast top`: a server's figures, live on a terminal or as JSON.
 
-`source.py` asks the server, `measure.py` turns two samples into figures, `rows.py` puts them into
-words, `screen.py` draws them, and `live.py` and `run.py` are the loops around that.
+`run.py` requests samples, `measure.py` turns two of them into figures, `rows.py` formats these as
+text, `screen.py` draws them, and `live.py` is the view on a terminal.
 """
 
 from holdfast.cli.top.run import run_top

@@ -1,54 +1,93 @@
-"""The live view on a terminal: samples, keys, the size of the window, and leaving it tidy.
+"""The live view on a terminal.
 
 Rules:
 
-- Whatever ends the view (a key, a signal, an error), the other screen comes back, the cursor is
-  shown, and the terminal's settings are those from before.
-- Drawing never waits for the server: a slow one gets a banner, not a frozen screen.
+- Whatever ends the view (a key, a signal, an error), the normal screen, the cursor and the
+  terminal's settings are restored.
+- Drawing never waits for the server: a slow server gets a banner, not a frozen screen.
 - While the view is suspended (Ctrl-Z) the terminal belongs to the shell.
 """
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
+import os
 import signal
-from collections.abc import Iterator
-from typing import Final
+import sys
+import termios
+import tty
+from collections.abc import Callable, Iterator
+from typing import Any, Final
 
 from rich.console import Console
 from rich.live import Live
 
-from holdfast.cli.top.figures import Figures
-from holdfast.cli.top.keyboard import Keyboard
-from holdfast.cli.top.screen import Screen
-from holdfast.cli.top.source import Source
-from holdfast.cli.top.stopping import Stop, handling
-from holdfast.cli.top.ticks import Ticks
-from holdfast.cli.top.view import View
+from holdfast.cli.top.measure import Figures
+from holdfast.cli.top.run import ServerSource, Stopper, Ticks, handling
+from holdfast.cli.top.screen import Screen, View
 from holdfast.clock import Clock
 
 __all__ = ["LiveView", "can_show"]
 
-# An answer that takes longer is worth a banner.
+# A response that takes longer gets a banner.
 SLOW_S: Final = 2.0
+KEYS_AT_ONCE_MAX: Final = 64
 
 
 def can_show(console: Console) -> bool:
-    """Whether this is a terminal that can be drawn on."""
     return console.file.isatty() and not console.is_dumb_terminal
 
 
-class LiveView:
-    """Shows a server until somebody has seen enough."""
+class _Keyboard:
+    """Calls `on_key` with every key, if stdin is a terminal."""
 
-    def __init__(self, source: Source, clock: Clock, interval_s: float, stop: Stop) -> None:
+    def __init__(self, on_key: Callable[[str], None], on_gone: Callable[[], None]) -> None:
+        self._on_key = on_key
+        self._on_gone = on_gone
+        self._descriptor = sys.stdin.fileno() if sys.stdin and sys.stdin.isatty() else None
+        self._before: list[Any] | None = None
+
+    def take(self) -> None:
+        """Receive single keys, without echo."""
+        if self._descriptor is None:
+            return
+        self._before = termios.tcgetattr(self._descriptor)
+        tty.setcbreak(self._descriptor, termios.TCSADRAIN)
+        asyncio.get_running_loop().add_reader(self._descriptor, self._read)
+
+    def give_back(self) -> None:
+        """Restore the terminal's settings; does nothing if they were not changed."""
+        if self._descriptor is None or self._before is None:
+            return
+        before, self._before = self._before, None
+        asyncio.get_running_loop().remove_reader(self._descriptor)
+        # The terminal may have been closed.
+        with contextlib.suppress(termios.error):
+            termios.tcsetattr(self._descriptor, termios.TCSADRAIN, before)
+
+    def _read(self) -> None:
+        assert self._descriptor is not None, "only a terminal is read from"
+        try:
+            keys = os.read(self._descriptor, KEYS_AT_ONCE_MAX)
+        except OSError:
+            keys = b""
+        if not keys:
+            self._on_gone()
+        for key in keys.decode("ascii", "ignore"):
+            self._on_key(key)
+
+
+class LiveView:
+    def __init__(
+        self, source: ServerSource, clock: Clock, interval_s: float, stopper: Stopper
+    ) -> None:
         self._source = source
         self._clock = clock
         self._interval_s = interval_s
-        self._stop = stop
+        self._stopper = stopper
         self._view = View(interval_s)
-        # That this is a terminal was looked at before; here variables of the environment that
-        # are about colours must not decide otherwise.
+        # We know that this is a terminal; environment variables about colours must not override it.
         console = Console(force_terminal=True, force_interactive=True)
         self._live = Live(
             Screen(self._view),
@@ -58,11 +97,11 @@ class LiveView:
             redirect_stdout=False,
             redirect_stderr=False,
         )
-        self._keyboard = Keyboard(self._on_key, lambda: stop.end(128 + signal.SIGHUP))
+        self._keyboard = _Keyboard(self._on_key, lambda: stopper.end(128 + signal.SIGHUP))
 
-    async def show(self, first: Figures, count: int | None) -> int:
-        """Show these figures and then those of so many intervals, or of all to come."""
-        self._view.take(first)
+    async def show(self, count: int | None) -> int:
+        """Show the figures of `count` intervals, or of all to come."""
+        self._view.take(await self._source.begin())
         with self._on_screen():
             ticks = Ticks(self._clock, self._interval_s)
             while count is None or count > 0:
@@ -73,8 +112,8 @@ class LiveView:
         return 0
 
     async def _next(self) -> Figures:
-        asked_ms = self._clock.now_ms()
-        late = self._clock.call_later(max(SLOW_S, self._interval_s), self._wait, asked_ms)
+        requested_ms = self._clock.now_ms()
+        late = self._clock.call_later(max(SLOW_S, self._interval_s), self._wait, requested_ms)
         try:
             return await self._source.next()
         finally:
@@ -99,13 +138,13 @@ class LiveView:
         self._live.start(refresh=True)
 
     def _leave(self) -> None:
-        # A terminal that was closed takes no more output, and needs none.
+        # The terminal may have been closed.
         with contextlib.suppress(OSError):
             self._live.stop()
         self._keyboard.give_back()
 
     def _suspend(self) -> None:
-        """Give the terminal back and stop, as Ctrl-Z is meant; go on where we are continued."""
+        """Restore the terminal and stop, as Ctrl-Z should; draw again when continued."""
         self._leave()
         ours = signal.signal(signal.SIGTSTP, signal.SIG_DFL)
         signal.raise_signal(signal.SIGTSTP)
@@ -114,10 +153,10 @@ class LiveView:
 
     def _on_key(self, key: str) -> None:
         if key in "qQ":
-            self._stop.end(0)
+            self._stopper.end(0)
         elif key in "pP":
             self._view.toggle_pause(self._clock.now_ms())
             self._live.refresh()
         elif key == "\x0c":
-            # Ctrl-L: whatever was written over the view goes away.
+            # Ctrl-L redraws whatever was written over the view.
             self._live.refresh()

@@ -1,13 +1,15 @@
-"""What is shown, line by line, for screens and for plain text alike."""
+"""Figures as rows of text, for the screen and for plain output."""
 
 from __future__ import annotations
 
 import enum
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from holdfast.cli.terminal import (
     NOTHING,
     as_bytes,
+    as_clock_time,
     as_count,
     as_duration,
     as_latency,
@@ -15,15 +17,25 @@ from holdfast.cli.terminal import (
     as_share,
     printable,
 )
-from holdfast.cli.top.figures import Figures
+from holdfast.cli.top.measure import Figures
 from holdfast.protocol.names import DEFAULT_BUCKET
 
-__all__ = ["Mood", "Row", "headline", "notices", "storage_rows", "stream_name", "traffic_rows"]
+__all__ = [
+    "Mood",
+    "Row",
+    "headline",
+    "notices",
+    "plain",
+    "storage_rows",
+    "stream_name",
+    "traffic_rows",
+]
+
+NAME_COLUMNS = 16
+FIGURE_COLUMNS = 12
 
 
 class Mood(enum.Enum):
-    """How a line is meant."""
-
     USUAL = "usual"
     WARNING = "warning"
     ALARM = "alarm"
@@ -31,7 +43,7 @@ class Mood(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """A figure with its name; `value` is what a sparkline is drawn of, if one is."""
+    """A figure with its name; sparklines are drawn from `value`."""
 
     name: str
     text: str
@@ -41,7 +53,6 @@ class Row:
 
 
 def traffic_rows(figures: Figures) -> list[Row]:
-    """What comes in and goes out."""
     appends, requests = figures.appends, figures.requests
     readers, commits = figures.readers, figures.commits
     refused, failed = requests.refused_per_s, requests.failed_per_s
@@ -59,7 +70,6 @@ def traffic_rows(figures: Figures) -> list[Row]:
 
 
 def storage_rows(figures: Figures) -> list[Row]:
-    """What is held, and how it gets into packs."""
     hot, cold, flush, cache = figures.hot, figures.cold, figures.flush, figures.cache
     return [
         Row("streams", _streams(figures), is_drawn=False),
@@ -75,7 +85,7 @@ def storage_rows(figures: Figures) -> list[Row]:
 
 
 def headline(figures: Figures) -> list[str]:
-    """Who is looked at, most important first."""
+    """Return facts about the server, the most important first."""
     server = figures.server
     facts = [
         f"holdfast {server.version}" if server.version else None,
@@ -89,10 +99,10 @@ def headline(figures: Figures) -> list[str]:
 
 
 def notices(figures: Figures) -> list[tuple[str, Mood]]:
-    """What somebody should know at once, the worst first."""
+    """Return warnings, the worst first."""
     found = []
     if figures.commits.stalled:
-        found.append(("the log does not answer: writes are kept out", Mood.ALARM))
+        found.append(("the log does not respond: writes are refused", Mood.ALARM))
     if figures.backpressure.active:
         why = printable(figures.backpressure.reason or "not enough memory")
         found.append((f"back-pressure, appends are refused: {why}", Mood.ALARM))
@@ -101,12 +111,12 @@ def notices(figures: Figures) -> list[tuple[str, Mood]]:
     if figures.flush.trouble:
         found.append((f"flush fails: {printable(figures.flush.trouble)}", Mood.ALARM))
     if figures.missing:
-        found.append((f"not to be had here: {', '.join(figures.missing)}", Mood.WARNING))
+        found.append((f"not available here: {', '.join(figures.missing)}", Mood.WARNING))
     return found
 
 
 def stream_name(name: str) -> str:
-    """A stream as commands take it: without the default bucket."""
+    """Return a stream's name as commands take it: without the default bucket."""
     return printable(name.removeprefix(f"{DEFAULT_BUCKET}/"))
 
 
@@ -170,3 +180,31 @@ def _cache(figures: Figures) -> str:
     if cache.hit_rate is not None or cache.hit_rate_since_start is None:
         return as_share(cache.hit_rate)
     return f"{NOTHING} ({as_share(cache.hit_rate_since_start)} so far)"
+
+
+def plain(figures: Figures) -> str:
+    """Return one line for each figure, for pipes and files."""
+    return "\n".join(_lines(figures))
+
+
+def _lines(figures: Figures) -> Iterator[str]:
+    if not figures.reachable:
+        since = as_clock_time(figures.unreachable_since_ms or figures.at_ms)
+        yield f"{figures.url} unreachable since {since}: {printable(figures.error or '')}"
+        return
+    yield ", ".join(headline(figures))
+    if figures.restarted:
+        yield "! the server was restarted: its counters started again"
+    for notice, _ in notices(figures):
+        yield f"! {notice}"
+    yield ""
+    for row in (*traffic_rows(figures), *storage_rows(figures)):
+        yield f"{row.name:<{NAME_COLUMNS}}{row.text}"
+    if figures.hottest:
+        yield ""
+        yield f"{'hot':>{FIGURE_COLUMNS}}{'in/s':>{FIGURE_COLUMNS}}  hottest streams"
+    for each in figures.hottest:
+        cells = (as_bytes(each.hot_bytes), as_bytes(each.bytes_per_s))
+        yield "".join(f"{cell:>{FIGURE_COLUMNS}}" for cell in cells) + (
+            f"  {stream_name(each.stream)}"
+        )

@@ -1,12 +1,13 @@
-"""Draws a view into a terminal of any size.
+"""Draw the figures, with their last minutes, into a terminal of any size.
 
 Wide terminals get traffic and storage side by side, narrow ones one below the other and without
-frames. What does not fit is left out from below: first the hottest streams, then the last rows.
+frames. If there is not enough room, the hottest streams are left out first, then the last rows.
 """
 
 from __future__ import annotations
 
 import textwrap
+from collections import defaultdict, deque
 from collections.abc import Iterable
 from typing import Final
 
@@ -16,20 +17,19 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
-from holdfast.cli.terminal import as_bytes, as_clock_time, as_count
-from holdfast.cli.top.figures import Figures, HottestStream
-from holdfast.cli.top.history import WINDOW_S, bars
+from holdfast.cli.terminal import as_bytes, as_clock_time, as_count, printable
+from holdfast.cli.top.measure import Figures, HottestStream
 from holdfast.cli.top.rows import (
     Mood,
     Row,
     headline,
+    notices,
     storage_rows,
     stream_name,
     traffic_rows,
 )
-from holdfast.cli.top.view import View
 
-__all__ = ["Screen"]
+__all__ = ["History", "Screen", "View", "bars"]
 
 SIDE_BY_SIDE_COLUMNS: Final = 72
 NAME_COLUMNS: Final = 14
@@ -40,6 +40,13 @@ BARS_COLUMNS_MAX: Final = 60
 BANNER_LINES_MAX: Final = 2
 FRAME_COLUMNS: Final = 4
 FRAME_LINES: Final = 2
+# How much time sparklines cover.
+WINDOW_S: Final = 120.0
+POINTS_MAX: Final = 2000
+BARS: Final = "▁▂▃▄▅▆▇█"
+ASCII_BARS: Final = "_.-:=+*#"
+# How long a restart is mentioned.
+RESTART_SHOWN_MS: Final = 30_000
 _STYLES: Final = {Mood.USUAL: "", Mood.WARNING: "yellow", Mood.ALARM: "bold red"}
 _BANNER_STYLES: Final = {
     Mood.USUAL: "",
@@ -48,9 +55,113 @@ _BANNER_STYLES: Final = {
 }
 
 
-class Screen:
-    """A view as rich draws it."""
+class History:
+    """A figure's values over time; the oldest are forgotten."""
 
+    def __init__(self) -> None:
+        self._points: deque[tuple[float, float]] = deque(maxlen=POINTS_MAX)
+
+    def add(self, at_s: float, value: float | None) -> None:
+        if value is not None:
+            self._points.append((at_s, value))
+
+    def slots(self, count: int, now_s: float, interval_s: float) -> list[float | None]:
+        """Return the largest value of each of `count` equal periods of time, the latest last.
+
+        Periods begin at multiples of their length, so that a value stays in its own while the
+        sparkline moves on.
+        """
+        slot_s = max(WINDOW_S / max(count, 1), interval_s)
+        latest = int(now_s / slot_s)
+        slots: list[float | None] = [None] * count
+        for at_s, value in self._points:
+            index = count - 1 - (latest - int(at_s / slot_s))
+            if 0 <= index < count:
+                held = slots[index]
+                slots[index] = value if held is None or value > held else held
+        return slots
+
+
+def bars(slots: list[float | None], *, ascii_only: bool = False) -> str:
+    steps = ASCII_BARS if ascii_only else BARS
+    top = max((value for value in slots if value is not None), default=0.0)
+    return "".join(" " if value is None else steps[_step(value, top)] for value in slots)
+
+
+def _step(value: float, top: float) -> int:
+    if top <= 0 or value <= 0:
+        return 0
+    # Only zero is drawn as zero.
+    return max(1, min(len(BARS) - 1, round(value / top * (len(BARS) - 1))))
+
+
+class View:
+    """What the screen shows; if the server goes away, its last figures stay."""
+
+    def __init__(self, interval_s: float) -> None:
+        self.interval_s = interval_s
+        self.figures: Figures | None = None
+        # While paused, the figures on the screen stay, and newer ones are still recorded.
+        self.paused_at_ms: int | None = None
+        self._latest: Figures | None = None
+        self._unreachable: Figures | None = None
+        self._waiting_since_ms: int | None = None
+        self._restarted_at_ms: int | None = None
+        self._histories: defaultdict[str, History] = defaultdict(History)
+
+    def take(self, figures: Figures) -> None:
+        self._waiting_since_ms = None
+        if not figures.reachable:
+            self._unreachable = figures
+            return
+        self._unreachable = None
+        self._latest = figures
+        if figures.restarted:
+            self._restarted_at_ms = figures.at_ms
+        if self.paused_at_ms is None:
+            self.figures = figures
+        for row in (*traffic_rows(figures), *storage_rows(figures)):
+            if row.is_drawn:
+                self._histories[row.name].add(figures.at_ms / 1000, row.value)
+
+    def wait(self, since_ms: int) -> None:
+        """Note that a response is overdue."""
+        self._waiting_since_ms = since_ms
+
+    def toggle_pause(self, now_ms: int) -> None:
+        self.paused_at_ms = now_ms if self.paused_at_ms is None else None
+        if self.paused_at_ms is None:
+            self.figures = self._latest
+
+    def slots(self, row: Row, count: int) -> list[float | None]:
+        if self.figures is None:
+            return [None] * count
+        now_s = self.figures.at_ms / 1000
+        return self._histories[row.name].slots(count, now_s, self.interval_s)
+
+    def banners(self) -> list[tuple[str, Mood]]:
+        """Return warnings, the worst first."""
+        found: list[tuple[str, Mood]] = []
+        if self._unreachable is not None:
+            since = as_clock_time(self._unreachable.unreachable_since_ms or self._unreachable.at_ms)
+            why = printable(self._unreachable.error or "")
+            found.append((f"unreachable since {since}, retrying: {why}", Mood.ALARM))
+        elif self._waiting_since_ms is not None:
+            since = as_clock_time(self._waiting_since_ms)
+            found.append((f"unreachable since {since}, retrying: no response yet", Mood.ALARM))
+        if self.paused_at_ms is not None:
+            at = as_clock_time(self.paused_at_ms)
+            found.append((f"paused at {at}: p resumes", Mood.WARNING))
+        if self.figures is None:
+            return found
+        found.extend(notices(self.figures))
+        at_ms = self._restarted_at_ms
+        if at_ms is not None and 0 <= self.figures.at_ms - at_ms < RESTART_SHOWN_MS:
+            found.append((f"the server was restarted before {as_clock_time(at_ms)}", Mood.WARNING))
+        return found
+
+
+class Screen:
     def __init__(self, view: View) -> None:
         self._view = view
 
@@ -60,8 +171,6 @@ class Screen:
 
 
 class _Drawing:
-    """One drawing, of one size."""
-
     def __init__(self, view: View, width: int, height: int, ascii_only: bool) -> None:
         self._view = view
         self._width = width
@@ -85,7 +194,7 @@ class _Drawing:
         return Group(*parts)
 
     def _headline(self, figures: Figures) -> list[Text]:
-        """As many facts as go into two lines, or into one if there are few lines."""
+        """Return as many facts as fit into two lines, or into one on a small screen."""
         separator = " | " if self._ascii_only else " · "
         lines = [""]
         for fact in headline(figures):
@@ -107,13 +216,13 @@ class _Drawing:
 
     def _footer(self) -> Text:
         at = as_clock_time(self._view.figures.at_ms) if self._view.figures else ""
-        keys = f"q quit  p {'go on' if self._view.paused_at_ms is not None else 'pause'}"
+        keys = f"q quit  p {'resume' if self._view.paused_at_ms is not None else 'pause'}"
         every = f"every {self._view.interval_s:g} s  {at}"
         gap = self._width - len(keys) - len(every)
         return self._line(f"{keys}{' ' * gap}{every}" if gap > 1 else keys, "dim")
 
     def _body(self, figures: Figures, lines: int) -> Iterable[tuple[RenderableType, int]]:
-        """The parts below the headline with their heights, together at most so many lines."""
+        """Yield the parts below the headline with their heights, at most `lines` in all."""
         minutes = f"{WINDOW_S / 60:g} min"
         traffic = (f"traffic, last {minutes}", traffic_rows(figures))
         storage = ("storage", storage_rows(figures))
@@ -173,7 +282,7 @@ class _Drawing:
     def _hottest(
         self, streams: tuple[HottestStream, ...], lines: int
     ) -> Iterable[tuple[RenderableType, int]]:
-        """The streams with the most bytes in memory, if two of them have a place."""
+        """Yield the streams with the most bytes in memory, if there is room for two of them."""
         is_framed = self._width >= SIDE_BY_SIDE_COLUMNS
         around = FRAME_LINES + 1 if is_framed else 2
         shown = streams[: max(0, lines - around)]
@@ -217,14 +326,14 @@ class _Drawing:
         return Text(self._clip(self._safe(text), self._width), style=style, no_wrap=True)
 
     def _clip(self, text: str, width: int) -> str:
-        """As much of a text as fits, and a sign if that is not all."""
+        """Cut a text to a width, with an ellipsis if it is cut."""
         if cell_len(text) <= width:
             return text
         sign = ">" if self._ascii_only else "…"
         return set_cell_size(text, max(0, width - 1)) + sign if width > 0 else ""
 
     def _safe(self, text: str) -> str:
-        """What the terminal's encoding can show of a text."""
+        """Replace characters that the terminal's encoding does not have."""
         if not self._ascii_only:
             return text
         return text.replace("µ", "u").encode("ascii", "replace").decode()

@@ -3,10 +3,15 @@
 import msgspec
 import pytest
 
-from holdfast.cli.top.exposition import parse_exposition
-from holdfast.cli.top.measure import measure
-from holdfast.cli.top.sample import Sample, ServerStatus, StorageStats, decode_lenient
-from tests.unit.cli_top.samples import STARTED_MS, STATUS, STORAGE, sample
+from holdfast.cli.top.measure import (
+    Sample,
+    ServerStatus,
+    StorageStats,
+    decode_lenient,
+    measure,
+    parse_exposition,
+)
+from tests.unit.cli.top.samples import STARTED_MS, STATUS, STORAGE, sample
 
 URL = "http://server:1"
 MEMORY_ONLY = b"""{"hot": {"bytes": 77, "cost_bytes": null, "soft_limit_bytes": null,

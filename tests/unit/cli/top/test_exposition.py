@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from holdfast.cli.top.exposition import parse_exposition, quantile
+from holdfast.cli.top.measure import parse_exposition, quantile
 from holdfast.errors import BadAnswerError
 
 INF = math.inf
@@ -12,17 +12,17 @@ INF = math.inf
 
 def test_samples_are_found_by_name_and_labels():
     page = parse_exposition(b'a_total{status="200"} 3\na_total{status="500"} 4\nb 1.5\n')
-    assert page.value("a_total") == 7
+    assert page.total("a_total") == 7
     assert page.total("a_total", lambda labels: labels["status"] == "500") == 4
     assert page.total("a_total", lambda labels: labels["status"] == "404") == 0
-    assert page.value("b") == 1.5
-    assert page.value("c") is None
+    assert page.total("b") == 1.5
+    assert page.total("c") is None
 
 
 def test_a_counter_whose_labels_have_not_come_up_yet_is_zero():
     page = parse_exposition(b"# HELP a_total Answers.\n# TYPE a_total counter\n# TYPE b gauge\n")
-    assert page.value("a_total") == 0
-    assert page.value("b") is None
+    assert page.total("a_total") == 0
+    assert page.total("b") is None
 
 
 def test_an_empty_page_has_nothing():

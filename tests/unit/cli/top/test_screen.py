@@ -8,12 +8,17 @@ from rich.cells import cell_len
 from rich.console import Console
 
 from holdfast.cli.terminal import as_clock_time
-from holdfast.cli.top.figures import Backpressure, Commits, Figures, Flush, HottestStream
-from holdfast.cli.top.measure import measure
-from holdfast.cli.top.plain import plain
-from holdfast.cli.top.screen import Screen
-from holdfast.cli.top.view import View
-from tests.unit.cli_top.samples import sample
+from holdfast.cli.top.measure import (
+    BackpressureFigures,
+    CommitFigures,
+    Figures,
+    FlushFigures,
+    HottestStream,
+    measure,
+)
+from holdfast.cli.top.rows import plain
+from holdfast.cli.top.screen import Screen, View
+from tests.unit.cli.top.samples import sample
 
 URL = "http://127.0.0.1:4437"
 BEFORE, AFTER = sample(0), sample(1, appends=1234, fast=100, refused=2)
@@ -106,7 +111,7 @@ class TestBanners:
     def test_one_that_does_not_answer_gets_it_too_and_keeps_it_until_it_does(self):
         view = viewing(FIGURES)
         view.wait(FIGURES.at_ms)
-        assert "no answer yet" in view.banners()[0][0]
+        assert "no response yet" in view.banners()[0][0]
         view.take(FIGURES)
         assert not view.banners()
 
@@ -119,16 +124,21 @@ class TestBanners:
 
     def test_what_is_missing_is_said(self):
         figures = changed(missing=("/cluster/hot-cold-stats",))
-        assert "not to be had here: /cluster/hot-cold-stats" in "\n".join(drawn(viewing(figures)))
+        assert "not available here: /cluster/hot-cold-stats" in "\n".join(drawn(viewing(figures)))
 
     def test_trouble_is_said(self):
         figures = changed(
-            backpressure=Backpressure(active=True, reason="hot bytes", refused_per_s=5.0),
-            flush=Flush(in_progress=True, trouble="no such\x1b[2J bucket"),
-            commits=Commits(stalled=True, failures_per_s=1.0),
+            backpressure=BackpressureFigures(active=True, reason="hot bytes", refused_per_s=5.0),
+            flush=FlushFigures(in_progress=True, trouble="no such\x1b[2J bucket"),
+            commits=CommitFigures(stalled=True, failures_per_s=1.0),
         )
         text = "\n".join(drawn(viewing(figures), 80, 40))
-        for words in ("the log does not answer", "hot bytes", "refuses batches", "ON, refuses 5.0"):
+        for words in (
+            "the log does not respond",
+            "hot bytes",
+            "refuses batches",
+            "ON, refuses 5.0",
+        ):
             assert words in text
         assert "no such?[2J bucket" in text
         assert "\x1b" not in text

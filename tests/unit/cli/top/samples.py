@@ -1,7 +1,12 @@
 """Samples of a server that never was."""
 
-from holdfast.cli.top.exposition import parse_exposition
-from holdfast.cli.top.sample import Sample, ServerStatus, StorageStats, decode_lenient
+from holdfast.cli.top.measure import (
+    Sample,
+    ServerStatus,
+    StorageStats,
+    decode_lenient,
+    parse_exposition,
+)
 
 STARTED_MS = 1_799_999_000_000
 STATUS = ServerStatus("single", "1.2.3", "ready", "fsync", STARTED_MS)
