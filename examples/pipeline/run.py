@@ -1,4 +1,4 @@
-"""Start a server, have the shop write to it, and run the pipeline over it."""
+"""Start a server, let the shop write to it, and run the pipeline over it."""
 
 import json
 import os
@@ -21,7 +21,11 @@ def server() -> Iterator[str]:
     if url := os.environ.get("HOLDFAST_URL"):
         yield url
         return
-    command = [HOLDFAST, "serve", "--listen", "127.0.0.1:0", "--data-dir", str(WORK / "data")]
+    data = WORK / "data"
+    if not data.exists():
+        # So that the page has some days to show.
+        subprocess.run([sys.executable, str(HERE / "shop.py"), str(data)], check=True)
+    command = [HOLDFAST, "serve", "--listen", "127.0.0.1:0", "--data-dir", str(data)]
     with subprocess.Popen([*command, "--json"], stdout=subprocess.PIPE, text=True) as process:
         try:
             assert process.stdout is not None
@@ -34,7 +38,7 @@ def server() -> Iterator[str]:
 
 
 def main() -> int:
-    """Everything, one step after the other; the exit code of the first that fails."""
+    """Run all steps; returns the exit code of the first that fails."""
     if HOLDFAST is None:
         sys.exit("There is no command 'holdfast' here: pip install 'holdfast-streams[spark]'.")
     WORK.mkdir(exist_ok=True)

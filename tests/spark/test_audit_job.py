@@ -241,7 +241,7 @@ def test_server_without_packs(spark, tmp_path):
 
 
 def test_wrong_options():
-    with pytest.raises(SettingsError, match="'via' is one of"):
+    with pytest.raises(SettingsError, match="'via': expected"):
         build(Audit, {"via": "pigeon"})
     with pytest.raises(SettingsError, match="NO_SUCH_VARIABLE, which is not set"):
         Audit(store_access_key_id_env="NO_SUCH_VARIABLE").place("s3://a")
