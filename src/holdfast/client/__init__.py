@@ -28,7 +28,6 @@ if typing.TYPE_CHECKING:
         ScanEnd,
         ScanPartition,
         ScanPlan,
-        ScanRange,
         StreamInfo,
     )
     from holdfast.client.proxy import Proxy, ProxySession
@@ -37,7 +36,7 @@ if typing.TYPE_CHECKING:
     from holdfast.client.snapshots import Bootstrap, Snapshot, Snapshots
     from holdfast.client.storage import Storage, StoreInfo
     from holdfast.client.sync import SyncClient
-    from holdfast.format.packs import PackExtent, PackInfo
+    from holdfast.format.packs import PackExtent, PackInfo, ScanRange
     from holdfast.protocol.frames import Frame, Outcome, StartInfo
 
 __all__ = [
@@ -92,14 +91,14 @@ __all__ = [
 
 _LAZY = {
     "client.buckets": "Bucket BucketInfo Change ChangePage Record ScanEnd ScanPartition ScanPlan "
-    "ScanRange StreamInfo",
+    "StreamInfo",
     "client.proxy": "Proxy ProxySession",
     "client.proxy_frames": "FrameReading",
     "client.proxy_response": "ProxyResponse ResponseReading",
     "client.snapshots": "Bootstrap Snapshot Snapshots",
     "client.storage": "Storage StoreInfo",
     "client.sync": "SyncClient",
-    "format.packs": "PackExtent PackInfo",
+    "format.packs": "PackExtent PackInfo ScanRange",
     "protocol.frames": "Frame Outcome StartInfo",
 }
 _MODULES = {name: module for module, names in _LAZY.items() for name in names.split()}

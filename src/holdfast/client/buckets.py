@@ -11,6 +11,7 @@ import msgspec
 from holdfast.client.calls import Calls, Pacing, decode, may_repeat
 from holdfast.client.urls import below
 from holdfast.errors import HoldfastError, OutboundError
+from holdfast.format.packs import ScanRange
 from holdfast.protocol.headers import START
 from holdfast.protocol.sse import SseParser
 
@@ -93,32 +94,6 @@ class ScanPlan(msgspec.Struct, frozen=True):
     store_id: str = ""
     # Streams of which some data in this range is gone.
     lost: list[str] = []
-
-
-class ScanRange(msgspec.Struct, frozen=True):
-    """Bytes of a stream in a pack, with everything needed to read and verify them."""
-
-    stream_id: str
-    stream: int
-    pack: str
-    offset: int
-    length: int
-    earliest: int
-    content_type: str
-    first_position: int
-    last_position: int
-    # Where the bytes start in the pack, the number of the first message, and how many there are.
-    data_at: int
-    message_at: int
-    messages: int
-    # Checksums in hexadecimal, eight little-endian bytes each: of the messages' lengths, and of
-    # every block.
-    index_sum: str
-    sums: str
-    # The pack's checksum seed (16 hexadecimal digits) and its sizes.
-    salt: str
-    pack_data_bytes: int
-    pack_messages: int
 
 
 class ScanEnd(msgspec.Struct, frozen=True):

@@ -205,6 +205,32 @@ class PackExtent(msgspec.Struct, frozen=True):
         )
 
 
+class ScanRange(msgspec.Struct, frozen=True):
+    """Bytes of a stream in a pack, with everything needed to read and verify them."""
+
+    stream_id: str
+    stream: int
+    pack: str
+    offset: int
+    length: int
+    earliest: int
+    content_type: str
+    first_position: int
+    last_position: int
+    # Where the bytes start in the pack, the number of the first message, and how many there are.
+    data_at: int
+    message_at: int
+    messages: int
+    # Checksums in hexadecimal, eight little-endian bytes each: of the messages' lengths, and of
+    # every block.
+    index_sum: str
+    sums: str
+    # The pack's checksum seed (16 hexadecimal digits) and its sizes.
+    salt: str
+    pack_data_bytes: int
+    pack_messages: int
+
+
 class NewPack(NamedTuple):
     """A pack that is in the store and durable, but not in the catalog yet."""
 

@@ -18,22 +18,19 @@ from holdfast.http.storage_routes import (
     catalog_of,
     cursor_text,
     lines_in_thread,
-    salt_text,
     store_id,
     store_url,
 )
 from holdfast.storage.catalog_scan import Scanned
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
-
     from holdfast.engine.journal import JournalBatch
     from holdfast.engine.state import State
+    from holdfast.format.packs import ScanRange
     from holdfast.format.rows import StreamRow
     from holdfast.http.app import App
     from holdfast.http.exchange import Request, Slot
     from holdfast.storage.catalog import Catalog
-    from holdfast.storage.catalog_scan import ScanRange
 
 # Entries of the journal that are looked at before others have their turn.
 TURN_ENTRIES: Final = 1000
@@ -164,16 +161,20 @@ class _Partitions:
     def cut(self, catalog: Catalog) -> list[Partition]:
         """The partitions; for a thread."""
         asked = self._asked
-        for each in catalog.scan(asked.prefix, asked.after, asked.until, also_gone=True):
-            stream_id = each.name[asked.skip :]
-            if asked.after and len(self._lost) < LOST_MAX and is_lost(each, asked, self._traces):
-                self._lost.add(stream_id)
-            if not each.gone:
-                self._add(each, stream_id)
+        scanned = Scanned(asked.prefix, asked.after, asked.until, skip=asked.skip)
+        for each, gone in catalog.scanning(scanned).ranges():
+            if (
+                asked.after
+                and len(self._lost) < LOST_MAX
+                and is_lost(each, asked, self._traces, gone=gone)
+            ):
+                self._lost.add(each.stream_id)
+            if not gone:
+                self._add(each)
         return self._found
 
-    def _add(self, each: ScanRange, stream_id: str) -> None:
-        found = self._found
+    def _add(self, each: ScanRange) -> None:
+        found, stream_id = self._found, each.stream_id
         full = found and (
             found[-1].bytes >= self._partition_bytes or found[-1].ranges >= _PARTITION_RANGES
         )
@@ -194,34 +195,9 @@ def scan_ranges(app: App, request: Request, slot: Slot, name: str) -> None:
     """Where the bytes of a partition are: a line of JSON for each range of each stream."""
     asked = scan_request(app, request, name)
     catalog = catalog_of(app)
-    ranges = catalog.scan(asked.prefix, asked.after, asked.until, asked.first, asked.last)
-    pieces = lines_in_thread(_range_lines(ranges, asked.skip))
+    scanned = Scanned(asked.prefix, asked.after, asked.until, asked.first, asked.last, asked.skip)
+    pieces = lines_in_thread(map(_encode, catalog.scan(scanned)))
     app.respond_streamed(request, slot, NDJSON_HEADERS, pieces)
-
-
-def _range_lines(ranges: Iterable[ScanRange], skip: int) -> Iterator[bytes]:
-    for each in ranges:
-        yield _encode(
-            {
-                "stream_id": each.name[skip:],
-                "stream": each.stream,
-                "pack": each.pack,
-                "offset": each.start,
-                "length": each.length,
-                "earliest": each.earliest,
-                "content_type": each.content_type,
-                "first_position": each.first_position,
-                "last_position": each.last_position,
-                "data_at": each.data_at,
-                "message_at": each.message_at,
-                "messages": each.messages,
-                "index_sum": each.sums[:8].hex(),
-                "sums": each.sums[8:].hex(),
-                "salt": salt_text(each.salt),
-                "pack_data_bytes": each.pack_data_bytes,
-                "pack_messages": each.pack_messages,
-            }
-        )
 
 
 class Traces(NamedTuple):
@@ -279,13 +255,13 @@ def lost_in_memory(state: State, asked: ScanRequest, traces: Traces) -> set[str]
     return found
 
 
-def is_lost(each: ScanRange, asked: ScanRequest, traces: Traces) -> bool:
+def is_lost(each: ScanRange, asked: ScanRequest, traces: Traces, *, gone: bool) -> bool:
     """Whether something of an extent was appended in the stretch, and is gone now."""
     starts_within = each.first_position > asked.after
     is_within = starts_within or each.last_position <= asked.until
-    if each.gone or each.stream in traces.ended:
+    if gone or each.stream in traces.ended:
         return is_within
-    return starts_within and each.start < each.earliest
+    return starts_within and each.offset < each.earliest
 
 
 def lost_in_packs(catalog: Catalog, asked: ScanRequest, traces: Traces) -> set[str]:

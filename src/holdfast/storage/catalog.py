@@ -7,10 +7,10 @@ from contextlib import closing
 from sys import intern
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from holdfast.format.packs import HEADER_BYTES, PackExtent, PackInfo, padded
+from holdfast.format.packs import HEADER_BYTES, PackExtent, PackInfo, ScanRange, padded
 from holdfast.format.rows import StreamRow
 from holdfast.protocol.content import JSON, media_type
-from holdfast.storage.catalog_scan import CatalogScan, Scanned, ScanRange, after_prefix
+from holdfast.storage.catalog_scan import CatalogScan, Scanned, after_prefix
 from holdfast.storage.catalog_schema import damaged, decoded_row, open_for_reading
 from holdfast.storage.catalog_writer import PACK_COLUMNS, pack_info
 
@@ -165,27 +165,13 @@ class Catalog:
             is not None
         )
 
-    def scan(
-        self,
-        prefix: str,
-        after: int,
-        until: int,
-        first: str = "",
-        last: str | None = None,
-        *,
-        also_gone: bool = False,
-    ) -> Iterator[ScanRange]:
-        """Where the records of streams with this prefix lie whose positions are in (after, until].
+    def scan(self, scanned: Scanned) -> Iterator[ScanRange]:
+        """Where the records are that readers can see.
 
-        With `first` and `last` only streams from one name to the other, both included.
-
-        Packs outside the range are never looked at, and streams come by name. A range may hold
-        records outside (after, until] as well: the pack's message index has every position. What
-        is kept for forks only is left out, unless it is asked for.
+        Packs outside the range are never looked at. A range may also hold records outside (after,
+        until]: the pack's message index has every position.
         """
-        for found in self.scanning(Scanned(prefix, after, until, first, last)).ranges():
-            if also_gone or not found.gone:
-                yield found
+        return (found for found, gone in self.scanning(scanned).ranges() if not gone)
 
     def scanning(self, scanned: Scanned) -> CatalogScan:
         """A scan of the catalog, for a thread."""

@@ -16,13 +16,16 @@ import sqlite3
 from contextlib import closing
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from holdfast.storage.catalog_schema import damaged, decoded_row, open_for_reading
+from holdfast.format.packs import ScanRange
+from holdfast.storage.catalog_schema import damaged, decoded_row, open_for_reading, salt_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from pathlib import Path
 
     from holdfast.format.rows import StreamRow
+
+    FoundRange = tuple[ScanRange, bool]
 
 # Streams that a scan looks at in one step.
 _SCAN_STREAMS: Final = 500
@@ -42,9 +45,9 @@ _PAGE: Final = (
     "ORDER BY name LIMIT :limit"
 )
 _RANGES: Final = (
-    "SELECT streams.number, streams.name, packs.name, packs.salt, packs.data_bytes, "
-    "packs.messages, extents.start, extents.length, extents.data_at, extents.message_at, "
-    "extents.messages, extents.first_position, extents.last_position, extents.sums "
+    "SELECT streams.number, packs.name, extents.start, extents.length, extents.first_position, "
+    "extents.last_position, extents.data_at, extents.message_at, extents.messages, extents.sums, "
+    "packs.salt, packs.data_bytes, packs.messages "
     "FROM streams JOIN extents ON extents.stream = streams.number "
     "JOIN packs ON packs.id = extents.pack "
     "WHERE extents.last_position > :after AND extents.first_position <= :until AND "
@@ -78,32 +81,6 @@ _TRIMMED: Final = (
 )
 
 
-class ScanRange(NamedTuple):
-    """Records of one stream in one pack, and all it takes to read and verify them."""
-
-    stream: int
-    name: str
-    pack: str
-    # Little-endian, as it is kept.
-    salt: bytes
-    pack_data_bytes: int
-    pack_messages: int
-    start: int
-    length: int
-    data_at: int
-    message_at: int
-    messages: int
-    first_position: int
-    last_position: int
-    # The checksum of the message index, then one for each block; eight bytes each.
-    sums: bytes
-    # Bytes before this are not the stream's any more.
-    earliest: int = 0
-    content_type: str = ""
-    # Whether readers can get nothing of it: what forks need is kept all the same.
-    gone: bool = False
-
-
 class Amount(NamedTuple):
     """What an extent holds, and the positions between which it was appended."""
 
@@ -114,13 +91,17 @@ class Amount(NamedTuple):
 
 
 class Scanned(NamedTuple):
-    """Streams whose names start so, from one name to another, and positions (after, until]."""
+    """What to scan: streams by prefix, from one name to another, and positions (after, until].
+
+    `skip` is how many characters of a stream's name are not part of its id.
+    """
 
     prefix: str
     after: int
     until: int
     first: str = ""
     last: str | None = None
+    skip: int = 0
 
     @property
     def values(self) -> dict[str, object]:
@@ -143,8 +124,11 @@ class CatalogScan:
         self._scanned = scanned
         self._values = scanned.values
 
-    def ranges(self) -> Iterator[ScanRange]:
-        """Where the records lie, in the order of names and offsets; also what is gone."""
+    def ranges(self) -> Iterator[FoundRange]:
+        """Where the records are, sorted by name and offset, each with whether it is gone.
+
+        Extents that readers can no longer see are gone: they are kept for forks only.
+        """
         with closing(open_for_reading(self._path)) as self._connection:
             candidates = self._candidates()
             if candidates is None:
@@ -193,14 +177,14 @@ class CatalogScan:
         found = self._all(_CANDIDATES, limit=_CANDIDATES_MAX + 1)
         return sorted(found) if len(found) <= _CANDIDATES_MAX else None
 
-    def _ranges_by_pack(self, candidates: list[tuple[str, int]]) -> Iterator[ScanRange]:
+    def _ranges_by_pack(self, candidates: list[tuple[str, int]]) -> Iterator[FoundRange]:
         for at in range(0, len(candidates), _SCAN_STREAMS):
             some = _listed([number for _, number in candidates[at : at + _SCAN_STREAMS]])
             rows = self._all(f"SELECT number, row FROM streams WHERE number IN {some}")  # noqa: S608 (only numbers)
             found = self._all(f"{_RANGES}streams.number IN {some}{_IN_ORDER}")
             yield from self._completed(dict(rows), found)
 
-    def _ranges_by_name(self) -> Iterator[ScanRange]:
+    def _ranges_by_name(self) -> Iterator[FoundRange]:
         behind = ""
         while True:
             rows = dict(self._all(_PAGE, behind=behind, limit=_SCAN_STREAMS))
@@ -218,7 +202,7 @@ class CatalogScan:
     def _name(self, row: bytes) -> str:
         return decoded_row(self._path, row).meta.name
 
-    def _completed(self, rows: dict[int, bytes], found: list[Any]) -> Iterator[ScanRange]:
+    def _completed(self, rows: dict[int, bytes], found: list[Any]) -> Iterator[FoundRange]:
         """The ranges with what the rows of their streams add; most rows are never decoded."""
         number, row = 0, None
         for each in found:
@@ -227,8 +211,24 @@ class CatalogScan:
                 row = None if encoded is None else decoded_row(self._path, encoded)
             if row is not None:
                 # Some of it may be there for forks only.
-                gone = row.deleted or each[6] + each[7] <= row.earliest
-                yield ScanRange._make((*each, row.earliest, row.meta.content_type, gone))
+                stream, pack, start, length, *places, sums, salt, data_bytes, messages = each
+                gone = row.deleted or start + length <= row.earliest
+                values = [
+                    row.meta.name[self._scanned.skip :],
+                    stream,
+                    pack,
+                    start,
+                    length,
+                    row.earliest,
+                    row.meta.content_type,
+                    *places,
+                    sums[:8].hex(),
+                    sums[8:].hex(),
+                    salt_text(salt),
+                    data_bytes,
+                    messages,
+                ]
+                yield ScanRange(*values), gone
 
     def _all(self, statement: str, **more: object) -> list[Any]:
         try:

@@ -127,6 +127,11 @@ def decoded_row(path: Path, encoded: bytes) -> StreamRow:
         raise damaged(path, error) from error
 
 
+def salt_text(salt: bytes) -> str:
+    """A pack's salt, which the catalog keeps in little-endian bytes, as its name has it."""
+    return f"{int.from_bytes(salt, 'little'):016x}"
+
+
 def damaged(path: Path, error: Exception) -> HoldfastError:
     """The error for a catalog that SQLite cannot work with, for now or at all."""
     if getattr(error, "sqlite_errorcode", 0) & 0xFF in _PASSING:

@@ -24,7 +24,7 @@ from holdfast.errors import CatalogError
 from holdfast.format.packs import PackInfo
 from holdfast.format.rows import StreamRow
 from holdfast.protocol.headers import OFFSET_MAX
-from holdfast.storage.catalog_schema import damaged, decoded_row, open_for_writing
+from holdfast.storage.catalog_schema import damaged, decoded_row, open_for_writing, salt_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -54,8 +54,15 @@ class PackRow(PackInfo, frozen=True):
 def pack_info(columns: Sequence[Any], superseded: Sequence[str] = ()) -> PackInfo:
     """A pack from its `PACK_COLUMNS`."""
     *sizes, has_delta, after, through, salt, created_ms = columns
-    salt_text = f"{int.from_bytes(salt, 'little'):016x}"
-    values = [*sizes, bool(has_delta), after, through, salt_text, created_ms, list(superseded)]
+    values = [
+        *sizes,
+        bool(has_delta),
+        after,
+        through,
+        salt_text(salt),
+        created_ms,
+        list(superseded),
+    ]
     return PackInfo(*values)
 
 

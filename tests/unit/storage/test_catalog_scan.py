@@ -6,9 +6,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from holdfast.format.packs import ScanRange
 from holdfast.format.rows import decode_row
 from holdfast.storage import catalog_scan, catalog_schema
-from holdfast.storage.catalog_scan import Scanned, ScanRange, after_prefix
+from holdfast.storage.catalog_scan import Scanned, after_prefix
 from tests.memory_directory import memory_directory
 from tests.thorough import examples
 from tests.unit.storage.histories import History, steps
@@ -39,26 +40,62 @@ texts = st.text(st.sampled_from(CHARACTERS), max_size=4)
 def model(rig, prefix, after, until):
     """Every extent in use, looked at one by one, but for what is there for forks only."""
     rows = rig.writer.read(
-        "SELECT extents.stream, streams.name, packs.name, packs.salt, packs.data_bytes, "
-        "packs.messages, extents.start, length, data_at, message_at, extents.messages, "
-        "first_position, last_position, sums, row "
+        "SELECT extents.stream, packs.name, packs.salt, packs.data_bytes, packs.messages, "
+        "extents.start, length, data_at, message_at, extents.messages, first_position, "
+        "last_position, sums, row "
         "FROM extents JOIN streams ON number = stream JOIN packs ON id = pack"
     )
-    found = [
-        ScanRange(*each, decode_row(row).earliest, decode_row(row).meta.content_type)
-        for *each, row in rows
-        if is_readable(decode_row(row), each[6] + each[7])
-    ]
+    found = [scan_range(*each, decode_row(row)) for *each, row in rows]
     return sorted(
         (
             each
-            for each in found
-            if each.name.startswith(prefix)
+            for each, end, stream in found
+            if is_readable(stream, end)
+            and each.stream_id.startswith(prefix)
             and each.last_position > after
             and each.first_position <= until
         ),
-        key=lambda each: (each.name, each.start),
+        key=lambda each: (each.stream_id, each.offset),
     )
+
+
+def scan_range(
+    number,
+    pack,
+    salt,
+    data_bytes,
+    pack_messages,
+    start,
+    length,
+    data_at,
+    message_at,
+    messages,
+    first_position,
+    last_position,
+    sums,
+    stream,
+):
+    """The range, where it ends, and its stream."""
+    found = ScanRange(
+        stream_id=stream.meta.name,
+        stream=number,
+        pack=pack,
+        offset=start,
+        length=length,
+        earliest=stream.earliest,
+        content_type=stream.meta.content_type,
+        first_position=first_position,
+        last_position=last_position,
+        data_at=data_at,
+        message_at=message_at,
+        messages=messages,
+        index_sum=sums[:8].hex(),
+        sums=sums[8:].hex(),
+        salt=salt[::-1].hex(),
+        pack_data_bytes=data_bytes,
+        pack_messages=pack_messages,
+    )
+    return found, start + length, stream
 
 
 def is_readable(stream, end):
@@ -82,16 +119,16 @@ class TestPrefixes:
 
     @given(texts)
     def test_exactly_the_names_that_start_with_it(self, named, prefix):
-        assert list(named.catalog.scan(prefix, 0, 99)) == model(named, prefix, 0, 99)
+        assert list(named.catalog.scan(Scanned(prefix, 0, 99))) == model(named, prefix, 0, 99)
 
     @pytest.mark.parametrize("prefix", ["", *CHARACTERS])
     def test_every_character(self, named, prefix):
-        found = list(named.catalog.scan(prefix, 0, 99))
+        found = list(named.catalog.scan(Scanned(prefix, 0, 99)))
         assert found == model(named, prefix, 0, 99)
         assert len(found) >= len(CHARACTERS) + 2
 
     def test_names_come_in_order(self, named):
-        names = [each.name for each in named.catalog.scan("", 0, 99)]
+        names = [each.stream_id for each in named.catalog.scan(Scanned("", 0, 99))]
         assert names == sorted(names)
 
     @given(texts, texts)
@@ -132,7 +169,7 @@ class TestPositions:
             for prefix in ("", "b/", "b/t", "c/ü", "d"):
                 for after in range(0, last, 3):
                     for until in range(after, last + 1, 2):
-                        found = list(rig.catalog.scan(prefix, after, until))
+                        found = list(rig.catalog.scan(Scanned(prefix, after, until)))
                         assert found == model(rig, prefix, after, until)
             rig.close()
 
@@ -148,7 +185,7 @@ class TestPositions:
             for until in range(after, 10):
                 covered = [
                     (each.first_position, each.last_position)
-                    for each in rig.catalog.scan("b/", after, until)
+                    for each in rig.catalog.scan(Scanned("b/", after, until))
                 ]
                 for _, _, position in messages:
                     if after < position <= until:
@@ -180,19 +217,19 @@ class TestByPack:
         return rows
 
     def test_only_streams_with_something_are_looked_at(self, rig, many, looked_at):
-        found = list(rig.catalog.scan("b/", 1, 2))
+        found = list(rig.catalog.scan(Scanned("b/", 1, 2)))
         assert found == model(rig, "b/", 1, 2)
-        assert [each.name for each in found] == [f"b/{at:03d}" for at in range(0, 60, 10)]
+        assert [each.stream_id for each in found] == [f"b/{at:03d}" for at in range(0, 60, 10)]
         assert len(looked_at) == 6
 
     def test_names_from_one_to_another(self, rig, many, looked_at):
-        found = list(rig.catalog.scan("b/", 1, 2, "b/010", "b/030"))
-        assert [each.name for each in found] == ["b/010", "b/020", "b/030"]
+        found = list(rig.catalog.scan(Scanned("b/", 1, 2, "b/010", "b/030")))
+        assert [each.stream_id for each in found] == ["b/010", "b/020", "b/030"]
         assert len(looked_at) == 3
 
     def test_too_many_candidates_are_found_by_name(self, rig, many, monkeypatch):
         monkeypatch.setattr(catalog_scan, "_CANDIDATES_MAX", 5)
-        assert list(rig.catalog.scan("b/", 1, 2)) == model(rig, "b/", 1, 2)
+        assert list(rig.catalog.scan(Scanned("b/", 1, 2))) == model(rig, "b/", 1, 2)
 
     def test_what_is_kept_for_forks_is_given_if_asked_for(self, rig):
         source = rig.log.create("b/source", b"0123")
@@ -200,8 +237,9 @@ class TestByPack:
         rig.flush()
         rig.log.delete(source)
         rig.flush()
-        assert [each.name for each in rig.catalog.scan("b/", 0, 9)] == ["b/fork"]
-        found = [(each.name, each.gone) for each in rig.catalog.scan("b/", 0, 9, also_gone=True)]
+        assert [each.stream_id for each in rig.catalog.scan(Scanned("b/", 0, 9))] == ["b/fork"]
+        ranges = rig.catalog.scanning(Scanned("b/", 0, 9)).ranges()
+        found = [(each.stream_id, gone) for each, gone in ranges]
         assert found == [("b/fork", False), ("b/source", True)]
 
     @pytest.mark.parametrize(("after", "until"), [(0, 1), (0, 2), (1, 2), (2, 2)])
@@ -218,7 +256,7 @@ class TestUnderWay:
         for at in range(300):
             rig.log.create(f"b/{at}", b"x")
         rig.flush()
-        scan = rig.catalog.scan("b/", 0, 99)
+        scan = rig.catalog.scan(Scanned("b/", 0, 99))
         next(scan)
         rig.log.create("b/new", b"y")
         rig.flush()
@@ -229,7 +267,7 @@ class TestUnderWay:
     def test_it_can_be_given_up(self, rig):
         rig.log.create("b/s", b"x")
         rig.flush()
-        scan = rig.catalog.scan("", 0, 99)
+        scan = rig.catalog.scan(Scanned("", 0, 99))
         next(scan)
         scan.close()
-        assert [each.name for each in rig.catalog.scan("", 0, 99)] == ["b/s"]
+        assert [each.stream_id for each in rig.catalog.scan(Scanned("", 0, 99))] == ["b/s"]

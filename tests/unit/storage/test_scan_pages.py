@@ -5,6 +5,7 @@ import sqlite3
 import pytest
 
 from holdfast.storage import catalog_scan
+from holdfast.storage.catalog_scan import Scanned
 from tests.unit.storage.rig import BINARY, snapshot_of
 from tests.unit.storage.test_catalog_scan import model
 
@@ -27,7 +28,7 @@ def written(rig, count, flushes=1):
 
 
 def ids(ranges):
-    return [int(each.name[2:]) for each in ranges]
+    return [int(each.stream_id[2:]) for each in ranges]
 
 
 def checkpoint(rig):
@@ -44,36 +45,36 @@ class TestPages:
     @pytest.mark.parametrize("flushes", [1, 3])
     def test_any_number_of_streams(self, rig, count, flushes):
         written(rig, count, flushes)
-        assert list(rig.catalog.scan("b/", 0, 99)) == model(rig, "b/", 0, 99)
-        assert len(ids(rig.catalog.scan("", 0, 99))) == count * flushes
+        assert list(rig.catalog.scan(Scanned("b/", 0, 99))) == model(rig, "b/", 0, 99)
+        assert len(ids(rig.catalog.scan(Scanned("", 0, 99)))) == count * flushes
 
     def test_streams_without_anything_to_give_count_as_well(self, rig):
         """A page may be empty, and is not the last one for that."""
         numbers = written(rig, 5 * PAGE)
         rig.log.append(numbers[-1], b"y")
         rig.flush()
-        assert ids(rig.catalog.scan("b/", 1, 99)) == [5 * PAGE - 1]
-        assert ids(rig.catalog.scan("b/", 2, 99)) == []
+        assert ids(rig.catalog.scan(Scanned("b/", 1, 99))) == [5 * PAGE - 1]
+        assert ids(rig.catalog.scan(Scanned("b/", 2, 99))) == []
 
     @pytest.mark.parametrize(
         ("first", "last"), [("b/005", "b/013"), ("b/005", None), ("", "b/005"), ("b/0051", "b/006")]
     )
     def test_names_from_one_to_another(self, rig, first, last):
         written(rig, 4 * PAGE)
-        found = ids(rig.catalog.scan("b/", 0, 99, first, last))
+        found = ids(rig.catalog.scan(Scanned("b/", 0, 99, first, last)))
         names = [f"b/{at:03d}" for at in range(4 * PAGE)]
         wanted = [name for name in names if name >= first and (last is None or name <= last)]
         assert found == [int(name[2:]) for name in wanted]
 
     def test_what_changes_between_two_pages(self, rig):
         numbers = written(rig, 3 * PAGE)
-        scan = rig.catalog.scan("b/", 0, 99)
+        scan = rig.catalog.scan(Scanned("b/", 0, 99))
         assert ids([next(scan)]) == [0]
         rig.log.delete(numbers[PAGE])
         rig.log.delete(numbers[2 * PAGE])
         rig.log.create("b/0095", b"new")
         rig.flush()
-        left = [each.name for each in scan]
+        left = [each.stream_id for each in scan]
         # The first page was there already, and no stream comes twice.
         assert left[: PAGE - 1] == [f"b/{at:03d}" for at in range(1, PAGE)]
         assert left[PAGE - 1 :] == sorted(
@@ -85,7 +86,7 @@ class TestTransactions:
     @pytest.mark.parametrize("taken", [1, PAGE, PAGE + 1, 2 * PAGE])
     def test_log_of_the_catalog_can_be_emptied_meanwhile(self, rig, pages, taken):
         numbers = written(rig, 3 * PAGE)
-        scan = rig.catalog.scan("b/", 0, 99)
+        scan = rig.catalog.scan(Scanned("b/", 0, 99))
         for _ in range(taken):
             next(scan)
         rig.log.append(numbers[0], b"y")
@@ -96,7 +97,7 @@ class TestTransactions:
 
     def test_with_pages_as_they_are(self, rig):
         written(rig, 600)
-        scan = rig.catalog.scan("b/", 0, 99)
+        scan = rig.catalog.scan(Scanned("b/", 0, 99))
         next(scan)
         rig.log.create("b/999", b"y")
         rig.flush()
@@ -111,11 +112,11 @@ class TestForForksOnly:
         source = rig.log.create("b/source", b"0123456789")
         fork = rig.log.fork("b/fork", source, "b/source", 5, b"ab")
         rig.flush()
-        assert [each.stream for each in rig.catalog.scan("b/", 0, 99)] == [fork, source]
+        assert [each.stream for each in rig.catalog.scan(Scanned("b/", 0, 99))] == [fork, source]
         rig.log.delete(source)
         rig.flush()
         assert rig.catalog.find_number(source).deleted
-        assert [each.stream for each in rig.catalog.scan("b/", 0, 99)] == [fork]
+        assert [each.stream for each in rig.catalog.scan(Scanned("b/", 0, 99))] == [fork]
         # Its bytes are still in packs.
         assert rig.stored(source) == b"0123456789"
 
@@ -128,8 +129,8 @@ class TestForForksOnly:
         rig.log.snapshot(source, snapshot_of("snapshots/1/a", 10))
         rig.flush()
         assert rig.stored(source) == b"0123456789abcde"
-        [found] = rig.catalog.scan("b/source", 0, 99)
-        assert (found.start, found.length, found.earliest) == (10, 5, 10)
+        [found] = rig.catalog.scan(Scanned("b/source", 0, 99))
+        assert (found.offset, found.length, found.earliest) == (10, 5, 10)
 
     def test_range_that_is_in_part_before_the_start(self, rig):
         source = rig.log.create("b/source", b"01234")
@@ -137,6 +138,6 @@ class TestForForksOnly:
         rig.flush()
         rig.log.snapshot(source, snapshot_of("snapshots/1/a", 5))
         rig.flush()
-        [found] = rig.catalog.scan("b/source", 0, 99)
-        assert (found.start, found.length, found.earliest) == (0, 10, 5)
+        [found] = rig.catalog.scan(Scanned("b/source", 0, 99))
+        assert (found.offset, found.length, found.earliest) == (0, 10, 5)
         assert found.content_type == BINARY
