@@ -21,9 +21,9 @@ def contexts_file(command):
 
 
 def test_contexts_are_added_used_listed_and_removed(alone):
-    assert "There are none" in alone.run("context", "list").stderr
+    assert "There are no contexts" in alone.run("context", "list").stderr
     added = alone.run("context", "add", "local", "http://127.0.0.1:1", "--token", "secret-1")
-    assert added.stderr == "local is http://127.0.0.1:1, and in use\n"
+    assert added.stderr == "local is http://127.0.0.1:1, and current\n"
     alone("context", "add", "prod", "https://me:secret-2@streams.example.com/x")
     assert alone("context", "list") == (
         "* local            http://127.0.0.1:1\n  prod             https://streams.example.com/x\n"

@@ -170,10 +170,10 @@ class TestFailures:
         ("arguments", "words"),
         [
             (("request",), "requires an argument"),
-            (("request", "api.example.com"), "is no URL"),
+            (("request", "api.example.com"), "is not a URL"),
             (("request", "http://h/", "-X", "HEAD"), "must be one of GET, POST"),
             (("request", "http://h/", "-H", "nonsense"), "must be 'Name: value'"),
-            (("request", "http://h/", "-H", "a: 1", "-H", "A: 2"), "is there twice"),
+            (("request", "http://h/", "-H", "a: 1", "-H", "A: 2"), "is given twice"),
             (("request", "http://h/", "-H", "Authorization: x"), "--upstream-authorization"),
             (("request", "http://h/", "-H", "Session-Id: x"), "Session-Id is set"),
             (("request", "http://h/", "-d", "@"), "names no file"),
@@ -181,11 +181,14 @@ class TestFailures:
             (("request", "http://h/", "--upstream-authorization", "ü"), "printable ASCII"),
             (("request", "http://h/", "--ttl", "0"), "at least 1"),
             (("request", "http://h/", "--session", " "), "printable ASCII"),
-            (("request", "http://h/", "--session", "a", "--append-to", "http://h/?"), "together"),
-            (("request", "http://h/", "--append-to", "chat"), "is no signed URL"),
+            (
+                ("request", "http://h/", "--session", "a", "--append-to", "http://h/?"),
+                "cannot be combined",
+            ),
+            (("request", "http://h/", "--append-to", "chat"), "is not a signed URL"),
             (("follow",), "by its signed URL, or by its --session"),
-            (("follow", "demo1/hello"), "is no signed URL"),
-            (("follow", "http://h/v1/proxy/id?expires=5"), "put it into quotes"),
+            (("follow", "demo1/hello"), "is not a signed URL"),
+            (("follow", "http://h/v1/proxy/id?expires=5"), "put it in quotes"),
             (("follow", "http://h/?", "--response", "0"), "count from 1"),
             (("follow", "http://h/?", "--frames", "--sse"), "leave out --response and --sse"),
             (("abort",), "by its signed URL, or by its --session"),
@@ -296,7 +299,7 @@ class TestFollow:
         url = requested(command, upstream, body="x")
         done = command.run("proxy", "follow", url, "--session", "another")
         assert done.returncode == 2
-        assert "of another stream" in done.stderr
+        assert "name different streams" in done.stderr
 
 
 class TestSessions:
@@ -326,7 +329,7 @@ class TestSessions:
         url = command("proxy", "connect", "abort").strip()
         done = command.run("proxy", "abort", url)
         assert done.returncode == 0
-        assert "stopped everything under way in" in done.stderr
+        assert "stopped all responses in" in done.stderr
         (document,) = command.json("proxy", "abort", "--session", "abort", "--response", "2")
         assert document["aborted"]
         assert (document["response_id"], document["stream_id"] in url) == (2, True)

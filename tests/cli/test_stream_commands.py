@@ -33,7 +33,7 @@ def test_a_stream_from_its_creation_to_its_end(command):
     flags = ("--content-type", "text/plain", "--ttl", "3600", "--data", "hello")
     done = command.run("create", "life/one", *flags)
     assert (done.stdout, done.stderr) == ("", "created life/one (text/plain)\n")
-    assert command.run("create", "life/one", *flags).stderr.startswith("was there already:")
+    assert command.run("create", "life/one", *flags).stderr.startswith("already exists:")
     assert "ttl s         3600\n" in command("info", "life/one")
     command("fork", "life/one", "life/two", "--offset", "00000000000000000000", "--sub-offset", "4")
     assert command("read", "life/two") == "hell"

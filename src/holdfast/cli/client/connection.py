@@ -1,27 +1,41 @@
-"""Which server a command talks to, as whom, and how its errors end it.
+"""Which server a command talks to and with what credentials, and how its errors end it.
 
-The address comes from `--url`, `--context`, HOLDFAST_URL, HOLDFAST_CONTEXT, the current context, or
-is the default; the first that is there. The token goes to that server only, even if a stream is
-named by the URL of another one.
+The address is the first of `--url`, `--context`, HOLDFAST_URL, HOLDFAST_CONTEXT, the current
+context, and the default. The token goes to that server only, even if a stream is named by the URL
+of another one. Contexts are named servers in a file:
+
+version = 1
+current = "local"
+
+[contexts.local]
+url = "http://127.0.0.1:4437"
+
+[contexts.prod]
+url = "https://streams.example.com"
+token_file = "/run/secrets/holdfast-token"
 """
 
 from __future__ import annotations
 
 import asyncio
+import inspect
+import json
 import os
+import re
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, field, fields
+from functools import wraps
 from pathlib import Path
-from typing import Annotated, Final
+from typing import Annotated, Any, Final
 
 from cyclopts import Group, Parameter
 
-from holdfast.cli.client.context import Context, contexts_path, load_contexts
 from holdfast.cli.client.output import Output
 from holdfast.cli.terminal import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_USAGE
 from holdfast.client import Bearer, Client, Retry
 from holdfast.client.auth import tls_trusting
 from holdfast.client.client import DEFAULT_URL
+from holdfast.client.messages import LENGTH_PREFIXED
 from holdfast.errors import (
     BadAnswerError,
     ConflictError,
@@ -56,6 +70,118 @@ _EXITS: Final[list[tuple[tuple[type[HoldfastError], ...], int]]] = [
     ((SettingsError, InvalidRequestError), EXIT_USAGE),
 ]
 _GROUP: Final = Group("Server", sort_key=100)
+CONTEXTS_VERSION: Final = 1
+_NAME: Final = re.compile(r"[A-Za-z0-9_.-]{1,64}")
+
+
+@dataclass(frozen=True, slots=True)
+class Context:
+    """A server and the credentials for it."""
+
+    url: str
+    token: str = ""
+    token_file: str = ""
+    ca_file: str = ""
+
+
+def shown_url(url: str) -> str:
+    """A server's URL without the credentials in it."""
+    scheme, slashes, rest = url.partition("//")
+    if not slashes:
+        scheme, rest = "", url
+    host, slash, path = rest.partition("/")
+    return scheme + slashes + host.rpartition("@")[2] + slash + path
+
+
+@dataclass(slots=True)
+class Contexts:
+    """The contexts of the file, and the name of the current one."""
+
+    current: str = ""
+    contexts: dict[str, Context] = field(default_factory=dict)
+
+    def find(self, name: str) -> Context:
+        """The context of this name; the error lists the known ones."""
+        if name not in self.contexts:
+            known = ", ".join(sorted(self.contexts)) or "none"
+            raise SettingsError(
+                f"there is no context {name!r}; known: {known}. "
+                "Add one with: holdfast context add NAME URL"
+            )
+        return self.contexts[name]
+
+
+def contexts_path(env: Mapping[str, str]) -> Path:
+    """The file's path: HOLDFAST_CONTEXTS, or in the user's configuration directory."""
+    if env.get("HOLDFAST_CONTEXTS"):
+        return Path(env["HOLDFAST_CONTEXTS"])
+    home = env.get("XDG_CONFIG_HOME") or os.path.join(env.get("HOME", "~"), ".config")  # noqa: PTH118
+    # Unlike Path.expanduser it does not fail without a home directory; then there is no file.
+    return Path(os.path.expanduser(home)) / "holdfast" / "contexts.toml"  # noqa: PTH111
+
+
+def load_contexts(path: Path) -> Contexts:
+    """Read the contexts; a missing file holds none."""
+    import tomllib  # noqa: PLC0415 (not needed with --url or HOLDFAST_URL)
+
+    try:
+        found = tomllib.loads(path.read_text("utf-8"))
+    except (FileNotFoundError, NotADirectoryError):
+        return Contexts()
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise SettingsError(f"the contexts in {path} cannot be read: {error}") from None
+    if found.get("version") != CONTEXTS_VERSION:
+        raise SettingsError(f"{path} needs `version = {CONTEXTS_VERSION}`")
+    unknown = set(found) - {"version", "current", "contexts"}
+    if unknown:
+        raise SettingsError(f"{path} has unknown keys: {', '.join(sorted(unknown))}")
+    current, entries = found.get("current", ""), found.get("contexts", {})
+    if not isinstance(current, str) or not isinstance(entries, dict):
+        raise SettingsError(f"in {path} `current` must be a string, and `contexts` a table")
+    return Contexts(current, {name: _parse(path, name, each) for name, each in entries.items()})
+
+
+def _parse(path: Path, name: str, entry: Any) -> Context:
+    known = {each.name for each in fields(Context)}
+    if not isinstance(entry, dict) or not all(isinstance(value, str) for value in entry.values()):
+        raise SettingsError(f"the context {name!r} in {path} must be a table of strings")
+    if set(entry) - known or not entry.get("url"):
+        raise SettingsError(
+            f"the context {name!r} in {path} needs a url, and may have {', '.join(sorted(known))}"
+        )
+    return Context(**entry)
+
+
+def save_contexts(path: Path, contexts: Contexts) -> None:
+    """Replace the file, readable by its owner only since it may hold tokens."""
+    lines = [f"version = {CONTEXTS_VERSION}", f"current = {_quote(contexts.current)}"]
+    for name, context in sorted(contexts.contexts.items()):
+        lines += ["", f"[contexts.{_quote(name)}]"]
+        given = {key: value for key, value in asdict(context).items() if value}
+        lines += [f"{key} = {_quote(value)}" for key, value in given.items()]
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        new = path.with_name(path.name + ".new")
+        new.unlink(missing_ok=True)
+        descriptor = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+            file.write("\n".join(lines) + "\n")
+        new.replace(path)
+    except OSError as error:
+        raise HoldfastError(f"{path} cannot be written: {error.strerror}.") from None
+
+
+def _quote(text: str) -> str:
+    """A TOML string; it is written as in JSON, except for surrogates and DEL."""
+    return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")
+
+
+def check_name(name: str) -> None:
+    """Raise unless this is a valid name for a context."""
+    if not _NAME.fullmatch(name):
+        raise SettingsError(
+            f"{name!r} is not a valid name: use up to 64 letters, digits, '.', '_' and '-'"
+        )
 
 
 @dataclass(frozen=True)
@@ -63,28 +189,29 @@ class _Server:
     """The flags of every command that talks to a server."""
 
     url: Annotated[
-        str | None, Parameter(help=f"Server. Also by HOLDFAST_URL. (default {DEFAULT_URL})")
+        str | None, Parameter(help=f"Server URL. Or set HOLDFAST_URL. (default {DEFAULT_URL})")
     ] = None
     context: Annotated[
         str | None, Parameter(help="Named server, see `holdfast context`. Or HOLDFAST_CONTEXT.")
     ] = None
-    token: Annotated[str | None, Parameter(help="Bearer token. Also by HOLDFAST_TOKEN.")] = None
+    token: Annotated[str | None, Parameter(help="Bearer token. Or set HOLDFAST_TOKEN.")] = None
     ca_file: Annotated[
-        Path | None, Parameter(help="Certificates to trust besides the system's, PEM.")
+        Path | None, Parameter(help="PEM certificates to trust besides the system's.")
     ] = None
     retries: Annotated[
-        int, Parameter(help="Times to try again after network errors, 429 and 5xx. (default 5)")
+        int, Parameter(help="Retries after network errors, 429 and 5xx. (default 5)")
     ] = 5
     json: Annotated[bool, Parameter(negative="", help="Print JSON, one document a line.")] = False
-    quiet: Annotated[bool, Parameter(negative="", help="No notices on stderr.")] = False
+    quiet: Annotated[bool, Parameter(negative="", help="Print no notices on stderr.")] = False
 
 
 Server = Annotated[_Server, Parameter(name="*", group=_GROUP)]
 DEFAULT_SERVER: Final = _Server()
+StreamName = Annotated[str, Parameter(help="Stream: BUCKET/ID, an ID alone, or a URL.")]
 
 
 def resolve(server: _Server, env: Mapping[str, str]) -> Context:
-    """The server that is meant."""
+    """The server that the flags and the environment name."""
     token = _sendable(server.token or env.get("HOLDFAST_TOKEN", ""))
     ca_file = str(server.ca_file or "")
     if server.url or (not server.context and env.get("HOLDFAST_URL")):
@@ -94,15 +221,15 @@ def resolve(server: _Server, env: Mapping[str, str]) -> Context:
     if not name:
         return Context(DEFAULT_URL, token=token, ca_file=ca_file)
     found = known.find(name)
+    if not token and not found.token and found.token_file:
+        token = _sendable(read_secret(found.token_file, "the token"))
     return Context(
-        found.url,
-        token=token or _sendable(found.token or _token_in(found.token_file)),
-        ca_file=ca_file or found.ca_file,
+        found.url, token=token or _sendable(found.token), ca_file=ca_file or found.ca_file
     )
 
 
 def _sendable(token: str) -> str:
-    """A token that a header can hold."""
+    """Check that a header can hold the token."""
     if not (token.isascii() and token.isprintable() and " " not in token):
         raise SettingsError(
             "the token (--token, HOLDFAST_TOKEN or the context's) must be printable ASCII "
@@ -111,18 +238,17 @@ def _sendable(token: str) -> str:
     return token
 
 
-def _token_in(file: str) -> str:
-    if not file:
-        return ""
+def read_secret(file: str, what: str) -> str:
+    """The content of a file, without white space around it."""
     try:
-        return Path(file).expanduser().read_text().strip()
-    # RuntimeError: there is no such user, or no home.
+        return Path(file).expanduser().read_text("utf-8").strip()
+    # RuntimeError: the home directory is unknown.
     except (OSError, UnicodeDecodeError, RuntimeError) as error:
-        raise SettingsError(f"the token in {file} cannot be read: {error}") from None
+        raise SettingsError(f"{what} in {file} cannot be read: {error}") from None
 
 
 def connect(server: _Server, output: Output) -> Client:
-    """A client of the server that is meant; what goes wrong on the way is a notice."""
+    """A client of the server that the flags name; retries are reported as notices."""
     context = resolve(server, os.environ)
     if not 0 <= server.retries <= 1000:
         raise SettingsError("--retries must be a number from 0 to 1000")
@@ -135,8 +261,34 @@ def connect(server: _Server, output: Output) -> Client:
     )
 
 
+def check_framing_flag(framing: str | None) -> None:
+    """Raise unless the value of --framing is known."""
+    if framing not in {None, LENGTH_PREFIXED}:
+        raise SettingsError(f"--framing must be {LENGTH_PREFIXED}, not {framing!r}")
+
+
+def client_command(function: Callable[..., Awaitable[int | None]]) -> Callable[..., int]:
+    """Make a command of an async function whose first arguments are a client and an output.
+
+    The command has the function's other parameters as its own, and the flags of a server.
+    """
+    signature = inspect.signature(function)
+    flags = inspect.Parameter(
+        "server", inspect.Parameter.KEYWORD_ONLY, default=DEFAULT_SERVER, annotation=Server
+    )
+
+    @wraps(function)
+    def command(*arguments: Any, server: _Server = DEFAULT_SERVER, **options: Any) -> int:
+        return run(server, lambda client, out: function(client, out, *arguments, **options))
+
+    own = list(signature.parameters.values())[2:]
+    command.__signature__ = signature.replace(parameters=[*own, flags])  # type: ignore[attr-defined]
+    command.__annotations__ = {each.name: each.annotation for each in [*own, flags]}
+    return command
+
+
 def run(server: _Server, work: Callable[[Client, Output], Awaitable[int | None]]) -> int:
-    """Do something with a client, and return the exit code that says how it went."""
+    """Run `work` with a client, and return the command's exit code."""
     output = Output(as_json=server.json, quiet=server.quiet)
 
     async def with_client() -> int | None:
@@ -159,7 +311,7 @@ def run(server: _Server, work: Callable[[Client, Output], Awaitable[int | None]]
 
 
 def exit_code(error: HoldfastError) -> int:
-    """The exit code of a command that an error ended."""
+    """The exit code for an error."""
     for classes, code in _EXITS:
         if isinstance(error, classes):
             return code

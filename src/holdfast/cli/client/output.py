@@ -1,7 +1,7 @@
-"""What commands print: data on stdout, everything else on stderr.
+"""The output of commands: data on stdout, everything else on stderr.
 
-With `--json` stdout has one JSON document a line, and an error is a JSON document on stderr. JSON
-that a stream holds is in it as it is stored: a number is not made smaller by passing through here.
+With `--json` stdout has one JSON document a line, and errors are JSON on stderr. JSON from streams
+is copied as stored, so that numbers keep their precision.
 """
 
 from __future__ import annotations
@@ -21,13 +21,11 @@ from holdfast.errors import HoldfastError
 from holdfast.protocol.content import JSON, is_text, media_type
 
 _check_json: Final = msgspec.json.Decoder(msgspec.Raw).decode
-# In JSON text a line break is white space between tokens, never data.
+# In JSON text line breaks are only white space between tokens.
 _BREAKS: Final = bytes.maketrans(b"\r\n", b"  ")
 
 
 class Output:
-    """Where a command's words and data go."""
-
     def __init__(self, *, as_json: bool, quiet: bool) -> None:
         self.as_json = as_json
         self._quiet = quiet
@@ -37,17 +35,17 @@ class Output:
 
     @property
     def on_terminal(self) -> bool:
-        """Whether somebody looks at the data itself."""
+        """Whether stdout is a terminal."""
         return sys.stdout.isatty()
 
     def write(self, data: bytes) -> None:
-        """Data as it is, at once: whoever reads a pipe sees it when it comes."""
+        """Write and flush data, so that a reader of a pipe sees it at once."""
         if not data:
             return
         try:
             left = memoryview(data)
             while left:
-                # With PYTHONUNBUFFERED it is the file itself, which may take a part only.
+                # With PYTHONUNBUFFERED this is a raw file, which may accept only a part.
                 left = left[self._stdout.write(left) :]
             self._stdout.flush()
         except BrokenPipeError:
@@ -57,59 +55,59 @@ class Output:
         self._at_line_start = data.endswith(b"\n")
 
     def write_payload(self, data: bytes, content_type: str) -> None:
-        """Data of a stream, unless it would upset the terminal that it goes to."""
+        """Write data of a stream; raise if it is binary and would go to a terminal."""
         if self.on_terminal and b"\0" in data and not is_text(media_type(content_type)):
             raise HoldfastError(
-                "This is binary data, which could upset the terminal. "
-                "Send it elsewhere (> FILE), or print it with --json."
+                "This is binary data, which could garble the terminal. "
+                "Redirect it (> FILE), or print it with --json."
             )
         self.write(data)
 
     def document(self, document: Mapping[str, Any]) -> None:
-        """One JSON document on a line of its own."""
+        """Write one JSON document on its own line."""
         self.write(msgspec.json.encode(document) + b"\n")
 
     def say(self, document: Mapping[str, Any], line: str) -> None:
-        """The result of a command that changes something: a document, or a notice."""
+        """Report what a command changed: a document with `--json`, else a notice."""
         if self.as_json:
             self.document(document)
         else:
             self.notice(line)
 
     def show(self, document: Mapping[str, Any], text: str) -> None:
-        """The result of a command that asks for something."""
+        """Print what a command asked for: a document with `--json`, else text."""
         if self.as_json:
             self.document(document)
         else:
             self.write(text.encode() + b"\n")
 
     def name(self, text: str) -> str:
-        """What somebody called a stream, which a terminal must not obey; elsewhere as it is."""
+        """A stream's name, without control characters if it goes to a terminal."""
         return printable(text) if self.on_terminal else text
 
     def notice(self, line: str) -> None:
-        """Something for people, on stderr."""
+        """Print a line for people on stderr, unless `--quiet`."""
         if not self._quiet:
             say(line)
 
     def failure(self, error: HoldfastError) -> None:
-        """Why the command failed; never quiet."""
+        """Print why the command failed, even with `--quiet`."""
         self.end_line()
         say(failure_line(error.code, error.message, as_json=self.as_json))
 
     def end_line(self) -> None:
-        """On a terminal, let what comes next start on a line of its own."""
+        """On a terminal, start a new line if the data did not end with one."""
         if self.on_terminal and not self._at_line_start:
             self.write(b"\n")
 
     def flush(self) -> None:
-        """Everything out."""
+        """Write out everything."""
         self.end_line()
         self._stdout.flush()
 
 
 class Retries:
-    """Says that something is tried again, and in the end how often it was."""
+    """Reports retries as notices, and counts them."""
 
     def __init__(self, notice: Callable[[str], None], clock: Clock) -> None:
         self._notice = notice
@@ -119,9 +117,9 @@ class Retries:
         self._said = ""
 
     def note(self, error: HoldfastError, delay_s: float) -> None:
-        """Something went wrong, and is tried again soon; the same trouble is told once.
+        """Report a retry; the error is named once if it repeats.
 
-        Requests that are under way together fail together: one of them speaks for all.
+        Concurrent requests fail together, so one notice stands for all of them.
         """
         now_s = self._clock.monotonic_s()
         if error.message == self._said and now_s < self._until_s:
@@ -133,20 +131,20 @@ class Retries:
         self._count += 1
 
     def summary(self) -> str:
-        """A sentence to put behind the error that it ended with."""
+        """A sentence to append to the final error."""
         if not self._count:
             return ""
         return f" Tried again {self._count} time{'' if self._count == 1 else 's'}."
 
 
 def payload_document(message: Message, content_type: str) -> dict[str, Any]:
-    """A message as `--json` prints it: `json`, `text` or `base64`, whichever it is."""
+    """A message as `--json` prints it, with its payload as `json`, `text` or `base64`."""
     document: dict[str, Any] = {"offset": message.offset, "next_offset": message.next_offset}
     return document | payload_field(message.payload, content_type)
 
 
 def payload_field(payload: bytes, content_type: str) -> dict[str, Any]:
-    """The bytes under the name that says how they are written."""
+    """A payload under the name of its encoding."""
     media = media_type(content_type)
     try:
         if media == JSON:
@@ -156,17 +154,17 @@ def payload_field(payload: bytes, content_type: str) -> dict[str, Any]:
         if is_text(media):
             return {"text": payload.decode()}
     except (msgspec.DecodeError, UnicodeDecodeError):
-        pass  # A snapshot can be anything, whatever its type says.
+        pass  # The content of a snapshot need not match its type.
     return {"base64": b64encode(payload).decode()}
 
 
 def one_line(json_text: bytes) -> bytes:
-    """JSON text without line breaks, and otherwise as it is."""
+    """JSON text without line breaks."""
     return json_text.translate(_BREAKS)
 
 
 def time_text(at_ms: int | None) -> str:
-    """A time for people, in UTC."""
+    """A time in UTC, as people read it."""
     if at_ms is None:
         return "-"
     return datetime.fromtimestamp(at_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S")

@@ -1,7 +1,7 @@
-"""`holdfast read | tail`: a stream's messages on stdout.
+"""`holdfast read | tail`: print a stream's messages on stdout.
 
-Bytes come as they are. Messages that have boundaries of their own (JSON, or framed by length) come
-one a line. With `--json` every message is a document with its offsets.
+Bytes are printed as they are, JSON and framed messages one a line. With `--json` every message is a
+document with its offsets.
 """
 
 from __future__ import annotations
@@ -14,12 +14,11 @@ from typing import Annotated, Any, Final
 
 from cyclopts import Parameter
 
-from holdfast.cli.client.connection import DEFAULT_SERVER, Server, run
+from holdfast.cli.client.connection import StreamName, check_framing_flag, client_command
 from holdfast.cli.client.output import Output, one_line, payload_document
-from holdfast.cli.client.streams import StreamName
 from holdfast.cli.terminal import Bar, progress
 from holdfast.client import START, Client, Message, Reading, Stream
-from holdfast.client.messages import LENGTH_PREFIXED, Assembler
+from holdfast.client.messages import Assembler
 from holdfast.errors import InvalidOffsetError, SettingsError
 from holdfast.protocol.content import JSON, media_type
 
@@ -28,7 +27,9 @@ TAIL_MESSAGES: Final = 10
 Follow = Annotated[
     bool,
     Parameter(
-        name=["--follow", "-f"], negative="", help="Go on as messages come, until it is closed."
+        name=["--follow", "-f"],
+        negative="",
+        help="Continue as messages arrive, until it is closed.",
     ),
 ]
 ToEnd = Annotated[
@@ -37,13 +38,13 @@ ToEnd = Annotated[
         name=["--exit", "-e"], negative="", help="Stop at the end. The default without --follow."
     ),
 ]
-Count = Annotated[int | None, Parameter(help="Stop after so many messages.")]
-Framed = Annotated[
-    str | None, Parameter(help="length-prefixed: the messages are behind their lengths.")
-]
+Framed = Annotated[str | None, Parameter(help="length-prefixed: each message follows its length.")]
 
 
-def read(
+@client_command
+async def read(
+    client: Client,
+    output: Output,
     stream: StreamName,
     /,
     *,
@@ -51,83 +52,68 @@ def read(
         str,
         Parameter(
             name="--from",
-            help="Offset to start at: -1 (the start), now, or one from before. (default -1)",
+            help="Offset to start at: -1 (the start), now, or an earlier one. (default -1)",
             allow_leading_hyphen=True,
         ),
     ] = START,
-    count: Count = None,
+    count: Annotated[int | None, Parameter(help="Stop after this many messages.")] = None,
     until: Annotated[str | None, Parameter(help="Stop at this offset.")] = None,
     follow: Follow = False,
     exit_: ToEnd = False,
     framing: Framed = None,
-    server: Server = DEFAULT_SERVER,
-) -> int:
+) -> None:
     """Print a stream from an offset on."""
-    _check(count, framing)
-
-    async def work(client: Client, output: Output) -> None:
-        source = _source(client, stream, framing)
-        live = follow and not exit_
-        reading = source.read(from_, live=live)
-        with _progress(None if live else await _size(source, from_)) as bar:
-            printer = _Printer(output, reading, framing, bar)
-            if count is None and until is None and framing is None and not output.as_json:
-                await printer.print_batches()
-            else:
-                await printer.print(count, until)
-        output.notice(f"next offset {reading.offset}")
-
-    return run(server, work)
+    if count is not None and count < 0:
+        raise SettingsError("--count must not be negative")
+    source = _source(client, stream, framing)
+    live = follow and not exit_
+    reading = source.read(from_, live=live)
+    with _progress(None if live else await _size(source, from_)) as bar:
+        printer = _Printer(output, reading, framing, bar)
+        if count is None and until is None and framing is None and not output.as_json:
+            await printer.print_batches()
+        else:
+            await printer.print(count, until)
+    output.notice(f"next offset {reading.offset}")
 
 
-def tail(
+@client_command
+async def tail(
+    client: Client,
+    output: Output,
     stream: StreamName,
     /,
     *,
     number: Annotated[
-        int, Parameter(name=["--number", "-n"], help="So many last messages. (default 10)")
+        int, Parameter(name=["--number", "-n"], help="Number of last messages. (default 10)")
     ] = TAIL_MESSAGES,
     follow: Follow = False,
     exit_: ToEnd = False,
     framing: Framed = None,
-    server: Server = DEFAULT_SERVER,
-) -> int:
-    """Print the last messages of a stream, and with -f those that come."""
+) -> None:
+    """Print the last messages of a stream, and with -f every later one."""
     if number < 0:
         raise SettingsError("--number must not be negative")
-    _check(None, framing)
-
-    async def work(client: Client, output: Output) -> None:
-        source = _source(client, stream, framing)
-        live = follow and not exit_
-        start: dict[str, Any] = {"last": number} if number else {"offset": "now"}
-        reading = source.read(**start, live=live)
-        printer = _Printer(output, reading, framing, None)
-        if framing is None:
-            await printer.print(None, None)
-        else:
-            await printer.print_last(number)
-        output.notice(f"next offset {reading.offset}")
-
-    return run(server, work)
-
-
-def _check(count: int | None, framing: str | None) -> None:
-    if count is not None and count < 0:
-        raise SettingsError("--count must not be negative")
-    if framing not in {None, LENGTH_PREFIXED}:
-        raise SettingsError(f"--framing must be {LENGTH_PREFIXED}, not {framing!r}")
+    source = _source(client, stream, framing)
+    start: dict[str, Any] = {"last": number} if number else {"offset": "now"}
+    reading = source.read(**start, live=follow and not exit_)
+    printer = _Printer(output, reading, framing, None)
+    if framing is None:
+        await printer.print(None, None)
+    else:
+        await printer.print_last(number)
+    output.notice(f"next offset {reading.offset}")
 
 
 def _source(client: Client, stream: str, framing: str | None) -> Stream:
-    return client.stream(stream, framing=framing)  # type: ignore[arg-type] # checked above
+    check_framing_flag(framing)
+    return client.stream(stream, framing=framing)  # type: ignore[arg-type] # checked
 
 
 async def _size(source: Stream, start: str) -> int | None:
-    """How many bytes there are to come, if somebody wants to know and offsets count them.
+    """How many bytes there are to read, if a progress bar is useful and offsets count bytes.
 
-    The bar is for data that goes to a file. On the terminal the data itself shows how it goes, and
-    so may the output of a program behind a pipe.
+    It is useful only if the data goes to a file: on a terminal the data itself shows the progress.
     """
     if not sys.stderr.isatty() or not stat.S_ISREG(os.fstat(1).st_mode):
         return None
@@ -143,8 +129,6 @@ def _progress(total_bytes: int | None) -> AbstractContextManager[Bar | None]:
 
 
 class _Printer:
-    """Prints a reading."""
-
     def __init__(
         self, output: Output, reading: Reading, framing: str | None, bar: Bar | None
     ) -> None:
@@ -154,7 +138,7 @@ class _Printer:
         self._bar = bar
 
     async def print(self, count: int | None, until: str | None) -> None:
-        """All of it, or up to a number of messages or an offset."""
+        """Print messages, up to a count or an offset."""
         if count == 0:
             return
         async with self._reading as reading:
@@ -171,7 +155,7 @@ class _Printer:
                     return
 
     async def print_last(self, number: int) -> None:
-        """The last messages where an append, which is what servers count, may hold several."""
+        """Print the last framed messages: servers count appends, which may hold several."""
         held: list[Message] | None = []
         async with self._reading as reading:
             async for messages in reading.message_lists():
@@ -185,7 +169,7 @@ class _Printer:
         self._print(held or [])
 
     async def print_batches(self) -> None:
-        """Whole answers, which is fastest where only the bytes count."""
+        """Print whole responses, which is fastest if message boundaries do not matter."""
         assembler = Assembler(None)
         async with self._reading as reading:
             async for batch in reading.batches():
@@ -208,19 +192,19 @@ class _Printer:
 
 
 def _check_until(until: str | None, offset: str) -> None:
-    """Refuse what is no offset, where that can be seen: compared with one it means nothing."""
+    """Raise if `until` is certainly not an offset of this stream."""
     if until is None or not offset.isdigit():
         return
     if not (until.isdigit() and len(until) == len(offset)):
         raise InvalidOffsetError(
-            f"--until {until!r} is no offset: give back a next_offset, such as {offset}."
+            f"--until {until!r} is not an offset: pass a next_offset, such as {offset}."
         )
 
 
 def _up_to(messages: list[Message], until: str | None) -> list[Message]:
     if until is None:
         return messages
-    # Offsets sort as text: that is what the protocol promises of them.
+    # The protocol guarantees that offsets sort as text.
     return [message for message in messages if message.next_offset <= until]
 
 

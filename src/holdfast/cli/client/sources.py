@@ -1,12 +1,12 @@
-"""Where the messages of `holdfast append` come from: arguments, files, stdin.
+"""The messages of `holdfast append`: arguments, files, stdin.
 
 Rules:
 
-- stdin is waited for, not blocked on: what was read before is sent meanwhile, and Ctrl-C works.
-- A message with boundaries of its own (JSON, or framed by length) leaves the line break of its line
-  behind; elsewhere that is part of the message, so that nothing of the input is lost.
-- JSON text is checked here, one message at a time: only here is it known which line is wrong, and
-  the text `1,2` must not become two messages of an array.
+- Reading stdin does not block the event loop: messages are sent meanwhile, and Ctrl-C works.
+- On JSON and framed streams the line break is not part of the message. Elsewhere it is, so that
+  nothing of the input is lost.
+- JSON text is checked here, message by message, so that errors can name the line, and the text
+  `1,2` does not become two messages.
 """
 
 from __future__ import annotations
@@ -51,12 +51,12 @@ class Sources:
         self._files = files or ([] if messages else [STDIN])
         self._lines = lines
         self._framed = framed
-        # How much of the input was taken so far.
+        # How much of the input was read so far.
         self.read_bytes = 0
 
     @property
     def total_bytes(self) -> int | None:
-        """How much there is in the files, if that can be known before."""
+        """The size of the input, if it is known in advance."""
         try:
             found = [os.stat(0 if each == STDIN else each) for each in self._files]  # noqa: PTH116
         except OSError:
@@ -72,12 +72,12 @@ class Sources:
                 _check_file(name)
 
     def invite(self, output: Output) -> None:
-        """Say what is waited for, if it is a person."""
+        """Tell a person at a terminal that input is expected."""
         if STDIN in self._files and os.isatty(0):
             output.notice("Reading from the terminal; end with Ctrl-D.")
 
     async def single(self, media: str) -> bytes:
-        """The only message, or an error."""
+        """The only message; any other number is an error."""
         found = [message async for message in self.messages(media)]
         if len(found) != 1:
             raise SettingsError(f"--seq and --if-match are for a single message, not {len(found)}")
@@ -119,7 +119,6 @@ class Sources:
                 yield message
 
     def _message(self, line: bytes, media: str) -> bytes:
-        """The message of a line."""
         if media == JSON:
             return line.strip()
         return line.removesuffix(b"\n").removesuffix(b"\r") if self._framed else line
@@ -135,17 +134,17 @@ class Sources:
 
 
 def _open(name: str) -> int:
-    """A descriptor of its own, also for stdin, so that closing it does no harm."""
+    """A new descriptor, also for stdin, so that closing it does no harm."""
     return os.dup(0) if name == STDIN else os.open(name, os.O_RDONLY | os.O_CLOEXEC)
 
 
 def _check_file(name: str) -> None:
-    """Raise what opening it would raise; opening a pipe and closing it again would end it."""
+    """Raise what opening the file would raise, without opening it: that could end a pipe."""
     if name == STDIN:
         if sys.stdin is None:
             raise HoldfastError("There is no stdin to read from.")
     elif not os.access(name, os.R_OK):
-        # The more exact reason first: there may be no such file.
+        # Raises the more exact error if there is no such file.
         Path(name).stat()
         raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
     elif Path(name).is_dir():
@@ -162,7 +161,7 @@ def _reading(name: str) -> Iterator[None]:
 
 
 async def _readable(descriptor: int) -> None:
-    """Wait until there is something to read, or the end."""
+    """Wait until there is data to read, or the end."""
     loop = asyncio.get_running_loop()
     ready: asyncio.Future[None] = loop.create_future()
 
@@ -173,7 +172,7 @@ async def _readable(descriptor: int) -> None:
     try:
         loop.add_reader(descriptor, wake)
     except PermissionError:
-        # A file always is; but what was read so far shall be sent.
+        # Regular files are always readable; let other tasks run.
         await asyncio.sleep(0)
         return
     try:
@@ -183,7 +182,7 @@ async def _readable(descriptor: int) -> None:
 
 
 async def _lines_of(pieces: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
-    """Lines with their line breaks; the last one may have none."""
+    """The lines with their line breaks; the last may have none."""
     held: list[bytes] = []
     async for piece in pieces:
         first, *others = _split(piece)
@@ -203,7 +202,7 @@ async def _lines_of(pieces: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
 
 
 def _split(piece: bytes) -> list[bytes]:
-    """Lines that end with LF alone: a CR in between is data."""
+    """Split at LF only: a CR inside a line is data."""
     parts = piece.split(b"\n")
     lines = [part + b"\n" for part in parts[:-1]]
     return [*lines, parts[-1]] if parts[-1] else lines

@@ -1,4 +1,4 @@
-"""`holdfast create | info | close | delete | fork`: one request each."""
+"""`holdfast create | info | close | delete | fork | snapshot … | bootstrap`."""
 
 from __future__ import annotations
 
@@ -8,89 +8,75 @@ from typing import Annotated
 
 from cyclopts import App, Parameter
 
-from holdfast.cli.client.connection import DEFAULT_SERVER, Server, run
+from holdfast.cli.client.connection import StreamName, client_command
 from holdfast.cli.client.output import Output, one_line, payload_document, payload_field
 from holdfast.cli.client.sources import Sources
 from holdfast.client import Client, Message, Snapshot
 from holdfast.errors import SettingsError
 from holdfast.protocol.content import DEFAULT, JSON, is_text, media_type
 
-StreamName = Annotated[str, Parameter(help="Stream: BUCKET/ID, an ID alone, or a URL.")]
+snapshot = App(name="snapshot", help="Publish, get and delete snapshots.", help_format="plaintext")
 
 
-def create(
+@client_command
+async def create(
+    client: Client,
+    output: Output,
     stream: StreamName,
     /,
     *,
     content_type: Annotated[
-        str, Parameter(help="Content type for life. (default application/octet-stream)")
-    ] = "application/octet-stream",
+        str, Parameter(help="Content type, fixed for life. (default application/octet-stream)")
+    ] = DEFAULT,
     ttl: Annotated[
-        int | None, Parameter(help="Seconds after the last use at which the stream ends.")
+        int | None, Parameter(help="Seconds after its last use until the stream expires.")
     ] = None,
-    expires_at: Annotated[str | None, Parameter(help="When it ends, RFC 3339.")] = None,
+    expires_at: Annotated[str | None, Parameter(help="Expiry time, RFC 3339.")] = None,
     data: Annotated[str | None, Parameter(help="A first message.")] = None,
     closed: Annotated[bool, Parameter(negative="", help="Create it closed.")] = False,
-    server: Server = DEFAULT_SERVER,
-) -> int:
-    """Create a stream. It is no error if it is there already with the same configuration."""
-
-    async def work(client: Client, output: Output) -> None:
-        messages = [] if data is None else [data.encode()]
-        created = await client.stream(stream).create(
-            content_type, ttl_s=ttl, expires_at=expires_at, closed=closed, messages=messages
-        )
-        verb = "created" if created.created else "was there already:"
-        output.say(
-            {"stream": stream} | asdict(created), f"{verb} {stream} ({created.content_type})"
-        )
-
-    return run(server, work)
+) -> None:
+    """Create a stream. Repeating this with the same configuration is no error."""
+    messages = [] if data is None else [data.encode()]
+    created = await client.stream(stream).create(
+        content_type, ttl_s=ttl, expires_at=expires_at, closed=closed, messages=messages
+    )
+    verb = "created" if created.created else "already exists:"
+    output.say({"stream": stream} | asdict(created), f"{verb} {stream} ({created.content_type})")
 
 
-def info(stream: StreamName, /, *, server: Server = DEFAULT_SERVER) -> int:
-    """Show what is known of a stream."""
-
-    async def work(client: Client, output: Output) -> None:
-        head = asdict(await client.stream(stream).head())
-        known = {"stream": stream} | {
-            key: value for key, value in head.items() if value is not None
-        }
-        width = max(map(len, known))
-        lines = [
-            f"{key.replace('_', ' '):{width}}  {_shown(value)}" for key, value in known.items()
-        ]
-        output.show({"stream": stream} | head, "\n".join(lines))
-
-    return run(server, work)
+@client_command
+async def info(client: Client, output: Output, stream: StreamName, /) -> None:
+    """Show a stream's metadata."""
+    head = asdict(await client.stream(stream).head())
+    known = {"stream": stream} | {key: value for key, value in head.items() if value is not None}
+    width = max(map(len, known))
+    lines = [f"{key.replace('_', ' '):{width}}  {_shown(value)}" for key, value in known.items()]
+    output.show({"stream": stream} | head, "\n".join(lines))
 
 
 def _shown(value: object) -> str:
     return ("yes" if value else "no") if isinstance(value, bool) else str(value)
 
 
-def close(stream: StreamName, /, *, server: Server = DEFAULT_SERVER) -> int:
-    """Close a stream: nothing can be appended any more, and readers learn that it is over."""
-
-    async def work(client: Client, output: Output) -> None:
-        closed = await client.stream(stream).close()
-        document = {"stream": stream, "closed": True, "next_offset": closed.next_offset}
-        output.say(document, f"closed {stream} at {closed.next_offset}")
-
-    return run(server, work)
+@client_command
+async def close(client: Client, output: Output, stream: StreamName, /) -> None:
+    """Close a stream: no more appends are possible, and readers see its end."""
+    closed = await client.stream(stream).close()
+    document = {"stream": stream, "closed": True, "next_offset": closed.next_offset}
+    output.say(document, f"closed {stream} at {closed.next_offset}")
 
 
-def delete(stream: StreamName, /, *, server: Server = DEFAULT_SERVER) -> int:
+@client_command
+async def delete(client: Client, output: Output, stream: StreamName, /) -> None:
     """Delete a stream and its data."""
-
-    async def work(client: Client, output: Output) -> None:
-        await client.stream(stream).delete()
-        output.say({"stream": stream, "deleted": True}, f"deleted {stream}")
-
-    return run(server, work)
+    await client.stream(stream).delete()
+    output.say({"stream": stream, "deleted": True}, f"deleted {stream}")
 
 
-def fork(
+@client_command
+async def fork(
+    client: Client,
+    output: Output,
     source: Annotated[str, Parameter(help="Stream to fork.")],
     target: Annotated[str, Parameter(help="Stream to create.")],
     /,
@@ -99,123 +85,105 @@ def fork(
         str | None, Parameter(help="Where the fork leaves the source. (default its tail)")
     ] = None,
     sub_offset: Annotated[
-        int | None, Parameter(help="So many JSON messages, or bytes of the append, further on.")
+        int | None, Parameter(help="JSON messages, or bytes of the append, after --offset.")
     ] = None,
     ttl: Annotated[
-        int | None, Parameter(help="Seconds after the last use at which it ends.")
+        int | None, Parameter(help="Seconds after its last use until the fork expires.")
     ] = None,
-    server: Server = DEFAULT_SERVER,
-) -> int:
-    """Create a stream that starts as another one was at an offset, and goes on by itself."""
-
-    async def work(client: Client, output: Output) -> None:
-        created = await client.stream(target).fork(
-            client.stream(source), offset=offset, sub_offset=sub_offset, ttl_s=ttl
-        )
-        document = {"stream": target, "source": source} | asdict(created)
-        output.say(document, f"forked {source} as {target} at {created.next_offset}")
-
-    return run(server, work)
-
-
-snapshot = App(name="snapshot", help="Publish, get and delete snapshots.", help_format="plaintext")
+) -> None:
+    """Create a stream that shares another one's content up to an offset."""
+    created = await client.stream(target).fork(
+        client.stream(source), offset=offset, sub_offset=sub_offset, ttl_s=ttl
+    )
+    document = {"stream": target, "source": source} | asdict(created)
+    output.say(document, f"forked {source} as {target} at {created.next_offset}")
 
 
 @snapshot.command
-def publish(
+@client_command
+async def publish(
+    client: Client,
+    output: Output,
     stream: StreamName,
-    offset: Annotated[str, Parameter(help="The offset up to which it holds everything.")],
+    offset: Annotated[str, Parameter(help="Offset up to which the snapshot holds everything.")],
     file: Annotated[
         str, Parameter(help="File, or - for stdin. (default -)", allow_leading_hyphen=True)
     ] = "-",
     /,
     *,
     content_type: Annotated[
-        str, Parameter(help="Its content type. (default application/octet-stream)")
+        str, Parameter(help="The snapshot's content type. (default application/octet-stream)")
     ] = DEFAULT,
-    server: Server = DEFAULT_SERVER,
-) -> int:
-    """Publish a stream's state at an offset; what is before it is given up."""
+) -> None:
+    """Publish a stream's state at an offset; the messages before it are dropped."""
     if file.startswith("-") and file != "-":
         raise SettingsError(f"there is no option {file}; a file of that name is ./{file}")
-
     source = Sources((), [file], lines=False, framed=False)
     source.check()
-
-    async def work(client: Client, output: Output) -> None:
-        source.invite(output)
-        body = b"".join([content async for content in source.messages(DEFAULT)])
-        await client.stream(stream).snapshots.publish(offset, body, content_type=content_type)
-        document = {"stream": stream, "offset": offset, "bytes": len(body)}
-        output.say(document, f"published a snapshot of {stream} at {offset} ({len(body)} bytes)")
-
-    return run(server, work)
+    source.invite(output)
+    body = b"".join([content async for content in source.messages(DEFAULT)])
+    await client.stream(stream).snapshots.publish(offset, body, content_type=content_type)
+    document = {"stream": stream, "offset": offset, "bytes": len(body)}
+    output.say(document, f"published a snapshot of {stream} at {offset} ({len(body)} bytes)")
 
 
 @snapshot.command
-def get(
+@client_command
+async def get(
+    client: Client,
+    output: Output,
     stream: StreamName,
     /,
     *,
-    offset: Annotated[str | None, Parameter(help="Only the one at this offset.")] = None,
-    server: Server = DEFAULT_SERVER,
-) -> int:
-    """Print the snapshot that is visible."""
-
-    async def work(client: Client, output: Output) -> None:
-        found = await client.stream(stream).snapshots.get(offset)
-        if output.as_json:
-            output.document(_snapshot_document(stream, found))
-        else:
-            output.write_payload(found.payload, found.content_type)
-        output.notice(f"snapshot at {found.offset} ({found.content_type})")
-
-    return run(server, work)
+    offset: Annotated[str | None, Parameter(help="Only the snapshot at this offset.")] = None,
+) -> None:
+    """Print the current snapshot."""
+    found = await client.stream(stream).snapshots.get(offset)
+    if output.as_json:
+        output.document(_snapshot_document(stream, found))
+    else:
+        output.write_payload(found.payload, found.content_type)
+    output.notice(f"snapshot at {found.offset} ({found.content_type})")
 
 
 @snapshot.command(name="delete")
-def delete_snapshot(
+@client_command
+async def delete_snapshot(
+    client: Client,
+    output: Output,
     stream: StreamName,
     offset: Annotated[str, Parameter(help="The snapshot's offset.")],
     /,
-    *,
-    server: Server = DEFAULT_SERVER,
-) -> int:
-    """Delete a snapshot; servers refuse the one that readers need."""
-
-    async def work(client: Client, output: Output) -> None:
-        await client.stream(stream).snapshots.delete(offset)
-        document = {"stream": stream, "offset": offset, "deleted": True}
-        output.say(document, f"deleted the snapshot of {stream} at {offset}")
-
-    return run(server, work)
+) -> None:
+    """Delete a snapshot; servers refuse to delete the current one."""
+    await client.stream(stream).snapshots.delete(offset)
+    document = {"stream": stream, "offset": offset, "deleted": True}
+    output.say(document, f"deleted the snapshot of {stream} at {offset}")
 
 
-def bootstrap(
+@client_command
+async def bootstrap(
+    client: Client,
+    output: Output,
     stream: StreamName,
     /,
     *,
     follow: Annotated[
-        bool, Parameter(name=["--follow", "-f"], negative="", help="Go on as messages come.")
+        bool, Parameter(name=["--follow", "-f"], negative="", help="Continue as messages arrive.")
     ] = False,
-    server: Server = DEFAULT_SERVER,
-) -> int:
+) -> None:
     """Print a stream's snapshot and every message since.
 
-    With -f it goes on; if a newer snapshot takes the place of messages, that is printed next.
+    With -f a newer snapshot that replaces messages is printed when it is reached.
     """
-
-    async def work(client: Client, output: Output) -> None:
-        source = client.stream(stream)
-        content_type = await source.known_content_type()
-        async with aclosing(source.bootstrap_and_follow(live=follow)) as items:
-            async for item in items:
-                if isinstance(item, Snapshot):
-                    _print_snapshot(output, stream, item)
-                else:
-                    _print_message(output, item, content_type)
-
-    return run(server, work)
+    source = client.stream(stream)
+    content_type = await source.known_content_type()
+    async with aclosing(source.bootstrap_and_follow(live=follow)) as items:
+        async for item in items:
+            if isinstance(item, Snapshot):
+                _print_snapshot(output, stream, item)
+            else:
+                _print_message(output, item, content_type)
 
 
 def _print_snapshot(output: Output, stream: str, item: Snapshot) -> None:

@@ -1,4 +1,4 @@
-"""`holdfast top`: the flags of the live view, which is in `cli/top`."""
+"""`holdfast top`: the flags of the live view in `cli/top`."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ from holdfast.clock import SystemClock
 
 def top(
     *,
-    interval: Annotated[float, Parameter(help="Seconds between two looks. (default 1)")] = 1.0,
-    once: Annotated[bool, Parameter(negative="", help="Print one table and end.")] = False,
-    count: Annotated[int | None, Parameter(help="End after so many looks.")] = None,
+    interval: Annotated[float, Parameter(help="Seconds between updates. (default 1)")] = 1.0,
+    once: Annotated[bool, Parameter(negative="", help="Print one table and exit.")] = False,
+    count: Annotated[int | None, Parameter(help="Exit after this many updates.")] = None,
     server: Server = DEFAULT_SERVER,
 ) -> int:
     """Watch a server: streams, appends, readers, commit latency, hot and cold bytes.
 
-    q ends it, p holds it. With --json one document a line, without end unless --once or --count.
+    Press q to quit, p to pause. With --json it prints one document a line.
     """
     output = Output(as_json=server.json, quiet=server.quiet)
 
     async def watch() -> int:
-        # The view has its own way to show a server that is away.
+        # The view itself shows an unreachable server.
         async with connect(replace(server, retries=0), output) as client:
             return await run_top(
                 client,

@@ -1,15 +1,15 @@
-"""What commands of the proxy are given: headers, bodies, credentials, signed URLs."""
+"""The inputs of the proxy's commands: headers, bodies, credentials, signed URLs."""
 
 from __future__ import annotations
 
 import os
-from pathlib import Path
 from typing import Annotated, Final
 from urllib.parse import parse_qs, urlsplit
 
 import msgspec
 from cyclopts import Parameter
 
+from holdfast.cli.client.connection import read_secret
 from holdfast.cli.client.output import Output
 from holdfast.cli.client.sources import STDIN, Sources
 from holdfast.client.urls import is_url
@@ -25,7 +25,7 @@ Headers = Annotated[
         name=["--header", "-H"],
         negative="",
         allow_leading_hyphen=True,
-        help="`Name: value`, sent to the upstream. Can be given several times.",
+        help="`Name: value`, sent to the upstream. Repeatable.",
     ),
 ]
 Data = Annotated[
@@ -33,45 +33,45 @@ Data = Annotated[
     Parameter(
         name=["--data", "-d"],
         allow_leading_hyphen=True,
-        help="Body: a text, @FILE for what is in a file, or - for stdin.",
+        help="Body: text, @FILE for the content of a file, or - for stdin.",
     ),
 ]
 Authorization = Annotated[
     str | None,
     Parameter(
-        help=f"Authorization that the upstream gets, or @FILE with it. Also by {VARIABLE}.",
+        help=f"Authorization header for the upstream, or @FILE with it. Or set {VARIABLE}.",
     ),
 ]
-Ttl = Annotated[int | None, Parameter(help="Seconds for which the signed URL is to be good.")]
-SessionId = Annotated[str | None, Parameter(help="Session, by its id.")]
+Ttl = Annotated[int | None, Parameter(help="Lifetime of the signed URL in seconds.")]
+SessionId = Annotated[str | None, Parameter(help="Session id.")]
 ResponseId = Annotated[int | None, Parameter(help="Number of the response in its stream.")]
 SignedUrl = Annotated[
-    str | None, Parameter(help="Signed URL of a stream, in quotes; or name the --session.")
+    str | None, Parameter(help="Signed URL of a stream, in quotes; or use --session.")
 ]
 
 
 def parse_headers(lines: list[str] | None) -> dict[str, str]:
-    """The headers that were given, by name."""
+    """Parse the values of --header."""
     found: dict[str, str] = {}
     for line in lines or ():
         name, colon, value = line.partition(":")
         if not colon or not name.strip():
             raise SettingsError(f"--header {line[:40]!r} must be 'Name: value'")
         if name.strip().lower() in {each.lower() for each in found}:
-            raise SettingsError(f"--header {name.strip()} is there twice; join its values")
+            raise SettingsError(f"--header {name.strip()} is given twice; join its values")
         if name.strip().lower() == "authorization":
             raise SettingsError(
-                "Authorization is for the proxy: give the upstream's with --upstream-authorization"
+                "Authorization is for the proxy: pass the upstream's with --upstream-authorization"
             )
         found[name.strip()] = value.strip()
     return found
 
 
 def authorization_of(given: str | None) -> str | None:
-    """The upstream's credentials: as they were given, from a file, or from the environment."""
+    """The upstream's credentials from the flag, a file, or the environment."""
     value = given or os.environ.get(VARIABLE, "")
     if value.startswith("@"):
-        value = _read(value[1:])
+        value = read_secret(value[1:], "the upstream's authorization")
     if not (value.isascii() and value.isprintable()):
         raise SettingsError(
             f"the upstream's authorization (--upstream-authorization or {VARIABLE}) must be "
@@ -80,18 +80,8 @@ def authorization_of(given: str | None) -> str | None:
     return value or None
 
 
-def _read(file: str) -> str:
-    try:
-        return Path(file).expanduser().read_text("utf-8").strip()
-    # RuntimeError: there is no such user, or no home.
-    except (OSError, UnicodeDecodeError, RuntimeError) as error:
-        raise SettingsError(
-            f"the upstream's authorization in {file} cannot be read: {error}"
-        ) from None
-
-
-class Body:
-    """The body of a request, which may have to be read first."""
+class RequestBody:
+    """The body of a request, which may come from a file or stdin."""
 
     def __init__(self, data: str | None) -> None:
         self.is_given = data is not None
@@ -107,7 +97,7 @@ class Body:
             self._sources.check()
 
     async def read(self, output: Output) -> bytes:
-        """All of it."""
+        """The whole body."""
         if self._sources is None:
             return self._text.encode()
         self._sources.invite(output)
@@ -115,7 +105,7 @@ class Body:
 
 
 def typed(headers: dict[str, str], body: bytes) -> dict[str, str]:
-    """The headers with the type of a body that is JSON, unless they tell one."""
+    """The headers with a content type if the body is JSON and they have none."""
     if not body or "content-type" in {name.lower() for name in headers}:
         return headers
     try:
@@ -126,33 +116,28 @@ def typed(headers: dict[str, str], body: bytes) -> dict[str, str]:
 
 
 def check_ttl(ttl: int | None) -> None:
-    """Raise unless a URL can be good for so long."""
+    """Raise unless this is a valid lifetime of a signed URL."""
     if ttl is not None and ttl < 1:
         raise SettingsError("--ttl must be at least 1")
 
 
-def check_response_id(response_id: int | None) -> None:
-    """Raise unless a response can have this number."""
+def check_stream(url: str | None, session: str | None, response_id: int | None) -> None:
+    """Raise unless a stream is named by its signed URL or its session, and the id is valid."""
+    if url is not None:
+        check_signed_url(url)
+    elif session is None:
+        raise SettingsError("name the stream by its signed URL, or by its --session")
     if response_id is not None and response_id < 1:
         raise SettingsError("--response must be at least 1: responses count from 1")
 
 
-def check_stream(url: str | None, session: str | None) -> None:
-    """Raise unless a stream is named, by a signed URL that is whole or by its session."""
-    if url is None:
-        if session is None:
-            raise SettingsError("name the stream by its signed URL, or by its --session")
-        return
-    check_signed_url(url)
-
-
 def check_signed_url(url: str) -> None:
-    """Raise unless this can be a signed URL."""
+    """Raise unless this looks like a signed URL."""
     if not is_url(url):
         raise SettingsError(
-            f"{url[:40]!r} is no signed URL; it begins with http:// or https://, as "
-            "`holdfast proxy request --no-follow` and `holdfast proxy connect` print it"
+            f"{url[:40]!r} is not a signed URL; it starts with http:// or https://, as printed by "
+            "`holdfast proxy request --no-follow` and `holdfast proxy connect`"
         )
     query = parse_qs(urlsplit(url).query)
     if "expires" in query and "signature" not in query:
-        raise SettingsError("the URL has no signature: put it into quotes, for it holds an &")
+        raise SettingsError("the URL has no signature: put it in quotes, because it contains an &")

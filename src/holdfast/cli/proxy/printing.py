@@ -1,4 +1,4 @@
-"""How responses are printed: their bytes, the data of their events, or frames as documents."""
+"""Printing responses: their bytes, the data of their events, or frames as JSON documents."""
 
 from __future__ import annotations
 
@@ -22,52 +22,55 @@ from holdfast.protocol.content import JSON, is_text, media_type
 from holdfast.protocol.frames import DATA, ERROR, decode_error, decode_start
 from holdfast.protocol.frames import START as START_FRAME
 
-# Behind these there is nothing to go on with, or not with this URL.
+# After these errors the response cannot be followed any further with this URL.
 _LOST: Final = (NotFoundError, ConflictError, GoneError, UnauthorizedError)
 _NAMES: Final = {b"S": "start", b"D": "data", b"C": "complete", b"A": "abort", b"E": "error"}
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
-    """Where a response is, in the words of the command line."""
+class ResponseName:
+    """How the command line names a response."""
 
     url: str
     session: str | None
     response_id: int
 
-    def words(self) -> str:
-        """The stream; a session's name is not as secret as a signed URL."""
-        if self.session is not None:
-            return f"--session {shlex.quote(self.session)}"
-        return shlex.quote(self.url)
+    def arguments(self) -> str:
+        """The arguments that name it; a session id is less secret than a signed URL."""
+        stream = (
+            shlex.quote(self.url)
+            if self.session is None
+            else f"--session {shlex.quote(self.session)}"
+        )
+        return f"{stream} --response {self.response_id}"
 
 
 async def print_response(
     output: Output,
     reading: ResponseReading,
-    place: Place,
+    name: ResponseName,
     *,
     content_type: str = "",
     sse: bool = False,
 ) -> int:
-    """Print one response until it ends; whoever interrupts that is told how to go on."""
+    """Print one response until it ends; if that is interrupted, say how to continue."""
     printer = _Printer(output, reading)
     try:
         async with reading:
             await (printer.print_events() if sse else printer.print_body(content_type))
     except (asyncio.CancelledError, HoldfastError) as error:
         if reading.outcome is Outcome.OPEN and not isinstance(error, _LOST):
-            _say_how_to_go_on(output, place, "--sse" if sse else printer.reached)
+            _say_how_to_continue(output, name, "--sse" if sse else printer.reached)
         raise
     if not output.as_json:
         output.end_line()
-        what = f"response {place.response_id} {reading.outcome.value}"
+        what = f"response {name.response_id} {reading.outcome.value}"
         output.notice(f"{what}, next offset {reading.offset}")
     return EXIT_FAILED if reading.outcome is Outcome.ABORTED else 0
 
 
 async def print_frames(output: Output, reading: FrameReading) -> None:
-    """Print all frames of a stream, one document a line."""
+    """Print all frames of a stream, one JSON document a line."""
     types: dict[int, str] = {}
     async with reading:
         async for frame, offset in reading:
@@ -77,7 +80,7 @@ async def print_frames(output: Output, reading: FrameReading) -> None:
 
 
 class _Printer:
-    """Prints one response; `reached` is how to go on behind what was printed."""
+    """Prints one response; `reached` is the flag to continue after what was printed."""
 
     def __init__(self, output: Output, reading: ResponseReading) -> None:
         self.reached = ""
@@ -85,7 +88,7 @@ class _Printer:
         self._reading = reading
 
     async def print_events(self) -> None:
-        """The data of events, one a line, or each event as a document."""
+        """Print the data of events, one a line, or with `--json` each event as a document."""
         output = self._output
         async for event in self._reading.events():
             if output.as_json:
@@ -95,10 +98,10 @@ class _Printer:
                 output.write(event.data + b"\n")
 
     async def print_body(self, content_type: str) -> None:
-        """The bytes as they are, or with `--json` the frames that they come in."""
+        """Print the body as it is, or with `--json` its frames."""
         output = self._output
         async for frame, offset in self._reading.frames():
-            # Unknown to whoever starts behind the beginning.
+            # Unknown if the read started after the beginning.
             content_type = _type_in(frame) or content_type
             if output.as_json:
                 output.document(_document(frame, offset, content_type))
@@ -131,7 +134,7 @@ def _document(frame: Frame, offset: str, content_type: str) -> dict[str, Any]:
 
 
 def _data_field(payload: bytes, content_type: str) -> dict[str, str]:
-    """A piece of a body as text where it is; one that ends within a character is not."""
+    """A piece of a body as text if it is valid UTF-8, else in base64."""
     media = media_type(content_type)
     try:
         if is_text(media) or media == JSON:
@@ -141,9 +144,8 @@ def _data_field(payload: bytes, content_type: str) -> dict[str, str]:
     return {"base64": b64encode(payload).decode()}
 
 
-def _say_how_to_go_on(output: Output, place: Place, flags: str) -> None:
+def _say_how_to_continue(output: Output, name: ResponseName, flags: str) -> None:
     output.end_line()
-    which = f"{place.words()} --response {place.response_id}"
-    follow = f"holdfast proxy follow {which} {flags}".rstrip()
-    output.notice(f"Response {place.response_id} goes on. To follow it: {follow}")
-    output.notice(f"To stop it: holdfast proxy abort {which}")
+    follow = f"holdfast proxy follow {name.arguments()} {flags}".rstrip()
+    output.notice(f"Response {name.response_id} is still being written. To follow it: {follow}")
+    output.notice(f"To stop it: holdfast proxy abort {name.arguments()}")

@@ -6,7 +6,7 @@ import trustme
 from holdfast.cli.bench.command import AppendFlags, CommonFlags, clean_prefix
 from holdfast.cli.bench.connection import resolve_target
 from holdfast.cli.bench.loads import payload
-from holdfast.cli.client.context import Context, Contexts, save_contexts
+from holdfast.cli.client.connection import Context, Contexts, save_contexts
 from holdfast.errors import SettingsError
 from holdfast.settings.options import check_flags
 

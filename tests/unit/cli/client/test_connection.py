@@ -4,11 +4,13 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.cli.client.connection import DEFAULT_SERVER, exit_code, resolve
-from holdfast.cli.client.context import (
+from holdfast.cli.client.connection import (
+    DEFAULT_SERVER,
     Context,
     Contexts,
+    exit_code,
     load_contexts,
+    resolve,
     save_contexts,
     shown_url,
 )
