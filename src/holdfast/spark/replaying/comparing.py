@@ -37,8 +37,6 @@ OTHER_WRITER: Final = "Another writer has written to it on the target."
 # A condition that never holds: no stream has the number 0.
 _NO_STATE: Final = '"0:0"'
 
-StreamPair = Callable[[str], tuple[Stream, Stream]]
-
 
 @dataclass(frozen=True)
 class ReplayWork:
@@ -119,14 +117,19 @@ class ReplayReport:
 
 
 @asynccontextmanager
-async def stream_pairs(work: ReplayWork) -> AsyncIterator[StreamPair]:
-    """A function that returns a stream of the source and its copy on the target."""
+async def stream_pairs(
+    work: ReplayWork, report: ReplayReport
+) -> AsyncIterator[Callable[[str], StreamPair]]:
+    """A function that makes the pair of a stream id, with clients for both servers."""
     async with work.source.client() as source, work.target.client() as target:
 
-        def pair(stream_id: str) -> tuple[Stream, Stream]:
-            return (
+        def pair(stream_id: str) -> StreamPair:
+            return StreamPair(
+                stream_id,
                 source.stream(f"{work.bucket}/{stream_id}"),
                 target.stream(f"{work.target_bucket}/{stream_id}"),
+                work,
+                report,
             )
 
         yield pair
@@ -152,13 +155,13 @@ def compare_streams(work: ReplayWork, stream_ids: Sequence[str]) -> ReplayReport
 
 async def _compare_all(work: ReplayWork, stream_ids: Sequence[str]) -> ReplayReport:
     report = ReplayReport()
-    async with stream_pairs(work) as pair:
+    async with stream_pairs(work, report) as pair:
         waiting = iter(stream_ids)
 
         async def worker() -> None:
             for stream_id in waiting:
                 try:
-                    await _Comparison(work, *pair(stream_id), report, stream_id).run()
+                    await pair(stream_id).compare()
                 except SkipStreamError as error:
                     report.skip(stream_id, error.message)
 
@@ -168,53 +171,84 @@ async def _compare_all(work: ReplayWork, stream_ids: Sequence[str]) -> ReplayRep
     return report
 
 
-class _Comparison:
-    """One stream and its copy."""
+@dataclass(frozen=True)
+class StreamPair:
+    """A stream of the source and its copy on the target."""
 
-    def __init__(
-        self,
-        work: ReplayWork,
-        source: Stream,
-        target: Stream,
-        report: ReplayReport,
-        stream_id: str,
-    ) -> None:
-        self._work = work
-        self._source = source
-        self._target = target
-        self._report = report
-        self._stream_id = stream_id
+    stream_id: str
+    source: Stream
+    target: Stream
+    work: ReplayWork
+    report: ReplayReport
 
-    async def run(self) -> None:
+    async def compare(self) -> None:
         try:
-            head = await self._source.head()
+            head = await self.source.head()
         except (StreamNotFoundError, StreamDeletedError):
             return
-        self._report.streams += 1
-        producer_id = _producer_id(self._work.identity, head)
+        self.report.streams += 1
+        producer_id = _producer_id(self.work.identity, head)
         try:
-            copy = await probe_target(self._target, head.content_type, producer_id)
+            copy = await probe_target(self.target, head.content_type, producer_id)
             if copy is None:
                 copy = await self._create(head, producer_id)
         except StreamDeletedError:
             raise SkipStreamError(
                 "It was deleted on the target, but its forks still need it."
             ) from None
-        if self._work.snapshots and head.snapshot_offset is not None and copy.snapshot_at is None:
-            current = _state_of(await self._target.head(), None)
+        if self.work.snapshots and head.snapshot_offset is not None and copy.snapshot_at is None:
+            current = _state_of(await self.target.head(), None)
             copy = replace(copy, snapshot_at=current.snapshot_at)
         pending = self._pending(head, copy, producer_id)
         # If messages are missing, the snapshot has to come before those that follow.
-        if self._work.snapshots and pending.snapshot_at is not None:
-            pending = await publish_snapshot(self._source, self._target, pending, self._report)
+        pending = await self.publish_snapshot(pending)
         if pending.start < pending.end:
-            self._report.todo.append(pending)
+            self.report.todo.append(pending)
         elif pending.closed and not copy.closed:
-            await close(self._target, pending.etag, self._report)
+            await self.close(pending.etag)
+
+    async def publish_snapshot(self, pending: PendingCopy) -> PendingCopy:
+        """Publish the source's snapshot if the copy is far enough; return what is left to do."""
+        if pending.snapshot_at is None or not self.work.snapshots:
+            return pending
+        at = pending.snapshot_at - pending.base
+        if not 0 <= at <= pending.tail:
+            return pending
+        done = replace(pending, snapshot_at=None)
+        try:
+            snapshot = await self.source.snapshots.get(f"{pending.snapshot_at:020d}")
+        except (SnapshotNotFoundError, StreamNotFoundError, StreamDeletedError):
+            # There is a later one by now, which the next run copies.
+            return done
+        try:
+            await self.target.snapshots.publish(
+                f"{at:020d}", snapshot.payload, content_type=snapshot.content_type
+            )
+        except (OffsetGoneError, SnapshotConflictError):
+            # The copy has a later one.
+            return done
+        except InvalidRequestError as error:
+            raise SkipStreamError(
+                f"Its snapshot cannot be published on the target: {error.message}"
+            ) from None
+        self.report.snapshots += 1
+        return done
+
+    async def close(self, etag: str) -> None:
+        """Close the copy, which is complete in the state `etag`."""
+        try:
+            await self.target.close(if_match=etag)
+        except (PreconditionFailedError, StreamClosedError):
+            head = await self.target.head()
+            # Another attempt may have been faster.
+            if not head.closed:
+                raise SkipStreamError(OTHER_WRITER) from None
+        failpoint("replay.closed")
+        self.report.closed += 1
 
     async def _create(self, head: StreamHead, producer_id: str) -> TargetState:
         try:
-            made = await self._target.create(
+            made = await self.target.create(
                 head.content_type, ttl_s=head.ttl_s, expires_at=head.expires_at
             )
         except StreamExistsError as error:
@@ -222,11 +256,11 @@ class _Comparison:
         failpoint("replay.created")
         if not made.created:
             # Another attempt was faster.
-            copy = await probe_target(self._target, head.content_type, producer_id)
+            copy = await probe_target(self.target, head.content_type, producer_id)
             if copy is None:
                 raise SkipStreamError(DELETED)
             return copy
-        self._report.created += 1
+        self.report.created += 1
         return TargetState(0, made.etag or "", made.closed, None)
 
     def _pending(self, head: StreamHead, copy: TargetState, producer_id: str) -> PendingCopy:
@@ -237,20 +271,20 @@ class _Comparison:
         if start > end:
             raise SkipStreamError("The target has more of it than the source.")
         if start < earliest:
-            if not self._work.snapshots and self._work.fail_on_data_loss:
+            if not self.work.snapshots and self.work.fail_on_data_loss:
                 raise SkipStreamError(
                     f"Its messages from offset {start:020d} to {earliest:020d} were replaced by a "
                     "snapshot before they were copied."
                 )
             base, unstamped = earliest - copy.tail, True
-            self._report.trimmed += 1
+            self.report.trimmed += 1
         elif base and not copy.tail:
-            self._report.trimmed += 1
+            self.report.trimmed += 1
         snapshot_at = int(head.snapshot_offset) if head.snapshot_offset is not None else None
         if snapshot_at is not None and snapshot_at - base == copy.snapshot_at:
             snapshot_at = None
         return PendingCopy(
-            self._stream_id,
+            self.stream_id,
             head.content_type,
             producer_id,
             end,
@@ -339,48 +373,6 @@ def _number(offset: str) -> int:
     if not offset.isdigit():
         raise BadAnswerError("The target is no Holdfast server: its offsets are no numbers.")
     return int(offset)
-
-
-async def publish_snapshot(
-    source: Stream, target: Stream, pending: PendingCopy, report: ReplayReport
-) -> PendingCopy:
-    """Publish the source's snapshot on the copy if it is far enough; return what is left to do."""
-    assert pending.snapshot_at is not None
-    at = pending.snapshot_at - pending.base
-    if not 0 <= at <= pending.tail:
-        return pending
-    done = replace(pending, snapshot_at=None)
-    try:
-        snapshot = await source.snapshots.get(f"{pending.snapshot_at:020d}")
-    except (SnapshotNotFoundError, StreamNotFoundError, StreamDeletedError):
-        # There is a later one by now, which the next run copies.
-        return done
-    try:
-        await target.snapshots.publish(
-            f"{at:020d}", snapshot.payload, content_type=snapshot.content_type
-        )
-    except (OffsetGoneError, SnapshotConflictError):
-        # The copy has a later one.
-        return done
-    except InvalidRequestError as error:
-        raise SkipStreamError(
-            f"Its snapshot cannot be published on the target: {error.message}"
-        ) from None
-    report.snapshots += 1
-    return done
-
-
-async def close(target: Stream, etag: str, report: ReplayReport) -> None:
-    """Close the copy, which is complete in the state `etag`."""
-    try:
-        await target.close(if_match=etag)
-    except (PreconditionFailedError, StreamClosedError):
-        head = await target.head()
-        # Another attempt may have been faster.
-        if not head.closed:
-            raise SkipStreamError(OTHER_WRITER) from None
-    failpoint("replay.closed")
-    report.closed += 1
 
 
 async def list_streams(client: Client, bucket: str, prefix: str) -> dict[str, tuple[int, str, int]]:

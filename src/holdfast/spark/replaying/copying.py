@@ -23,7 +23,6 @@ import numpy as np
 from holdfast.client import Appended, ProducerStamp
 from holdfast.client.calls import Retry, pause
 from holdfast.client.messages import Assembler, request_body
-from holdfast.client.stream import Stream
 from holdfast.clock import SystemClock
 from holdfast.errors import (
     CommitUnknownError,
@@ -51,9 +50,8 @@ from holdfast.spark.replaying.comparing import (
     ReplayReport,
     ReplayWork,
     SkipStreamError,
-    close,
+    StreamPair,
     probe_target,
-    publish_snapshot,
     stream_pairs,
     task_group,
 )
@@ -99,7 +97,7 @@ class _SliceCopy:
         self._room = asyncio.Event()
 
     async def run(self, runs: Iterator[StreamRun]) -> ReplayReport:
-        async with stream_pairs(self._work) as self._pair, task_group() as group:
+        async with stream_pairs(self._work, self._report) as self._pair, task_group() as group:
             name, queue = "", None
             while (run := await asyncio.to_thread(next, runs, None)) is not None:
                 if queue is None or run.stream.stream_id != name:
@@ -132,8 +130,7 @@ class _SliceCopy:
 
     async def _copy(self, pending: PendingCopy, queue: asyncio.Queue[StreamRun | None]) -> None:
         async with self._slots:
-            pair = self._pair(pending.stream_id)
-            copy = _StreamCopy(self._work, pending, *pair, self._report)
+            copy = _StreamCopy(self._pair(pending.stream_id), pending)
             try:
                 while (run := await self._next(queue)) is not None:
                     await copy.take(run)
@@ -155,19 +152,10 @@ class _SliceCopy:
 class _StreamCopy:
     """Copies one stream."""
 
-    def __init__(
-        self,
-        work: ReplayWork,
-        pending: PendingCopy,
-        source: Stream,
-        target: Stream,
-        report: ReplayReport,
-    ) -> None:
-        self._work = work
+    def __init__(self, pair: StreamPair, pending: PendingCopy) -> None:
+        self._pair = pair
         self._pending = pending
-        self._source = source
-        self._target = target
-        self._report = report
+        self._report = pair.report
         self._media = media_type(pending.content_type)
         self._tail = pending.tail
         self._etag = pending.etag
@@ -192,16 +180,15 @@ class _StreamCopy:
         if self._at < self._pending.end:
             await self._copy_from_stream(self._pending.end)
         pending = replace(self._pending, tail=self._tail)
-        if self._work.snapshots and pending.snapshot_at is not None:
-            await publish_snapshot(self._source, self._target, pending, self._report)
+        await self._pair.publish_snapshot(pending)
         if pending.closed and self._at == pending.end:
-            await close(self._target, self._etag, self._report)
+            await self._pair.close(self._etag)
 
     async def _copy_from_stream(self, end: int) -> None:
         """Copy messages up to an offset from the stream itself."""
         assembler = Assembler(None)
         try:
-            async for batch in self._source.read(f"{self._at:020d}").batches(lengths=True):
+            async for batch in self._pair.source.read(f"{self._at:020d}").batches(lengths=True):
                 found = [each for each in assembler.feed(batch) if int(each.next_offset) <= end]
                 await self._append(
                     [each.payload for each in found],
@@ -248,7 +235,7 @@ class _StreamCopy:
         failpoint("replay.appending")
         stamp = ProducerStamp(self._pending.producer_id, self._pending.base, 0)
         try:
-            response = await self._target.post(
+            response = await self._pair.target.post(
                 body,
                 self._pending.content_type,
                 if_match=self._etag,
@@ -296,7 +283,7 @@ class _StreamCopy:
             delay_s = Retry().delay_s(min(self._failures, 8), error, self._clock)
             await pause(self._clock, delay_s or 0.1)
         pending = self._pending
-        copy = await probe_target(self._target, pending.content_type, pending.producer_id)
+        copy = await probe_target(self._pair.target, pending.content_type, pending.producer_id)
         if copy is None or copy.tail < self._tail:
             raise SkipStreamError(DELETED)
         if copy.closed:
