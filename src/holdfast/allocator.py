@@ -1,8 +1,8 @@
-"""The C library's allocator, told what to do with memory that is freed.
+"""Tunes how the C library's allocator handles freed memory.
 
-By default glibc gives freed memory back to the kernel at once, and every answer of a megabyte then
-costs hundreds of page faults: reads from memory were four times slower for it. A server keeps some
-for reuse. The storage process is the other way round: what it needed for a flush it gives back.
+By default glibc returns freed memory to the kernel at once, so that every response of a megabyte
+costs hundreds of page faults, which made reads from memory four times slower. A server keeps some
+freed memory for reuse. The storage process does the opposite: it returns what a flush needed.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ _LITTLE_BYTES: Final = 1024 * 1024
 
 
 def keep_freed_memory() -> bool:
-    """Keep some freed memory for reuse; whether this system's allocator can be told so."""
+    """Keep some freed memory for reuse; returns whether the allocator supports it."""
     return _tune(KEPT_BYTES, MAPPED_BYTES)
 
 
 def give_freed_memory_back() -> bool:
-    """Keep next to nothing; whether this system's allocator can be told so."""
+    """Keep next to no freed memory; returns whether the allocator supports it."""
     return _tune(_LITTLE_BYTES, _LITTLE_BYTES)
 
 
@@ -35,7 +35,7 @@ def _tune(kept_bytes: int, mapped_bytes: int) -> bool:
         mallopt = ctypes.CDLL(None).mallopt
     except (AttributeError, OSError):
         return False
-    # One arena: with the interpreter's lock more of them only spread what is free.
+    # One arena: because of the GIL, more of them would only fragment free memory.
     return all(
         mallopt(option, value)
         for option, value in (

@@ -1,7 +1,7 @@
-"""Time, timers and randomness: the only module that reads any of them.
+"""Time, timers and randomness: the only module that reads them.
 
-Everything above takes a `Clock` as an argument, so that a test can drive a whole server on
-`holdfast.testing.FakeClock` and get the same run from the same seed.
+Everything else takes a `Clock` as an argument, so that a test can run a whole server on
+`holdfast.testing.FakeClock` and reproduce a run from its seed.
 """
 
 from __future__ import annotations
@@ -21,23 +21,23 @@ _DRAW: Final = Struct("<64Q")
 
 
 class Timer(Protocol):
-    """A scheduled call that can be called off."""
+    """A scheduled call."""
 
     def cancel(self) -> None:
-        """Call it off; harmless once it has run."""
+        """Cancel the call, unless it has run."""
 
 
 class Clock(Protocol):
-    """What the engine and the server know of time and chance."""
+    """The source of time and randomness."""
 
     def now_ms(self) -> int:
         """Milliseconds since the Unix epoch."""
 
     def monotonic_s(self) -> float:
-        """Seconds on a clock that never goes back."""
+        """Seconds on a clock that never goes backwards."""
 
     def call_soon(self, call: Callable[..., object], *args: Any) -> None:
-        """Run `call` after what is running now."""
+        """Run `call` after the current callback."""
 
     def call_later(self, delay_s: float, call: Callable[..., object], *args: Any) -> Timer:
         """Run `call` after `delay_s` seconds unless the timer is cancelled."""
@@ -49,7 +49,7 @@ class Clock(Protocol):
         """64 unpredictable bits."""
 
     def random_bytes(self, count: int) -> bytes:
-        """So many unpredictable bytes: for tokens, keys and secrets."""
+        """Unpredictable bytes for tokens, keys and secrets."""
 
 
 class SystemClock:
@@ -57,30 +57,25 @@ class SystemClock:
 
     def __init__(self) -> None:
         self._random = random.Random()  # noqa: S311 (jitter, not secrets)
-        # Drawn many at a time: a system call lets go of the interpreter, which takes long to get.
+        # Drawn many at a time: a system call releases the GIL, which takes long to get back.
         self._drawn: list[int] = []
 
     def now_ms(self) -> int:
-        """Milliseconds since the Unix epoch."""
         return time.time_ns() // 1_000_000
 
     # Called twice per request, so without a Python frame in between.
     monotonic_s = staticmethod(time.monotonic)
 
     def call_soon(self, call: Callable[..., object], *args: Any) -> None:
-        """Run `call` in the event loop's next round."""
         asyncio.get_running_loop().call_soon(call, *args)
 
     def call_later(self, delay_s: float, call: Callable[..., object], *args: Any) -> Timer:
-        """Run `call` after `delay_s` seconds."""
         return asyncio.get_running_loop().call_later(delay_s, call, *args)
 
     def random_int(self, low: int, high: int) -> int:
-        """A number from `low` to `high`, both included."""
         return self._random.randint(low, high)
 
     def random_u64(self) -> int:
-        """64 bits from the operating system."""
         try:
             return self._drawn.pop()
         except IndexError:
@@ -89,5 +84,4 @@ class SystemClock:
             return int(value)
 
     def random_bytes(self, count: int) -> bytes:
-        """So many bytes from the operating system."""
         return secrets.token_bytes(count)

@@ -2,8 +2,8 @@
 
 `HOLDFAST_FAILPOINTS` arms them: `flush.uploaded=kill` kills the process when it gets there,
 `merge.uploaded=kill@3` the third time. Actions: `kill` (SIGKILL to this process), `kill-parent`
-(SIGKILL to the process that started this one), `error` (an I/O error). A simulation sets `hook`
-instead. Unarmed, passing one costs a look at an empty dictionary; none is on the append path.
+(SIGKILL to the process that started this one), `error` (an I/O error). Simulations set `hook`
+instead. An unarmed failpoint costs a test of an empty dictionary; none is on the append path.
 """
 
 from __future__ import annotations
@@ -17,66 +17,28 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 VARIABLE: Final = "HOLDFAST_FAILPOINTS"
-# Every failpoint there is, so that tests can go through all of them and misspelt ones are refused.
-NAMES: Final = (
-    "flush.started",
-    "flush.gathered",
-    "flush.uploaded",
-    "flush.committed",
-    "merge.started",
-    "merge.uploading",
-    "merge.uploaded",
-    "merge.committed",
-    "garbage.removed",
-    "backup.started",
-    "backup.log_copied",
-    "backup.catalog_copied",
-    "backup.pack_copied",
-    "backup.packs_copied",
-    "backup.snapshot_copied",
-    "backup.snapshots_copied",
-    "backup.finished",
-    "restore.pack_copied",
-    "restore.packs_copied",
-    "restore.snapshot_copied",
-    "restore.snapshots_copied",
-    "restore.catalog_copied",
-    "restore.log_copied",
-    "repair.rebuilt",
-    "snapshot.uploaded",
-    "snapshot.published",
-    "snapshot_job.planned",
-    "snapshot_job.folded",
-    "snapshot_job.published",
-    "replay.planned",
-    "replay.created",
-    "replay.appending",
-    "replay.appended",
-    "replay.closed",
-    "compact.planned",
-    "compact.uploaded",
-    "compact.swapped",
-    "compact.finished",
-    "archive.planned",
-    "archive.writing",
-    "archive.staged",
-    "archive.ready",
-    "archive.decided",
-    "archive.moving",
-    "archive.moved",
-    "archive.removing",
-    "archive.committed",
-    "proxy.starting",
-    "proxy.begun",
-    "proxy.ended",
-    "proxy.recovering",
-    "transcripts.planned",
-    "transcripts.writing",
-    "transcripts.staged",
-    "transcripts.noted",
-    "transcripts.committed",
-    "transcripts.summed",
-)
+# All failpoints, so that tests can go through them and misspelt names are rejected.
+_STEPS: Final = {
+    "flush": "started gathered uploaded committed",
+    "merge": "started uploading uploaded committed",
+    "garbage": "removed",
+    "backup": (
+        "started log_copied catalog_copied pack_copied packs_copied snapshot_copied "
+        "snapshots_copied finished"
+    ),
+    "restore": (
+        "pack_copied packs_copied snapshot_copied snapshots_copied catalog_copied log_copied"
+    ),
+    "repair": "rebuilt",
+    "snapshot": "uploaded published",
+    "snapshot_job": "planned folded published",
+    "replay": "planned created appending appended closed",
+    "compact": "planned uploaded swapped finished",
+    "archive": "planned writing staged ready decided moving moved removing committed",
+    "proxy": "starting begun ended recovering",
+    "transcripts": "planned writing staged noted committed summed",
+}
+NAMES: Final = tuple(f"{task}.{step}" for task, steps in _STEPS.items() for step in steps.split())
 
 
 class _Armed:
@@ -91,7 +53,7 @@ def _parse(text: str) -> dict[str, _Armed]:
         name, _, action = item.partition("=")
         action, _, visits = action.partition("@")
         if name not in NAMES or action not in {"kill", "kill-parent", "error"}:
-            raise ValueError(f"{VARIABLE}: there is no failpoint or action like {item!r}")
+            raise ValueError(f"{VARIABLE}: unknown failpoint or action in {item!r}")
         armed[name] = _Armed(action, int(visits or 1))
     return armed
 
@@ -101,7 +63,7 @@ hook: Callable[[str], None] | None = None
 
 
 def failpoint(name: str) -> None:
-    """Fail here if a test wants it."""
+    """Fail here if a test has armed this failpoint."""
     if hook is not None:
         hook(name)
     if not _armed or name not in _armed:

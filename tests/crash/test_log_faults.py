@@ -14,7 +14,7 @@ import pytest
 import uvloop
 
 from holdfast.engine.reading import read
-from holdfast.log.directory import DiskFiles
+from holdfast.log.directory import Files
 from holdfast.testing import HangingFiles
 from tests.crash.faulty_server import open_shard, serve
 from tests.crash.wire import Answer, Wire
@@ -147,7 +147,7 @@ def check_image(log_directory: Path, image: Path, authors: list[Author]) -> None
     """Recover a copy of the log, as a crash at this moment would leave it."""
     answered = [set(author.answered) for author in authors]
     shutil.copytree(log_directory, image)
-    state = open_shard(image, DiskFiles()).state
+    state = open_shard(image, Files()).state
     for author, theirs in zip(authors, answered, strict=True):
         stream = state.by_name.get(author.name)
         if stream is None:
@@ -242,7 +242,7 @@ def test_refused_append_is_gone_if_the_server_crashes_right_then(
 
     def stored_after_a_crash(image: str) -> bytes:
         shutil.copytree(log_directory, tmp_path / image)
-        stream = open_shard(tmp_path / image, DiskFiles()).state.by_name["faults/a"]
+        stream = open_shard(tmp_path / image, Files()).state.by_name["faults/a"]
         return read(stream, 0, stream.tail)
 
     async def scenario() -> None:

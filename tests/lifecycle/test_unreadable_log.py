@@ -11,7 +11,7 @@ import pytest
 import holdfast
 from holdfast.clock import SystemClock
 from holdfast.errors import HoldfastError
-from holdfast.log.directory import DiskFiles
+from holdfast.log.directory import Files
 from holdfast.node.server import Server
 from holdfast.settings import ServerSettings, Settings
 from tests.server_process import ServerProcess
@@ -68,7 +68,7 @@ def test_embedded_app_raises_it(segment, data_dir) -> None:
     asyncio.run(enter())
 
 
-class HalfReadable(DiskFiles):
+class HalfReadable(Files):
     """Files of which the disk gives the first bytes, but not the rest."""
 
     def read(self, path: Path) -> bytes:

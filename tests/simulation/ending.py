@@ -63,7 +63,7 @@ class Ending:
     def _write_once_more(self):
         """Writes are taken again."""
         run = self._run
-        self._wait("room for writes", lambda: not run.node.shard._commits.full)
+        self._wait("room for writes", lambda: not run.node.shard.commits.full)
         name = run.names[0]
         if run.model.writable(name, run.now_ms) is not None:
             run.writes.send("delete", name)

@@ -231,13 +231,13 @@ class Node:
         )
         self.batches = self.shard.recover()
         self.worker.start()
-        self.log.committed = self.shard.position
+        self.log.committed = self.shard.commits.last_position
         self.shard.start(Post(self.clock))
 
     @property
     def is_idle(self):
         """Whether nothing is on its way to the log."""
-        commits = self.shard._commits
+        commits = self.shard.commits
         return not commits.stalled and commits._under_way is None and not commits._waiting
 
     def seen(self, name):

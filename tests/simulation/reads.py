@@ -207,7 +207,7 @@ class Reads:
     def _renew(self, stream, version):
         run, model = self._run, self._model
         # While memory is full nothing is recorded of one's own accord.
-        is_certain = run.node.is_idle and not run.node.shard._commits.full
+        is_certain = run.node.is_idle and not run.node.shard.commits.full
         before_ms = model.deadline_ms(version)
         run.node.shard.lifetimes.renew(stream)
         model.renew(version, run.now_ms)

@@ -6,7 +6,7 @@ from random import Random
 
 import pytest
 
-from holdfast.log.directory import DiskFiles
+from holdfast.log.directory import Files
 from tests.simulation.files import KilledError, SimFiles
 
 ROOT = Path("/d")
@@ -64,7 +64,7 @@ class TestWithoutFaults:
         }
 
     def test_it_reads_as_it_was_written(self, files, tmp_path):
-        assert self.script(files, ROOT) == self.script(DiskFiles(), tmp_path)
+        assert self.script(files, ROOT) == self.script(Files(), tmp_path)
 
     def test_missing_files_are_missed(self, files):
         calls = [files.read, files.open, lambda path: files.truncate(path, 0)]

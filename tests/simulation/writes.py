@@ -115,14 +115,14 @@ class Writes:
     def _refusal(self, kind):
         """The error a write gets where no write is taken, or none of its kind."""
         shard = self._run.node.shard
-        tier, commits = shard.tier, shard._commits
+        tier, commits = shard.tier, shard.commits
         is_full = tier.cost_bytes > tier.hard_bytes
         if bool(commits.full) != is_full:
             raise Violation(f"full is {commits.full!r} at {tier.cost_bytes} hot bytes")
         if is_full and kind not in TAKEN_WHEN_FULL:
             self._run.refused("hot limit")
             return Refusal(OverloadedError)
-        if shard.stalled:
+        if shard.commits.stalled:
             self._run.refused("stalled")
             return Refusal(UnavailableError)
         if commits.pending_bytes > commits.pending_bytes_max:

@@ -13,14 +13,14 @@ from holdfast.format.segments import (
     encode_header,
     iter_batches,
 )
-from holdfast.log.directory import DiskFiles
+from holdfast.log.directory import Files
 from holdfast.log.export import export_log
 from holdfast.log.file import FileLog
 from holdfast.log.recovery import segment_path
 from holdfast.testing import FakeClock
 
 
-class MeanwhileFiles(DiskFiles):
+class MeanwhileFiles(Files):
     """Real files; before or after a file is read whole, something happens to the log, once."""
 
     def __init__(self):
@@ -276,7 +276,7 @@ def test_batches_out_of_order_are_damage(segments, files):
 
 
 def test_a_log_that_is_trimmed_for_ever(segments, files):
-    class Vanishing(DiskFiles):
+    class Vanishing(Files):
         def read(self, path):
             raise FileNotFoundError
 

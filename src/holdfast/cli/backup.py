@@ -18,7 +18,7 @@ from holdfast.cli.config import NO_FLAGS, AsJson, ConfigFile, SettingFlags, load
 from holdfast.cli.terminal import as_bytes, progress
 from holdfast.clock import SystemClock
 from holdfast.errors import HoldfastError, SettingsError, StoreError, UnknownFormatError
-from holdfast.log.directory import FORMAT, DiskFiles
+from holdfast.log.directory import FORMAT, Files
 from holdfast.log.export import export_log
 from holdfast.objects.store import ObjectStore
 from holdfast.settings import Settings, StorageSettings, all_settings
@@ -140,7 +140,7 @@ def _back_up(settings: Settings, place: ObjectStore) -> tuple[Manifest, dict[str
     log_path = path / "log"
     with Backup(path / "catalog.sqlite", source, place, clock) as running:
         with progress("copying the log", None) as bar:
-            segments = export_log(DiskFiles(), log_path, clock, running.flushed)
+            segments = export_log(Files(), log_path, clock, running.flushed)
             running.copy_log(segments if log_path.is_dir() else (), bar.advance)
         with progress("copying the catalog", None) as bar:
             running.copy_catalog(bar.advance)

@@ -19,7 +19,7 @@ from holdfast.clock import Clock, SystemClock
 from holdfast.errors import CatalogError, DataDirectoryLockedError, LogCorruptError, SettingsError
 from holdfast.format.records import Kind, decode, decode_snapshot
 from holdfast.format.segments import HEADER_BYTES, BatchFrame
-from holdfast.log.directory import DataDirectory, DiskFiles
+from holdfast.log.directory import DataDirectory, Files
 from holdfast.log.recovery import Segment, find_chain, read_segment
 from holdfast.objects.store import ObjectStore, store_owner
 from holdfast.settings import Settings
@@ -290,7 +290,7 @@ class LogRange(NamedTuple):
 
 def check_log(directory: Path, findings: Findings, progress: Progress) -> LogRange | None:
     """Check every segment; None if their order cannot be determined."""
-    files = DiskFiles()
+    files = Files()
     try:
         chain = find_chain(files, directory)
     except LogCorruptError as error:

@@ -27,7 +27,7 @@ from holdfast.cli.config import NO_FLAGS, AsJson, ConfigFile, SettingFlags, load
 from holdfast.cli.terminal import progress
 from holdfast.clock import Clock, SystemClock
 from holdfast.errors import DataDirectoryLockedError, SettingsError
-from holdfast.log.directory import FORMAT, UNFINISHED_FORMAT, DiskFiles
+from holdfast.log.directory import FORMAT, UNFINISHED_FORMAT, Files
 from holdfast.objects.store import ObjectStore
 from holdfast.settings import Settings
 from holdfast.storage.backup import Restore
@@ -155,7 +155,7 @@ class UnfinishedDirectory:
 
     def finish(self) -> None:
         """Turn the complete directory into a data directory."""
-        files = DiskFiles()
+        files = Files()
         if not self.is_finished:
             files.sync_directory(self.log_path)
             files.sync_directory(self.path)
@@ -174,7 +174,7 @@ def _make(path: Path) -> None:
     new = [each for each in (path, *path.parents) if not each.exists()]
     path.mkdir(parents=True, exist_ok=True)
     for each in new:
-        DiskFiles().sync_directory(each.parent)
+        Files().sync_directory(each.parent)
 
 
 def _lock(path: Path) -> int:
@@ -243,4 +243,4 @@ def _write(path: Path, text: str) -> None:
         file.flush()
         os.fsync(file.fileno())
     new.rename(path)
-    DiskFiles().sync_directory(path.parent)
+    Files().sync_directory(path.parent)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
@@ -36,39 +37,23 @@ class Histogram:
         self.total += value
 
 
+@dataclass(slots=True)
 class Counters:
-    """Totals since start."""
+    """Totals since the start."""
 
-    __slots__ = (
-        "append_bytes",
-        "appends",
-        "batch_bytes",
-        "batch_records",
-        "batches",
-        "commit_failures",
-        "commit_us",
-        "creates",
-        "deletes",
-        "duplicates",
-        "expirations",
-        "forks",
-        "snapshots",
-    )
-
-    def __init__(self) -> None:
-        self.appends = 0
-        self.append_bytes = 0
-        self.duplicates = 0
-        self.creates = 0
-        self.deletes = 0
-        self.expirations = 0
-        self.forks = 0
-        self.snapshots = 0
-        self.batches = 0
-        self.commit_failures = 0
-        self.batch_records = Histogram()
-        self.batch_bytes = Histogram()
-        self.commit_us = Histogram()
+    appends: int = 0
+    append_bytes: int = 0
+    duplicates: int = 0
+    creates: int = 0
+    deletes: int = 0
+    expirations: int = 0
+    forks: int = 0
+    snapshots: int = 0
+    batches: int = 0
+    commit_failures: int = 0
+    batch_records: Histogram = field(default_factory=Histogram)
+    batch_bytes: Histogram = field(default_factory=Histogram)
+    commit_us: Histogram = field(default_factory=Histogram)
 
     def committed(self, batch: Batch, seconds: float) -> None:
         self.batches += 1

@@ -79,16 +79,6 @@ class JournalBatch:
 class Journal:
     """Batches in order; the oldest are dropped once they are flushed and the limit is exceeded."""
 
-    __slots__ = (
-        "_batches",
-        "_entries",
-        "_first",
-        "_flushed",
-        "_keeps_unflushed",
-        "earliest",
-        "last",
-    )
-
     def __init__(self, *, keeps_unflushed: bool) -> None:
         # Entries before `_first` are dropped. A list, because readers start anywhere in it.
         self._batches: list[JournalBatch] = []

@@ -89,7 +89,7 @@ class Shard:
         self.watchers: list[Callable[[Batch, JournalBatch], None]] = []
         self._abandoned = False
         self._flushed = 0
-        self._commits = CommitLoop(
+        self.commits = CommitLoop(
             log,
             clock,
             self.counters,
@@ -99,14 +99,13 @@ class Shard:
             publish=self._publish,
             drop=self._drop,
         )
-        self.when_idle = self._commits.when_idle
-        self._staging = Staging(self.state, self._commits)
+        self._staging = Staging(self.state, self.commits)
         self._overlay = self._staging.overlay
-        self.lifetimes = Lifetimes(self.state, self._staging, self._commits, clock, catalog)
+        self.lifetimes = Lifetimes(self.state, self._staging, self.commits, clock, catalog)
         writes = StreamWrites(
             self.state,
             self._staging,
-            self._commits,
+            self.commits,
             self.lifetimes,
             self.counters,
             ttl_is_fixed=ttl_is_fixed,
@@ -115,9 +114,9 @@ class Shard:
         )
         self._stage_append = writes.append
         self._stage_create = writes.create
-        self.buckets = BucketWrites(self._staging.buckets, self._commits, clock)
-        self.documents = Documents(self.state, self._commits, clock)
-        self.snapshots = SnapshotWrites(self._staging, self._commits, self.lifetimes, clock)
+        self.buckets = BucketWrites(self._staging.buckets, self.commits, clock)
+        self.documents = Documents(self.state, self.commits, clock)
+        self.snapshots = SnapshotWrites(self._staging, self.commits, self.lifetimes, clock)
         self.listing = Listing(self.state, clock, catalog)
         self.reader = ShardReader(self.state)
 
@@ -137,7 +136,7 @@ class Shard:
             self.state,
             self._staging,
             self.lifetimes,
-            self._commits,
+            self.commits,
             self.log,
             worker,
             self._clock,
@@ -170,7 +169,7 @@ class Shard:
                     "It was written by a defective or newer server; nothing was changed."
                 ) from error
         self.lifetimes.recovered()
-        self._commits.start_after(position)
+        self.commits.start_after(position)
         return batches
 
     def abandon_recovery(self) -> None:
@@ -189,26 +188,6 @@ class Shard:
         self.lifetimes.stop()
         if self.tier is not None:
             self.tier.stop()
-
-    @property
-    def position(self) -> int:
-        """The last position assigned to a batch."""
-        return self._commits.last_position
-
-    @property
-    def stalled(self) -> bool:
-        """Whether writes are rejected because the outcome of a batch is unknown."""
-        return self._commits.stalled
-
-    @property
-    def full(self) -> str:
-        """Why appends are rejected for lack of memory; empty while they are accepted."""
-        return self._commits.full
-
-    @property
-    def refusals(self) -> int:
-        """The number of writes rejected for lack of memory."""
-        return self._commits.refusals
 
     def has_bucket(self, name: str) -> bool:
         """Whether the bucket of a name, `bucket/` or `bucket/id`, exists or is pending."""
@@ -253,7 +232,7 @@ class Shard:
 
     def append(self, name: str, request: AppendRequest, reply: Reply, context: Any) -> None:
         """Append to a stream, close it, or both; `reply(context, outcome)` is called once."""
-        commits = self._commits
+        commits = self.commits
         if commits.stalled or commits.full or commits.pending_bytes > commits.pending_bytes_max:
             commits.check()
         now_ms = self._clock.now_ms()
@@ -293,7 +272,7 @@ class Shard:
 
     def create(self, name: str, request: CreateRequest, reply: Reply, context: Any) -> None:
         """Create a stream, or confirm that it exists with this configuration."""
-        self._commits.check()
+        self.commits.check()
         now_ms = self._clock.now_ms()
         existing = self._staging.view(name)
         if (
@@ -329,7 +308,7 @@ class Shard:
 
     def delete(self, name: str, reply: Reply, context: Any) -> None:
         """Delete a stream and all its data; accepted even when memory is full."""
-        self._commits.check_log()
+        self.commits.check_log()
         now_ms = self._clock.now_ms()
         staged = self._staging.view(name)
         if staged is None:

@@ -12,7 +12,7 @@ cuts before it while that part is being flushed.
 from __future__ import annotations
 
 from collections import OrderedDict
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final
 
 from holdfast.engine.journal import Journal, JournalBatch
 from holdfast.engine.listing import Names
@@ -39,44 +39,17 @@ from holdfast.format.rows import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
+    from holdfast.storage.catalog import Catalog
+
 
 _WITHOUT_STREAM: Final = (Kind.DOCUMENTS, Kind.CREATE_BUCKET, Kind.DELETE_BUCKET)
-
-
-class StreamSource(Protocol):
-    """Finds streams that are not in memory: the catalog."""
-
-    def find_name(self, name: str) -> StreamRow | None: ...
-
-    def find_number(self, number: int) -> StreamRow | None: ...
-
-    def name_of(self, number: int) -> str | None: ...
 
 
 class State:
     """All streams of a shard."""
 
-    __slots__ = (
-        "_source",
-        "appended_bytes",
-        "buckets",
-        "by_name",
-        "by_number",
-        "clean",
-        "documents",
-        "generation",
-        "gone_bytes",
-        "journal",
-        "loads",
-        "names",
-        "on_load",
-        "removed",
-        "removed_numbers",
-        "streams",
-    )
-
-    def __init__(self, source: StreamSource | None = None) -> None:
-        self._source = source
+    def __init__(self, catalog: Catalog | None = None) -> None:
+        self._catalog = catalog
         self.by_name: dict[str, Stream] = {}
         self.by_number: dict[int, Stream] = {}
         # Streams in memory that the catalog has in the same state, least recently used first.
@@ -90,7 +63,7 @@ class State:
         self.documents: dict[str, bytes] = {}
         # Names that the catalog may not have, and what happened lately.
         self.names = Names()
-        self.journal = Journal(keeps_unflushed=source is not None)
+        self.journal = Journal(keeps_unflushed=catalog is not None)
         self.streams = 0
         self.appended_bytes = 0
         self.gone_bytes = 0
@@ -121,17 +94,17 @@ class State:
     def find(self, name: str) -> Stream | None:
         """The stream of this name, loaded from the catalog if need be."""
         stream = self.by_name.get(name)
-        if stream is not None or self._source is None or name in self.removed:
+        if stream is not None or self._catalog is None or name in self.removed:
             return stream
-        row = self._source.find_name(name)
+        row = self._catalog.find_name(name)
         return None if row is None else self._load(row)
 
     def find_number(self, number: int) -> Stream | None:
         """The stream with this number, loaded from the catalog if need be."""
         stream = self.by_number.get(number)
-        if stream is not None or self._source is None or number in self.removed_numbers:
+        if stream is not None or self._catalog is None or number in self.removed_numbers:
             return stream
-        row = self._source.find_number(number)
+        row = self._catalog.find_number(number)
         return None if row is None else self._load(row)
 
     def name_of(self, number: int) -> str | None:
@@ -139,9 +112,9 @@ class State:
         stream = self.by_number.get(number)
         if stream is not None:
             return stream.meta.name
-        if self._source is None or number in self.removed_numbers:
+        if self._catalog is None or number in self.removed_numbers:
             return None
-        return self._source.name_of(number)
+        return self._catalog.name_of(number)
 
     def _load(self, row: StreamRow) -> Stream:
         # None for a deleted stream that is kept for its forks, if its bucket is gone.

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 from bisect import bisect_right
+from dataclasses import dataclass, field
 from sys import intern
 from typing import TYPE_CHECKING, Final, Protocol
 
@@ -48,71 +49,45 @@ class Generation:
         )
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class Stream:
     """A stream as readers see it: published writes only."""
 
-    __slots__ = (
-        "base",
-        "bucket",
-        "chunks",
-        "closed",
-        "closer",
-        "created_ms",
-        "cut_tail",
-        "deadline_ms",
-        "deleted",
-        "earliest",
-        "ends",
-        "forks",
-        "generation",
-        "gone",
-        "last_write_ms",
-        "media",
-        "meta",
-        "number",
-        "producers",
-        "readers",
-        "recorded_deadline_ms",
-        "seq",
-        "snapshot",
-        "start",
-        "tail",
-    )
+    number: int
+    meta: StreamMeta
+    created_ms: int
+    bucket: BucketRow
+    media: str = field(init=False)
+    last_write_ms: int = field(init=False)
+    tail: int = 0
+    closed: bool = False
+    closer: Producer | None = None
+    producers: dict[bytes, ProducerState] | None = None
+    seq: bytes | None = None
+    # One chunk per append, and the offset where each one ends. Bytes before `base` are in packs
+    # only.
+    base: int = 0
+    chunks: list[bytes] = field(default_factory=list)
+    ends: list[int] = field(default_factory=list)
+    # The generation that changed it last, None if it is clean, and the tail before that.
+    generation: Generation | None = None
+    cut_tail: int = 0
+    # The deadline in memory, and the one recorded in the log.
+    deadline_ms: int | None = None
+    recorded_deadline_ms: int | None = None
+    readers: Readers | None = None
+    # The first of its own bytes, and the first readable offset; see `format.rows`.
+    start: int = 0
+    earliest: int = 0
+    snapshot: Snapshot | None = None
+    forks: int = 0
+    # Deleted, but kept for its forks; `gone` means gone for everyone else.
+    deleted: bool = False
+    gone: bool = False
 
-    def __init__(
-        self, number: int, meta: StreamMeta, created_ms: int, bucket: BucketRow | None = None
-    ) -> None:
-        self.number = number
-        self.meta = meta
-        self.bucket = BucketRow(created_ms) if bucket is None else bucket
-        self.media = media_type(meta.content_type)
-        self.created_ms = created_ms
-        self.last_write_ms = created_ms
-        self.tail = 0
-        self.closed = False
-        self.closer: Producer | None = None
-        self.producers: dict[bytes, ProducerState] | None = None
-        self.seq: bytes | None = None
-        # One chunk per append, and the offset where each one ends. Bytes before `base` are in
-        # packs only.
-        self.base = 0
-        self.chunks: list[bytes] = []
-        self.ends: list[int] = []
-        # The generation that changed it last, None if it is clean, and the tail before that.
-        self.generation: Generation | None = None
-        self.cut_tail = 0
-        # The deadline in memory, and the one recorded in the log.
-        self.deadline_ms: int | None = None
-        self.recorded_deadline_ms: int | None = None
-        self.readers: Readers | None = None
-        # The first of its own bytes, and the first readable offset; see `format.rows`.
-        self.start = 0
-        self.earliest = 0
-        self.snapshot: Snapshot | None = None
-        self.forks = 0
-        # Deleted, but kept for its forks; `gone` means gone for everyone else.
-        self.deleted = False
-        self.gone = False
+    def __post_init__(self) -> None:
+        self.media = media_type(self.meta.content_type)
+        self.last_write_ms = self.created_ms
 
     @classmethod
     def from_row(cls, row: StreamRow, bucket: BucketRow | None = None) -> Stream:
@@ -122,7 +97,7 @@ class Stream:
         meta = StreamMeta(
             meta.name, intern(meta.content_type), meta.ttl_s, meta.expires_at_ms, meta.fork
         )
-        stream = cls(row.number, meta, row.created_ms, bucket)
+        stream = cls(row.number, meta, row.created_ms, bucket or BucketRow(row.created_ms))
         stream.last_write_ms = row.last_write_ms
         stream.tail = stream.base = row.tail
         stream.closed, stream.closer = row.closed, row.closer

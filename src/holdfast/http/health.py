@@ -31,7 +31,7 @@ def _ready(app: App, _request: Request, slot: Slot, _name: str) -> None:
         raise UnavailableError(app.not_ready)
     if app.draining:
         raise UnavailableError("The server is shutting down.")
-    if app.shard.stalled:
+    if app.shard.commits.stalled:
         raise UnavailableError("The log has not answered for an earlier write.")
     slot.respond(200, JSON_HEADERS, b'{"status":"ready"}')
 
@@ -50,8 +50,8 @@ def _status(app: App, _request: Request, slot: Slot, _name: str) -> None:
             {
                 "shard": 0,
                 "role": "owner",
-                "last_position": shard.position,
-                "stalled": shard.stalled,
+                "last_position": shard.commits.last_position,
+                "stalled": shard.commits.stalled,
                 "streams": shard.state.streams,
             }
         ],

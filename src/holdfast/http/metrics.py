@@ -158,7 +158,7 @@ class MetricsPage:
         yield gauge(
             "holdfast_commit_stalled",
             "1 while an unknown outcome keeps writes out.",
-            int(shard.stalled),
+            int(shard.commits.stalled),
         )
         yield histogram(
             "holdfast_commit_seconds", "Time to make a batch durable.", counters.commit_us, 1e-6
@@ -188,12 +188,12 @@ def _memory(shard: Shard, tier: Tier) -> Iterator[Metric]:
     yield gauge(
         "holdfast_write_backpressure",
         "1 while appends are refused for want of memory.",
-        int(bool(shard.full)),
+        int(bool(shard.commits.full)),
     )
     yield counter(
         "holdfast_write_backpressure_refusals",
         "Writes refused for want of memory.",
-        shard.refusals,
+        shard.commits.refusals,
     )
 
 

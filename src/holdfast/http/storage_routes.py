@@ -137,9 +137,9 @@ def _stats(app: App, _request: Request, slot: Slot, _name: str) -> None:
             "cold": _cold_stats(shard),
             "flush": _flush_stats(shard, tier),
             "backpressure": {
-                "active": bool(shard.full),
-                "reason": shard.full or None,
-                "refused": shard.refusals,
+                "active": bool(shard.commits.full),
+                "reason": shard.commits.full or None,
+                "refused": shard.commits.refusals,
             },
             "cache": _cache_stats(cold, app.settings.storage.block_cache_bytes),
         }
@@ -190,7 +190,7 @@ def _cold_stats(shard: Shard) -> dict[str, Any]:
 def _flush_stats(shard: Shard, tier: Tier) -> dict[str, Any]:
     log = shard.log.stats()
     return {
-        "position": shard.position,
+        "position": shard.commits.last_position,
         "flushed_position": tier.flushed,
         "backlog_log_bytes": log.size_bytes,
         "backlog_segments": log.segments,

@@ -11,7 +11,7 @@ import fcntl
 import logging
 import os
 import threading
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final
 
 from holdfast.errors import DataDirectoryLockedError, HoldfastError, UnknownFormatError
 
@@ -186,47 +186,8 @@ def _write_format(path: Path) -> None:
     _sync_directory(path)
 
 
-class File(Protocol):
-    """An open file, written at explicit positions."""
-
-    def write_at(self, data: bytes, at: int) -> None: ...
-
-    def sync(self) -> None:
-        """Return once everything written is on stable storage."""
-
-    def close(self) -> None: ...
-
-
-class Files(Protocol):
-    """The file operations of a log; tests make each of them fail."""
-
-    def names(self, directory: Path) -> list[str]: ...
-
-    def read(self, path: Path) -> bytes: ...
-
-    def read_start(self, path: Path, size_bytes: int) -> bytes:
-        """Read the first bytes of a file, or all if it is shorter."""
-
-    def create(self, path: Path) -> File:
-        """Create an empty file, replacing an old one."""
-
-    def open(self, path: Path) -> File:
-        """Open an existing file for writing."""
-
-    def allocate(self, path: Path, size_bytes: int) -> None:
-        """Reserve room on disk under this name, or leave nothing behind."""
-
-    def truncate(self, path: Path, size_bytes: int) -> None: ...
-
-    def remove(self, path: Path) -> None:
-        """Remove a file, if it is there."""
-
-    def sync_directory(self, directory: Path) -> None:
-        """Return once creations and removals in the directory are on stable storage."""
-
-
-class DiskFile:
-    """A file of the operating system."""
+class File:
+    """An open file of the operating system, written at explicit positions."""
 
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
@@ -237,6 +198,7 @@ class DiskFile:
             written += os.pwrite(self._descriptor, memoryview(data)[written:], at + written)
 
     def sync(self) -> None:
+        """Return once everything written is on stable storage."""
         if _FULL_SYNC is not None:
             fcntl.fcntl(self._descriptor, _FULL_SYNC)
         else:
@@ -246,8 +208,8 @@ class DiskFile:
         os.close(self._descriptor)
 
 
-class DiskFiles:
-    """The operating system's files."""
+class Files:
+    """The file operations of a log; tests replace them with ones that fail."""
 
     def names(self, directory: Path) -> list[str]:
         return os.listdir(directory)
@@ -256,17 +218,21 @@ class DiskFiles:
         return path.read_bytes()
 
     def read_start(self, path: Path, size_bytes: int) -> bytes:
+        """Read the first bytes of a file, or all if it is shorter."""
         with path.open("rb") as file:
             return file.read(size_bytes)
 
     def create(self, path: Path) -> File:
+        """Create an empty file, replacing an old one."""
         flags = os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
-        return DiskFile(os.open(path, flags, 0o640))
+        return File(os.open(path, flags, 0o640))
 
     def open(self, path: Path) -> File:
-        return DiskFile(os.open(path, os.O_RDWR | os.O_CLOEXEC))
+        """Open an existing file for writing."""
+        return File(os.open(path, os.O_RDWR | os.O_CLOEXEC))
 
     def allocate(self, path: Path, size_bytes: int) -> None:
+        """Reserve room on disk under this name, or leave nothing behind."""
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o640)
         try:
             _reserve(descriptor, size_bytes)
@@ -280,9 +246,11 @@ class DiskFiles:
         os.truncate(path, size_bytes)
 
     def remove(self, path: Path) -> None:
+        """Remove a file, if it is there."""
         path.unlink(missing_ok=True)
 
     def sync_directory(self, directory: Path) -> None:
+        """Return once creations and removals in the directory are on stable storage."""
         _sync_directory(directory)
 
 

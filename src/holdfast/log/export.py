@@ -24,14 +24,11 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from holdfast.errors import LogCorruptError
 from holdfast.format.segments import (
     HEADER_BYTES,
-    DamagedSegmentError,
     SegmentHeader,
     encode_batch,
     encode_header,
-    find_batch,
-    iter_batches,
 )
-from holdfast.log.recovery import find_chain, read_segment
+from holdfast.log.recovery import batches_of, find_chain, read_segment
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -162,16 +159,4 @@ def _read_last(files: Files, directory: Path, segment: Segment) -> Iterator[Batc
         # Read it again: it may have grown before it was sealed.
         yield from read_segment(files, now, now.header.first_position)
         return
-    end = HEADER_BYTES
-    try:
-        for frame in iter_batches(data, segment.header, None):
-            end = frame.end
-            yield frame
-    except DamagedSegmentError as error:
-        raise LogCorruptError(f"The log is damaged: {segment.path} at {error}.") from None
-    follower = find_batch(data, end + 1, segment.header.salt)
-    if follower is not None:
-        raise LogCorruptError(
-            f"The log is damaged: {segment.path} at byte {end}: "
-            f"a valid batch follows at byte {follower}."
-        )
+    yield from batches_of(segment, data)

@@ -12,11 +12,11 @@ from __future__ import annotations
 import logging
 import threading
 from queue import Empty, SimpleQueue
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final
 
 from holdfast.errors import HoldfastError, LogCorruptError
 from holdfast.format.segments import encode_batch
-from holdfast.log.directory import DiskFiles
+from holdfast.log.directory import Files
 from holdfast.log.interface import (
     CommitOutcome,
     CommitResult,
@@ -41,23 +41,8 @@ _log = logging.getLogger(__name__)
 _SETTLE_RETRY_S: Final = 0.5
 
 
-class CommitWorker(Protocol):
-    """Runs jobs one at a time, in the order in which they were handed over."""
-
-    def start(self) -> None: ...
-
-    def put(self, call: Callable[..., None], *args: Any) -> None:
-        """Hand over a job without waiting."""
-
-    def later(self, delay_s: float, call: Callable[..., None], *args: Any) -> None:
-        """Run a job after a pause, or at `stop`; called by jobs that have to try again."""
-
-    def stop(self) -> None:
-        """Return once every job has run."""
-
-
 class CommitThread:
-    """A `CommitWorker` with a thread of its own."""
+    """Runs jobs one at a time, in the order in which they were handed over."""
 
     def __init__(self) -> None:
         self._jobs: SimpleQueue[Job | None] = SimpleQueue()
@@ -69,13 +54,18 @@ class CommitThread:
         self._thread.start()
 
     def put(self, call: Callable[..., None], *args: Any) -> None:
+        """Hand over a job without waiting."""
         self._jobs.put((call, args))
 
     def later(self, delay_s: float, call: Callable[..., None], *args: Any) -> None:
-        """Run a job after a pause, which any other job cuts short: none can put it off forever."""
+        """Run a job after a pause, or at `stop`; called by jobs that have to try again.
+
+        Any other job cuts the pause short, so that none can put it off forever.
+        """
         self._delayed.append((delay_s, (call, args)))
 
     def stop(self) -> None:
+        """Return once every job has run."""
         if self._thread.is_alive():
             self._jobs.put(None)
             self._thread.join()
@@ -113,11 +103,11 @@ class FileLog:
         ballast_bytes: int,
         zero_ahead_bytes: int = 0,
         files: Files | None = None,
-        worker: CommitWorker | None = None,
+        worker: CommitThread | None = None,
     ) -> None:
         self._directory = directory
-        self._files: Files = files or DiskFiles()
-        self._worker: CommitWorker = worker or CommitThread()
+        self._files = files or Files()
+        self._worker = worker or CommitThread()
         self._chain = find_chain(self._files, directory)
         self._found: Recovered | None = None
         self._writer = SegmentWriter(

@@ -123,28 +123,31 @@ def _read_header(files: Files, path: Path) -> SegmentHeader | None:
 def read_segment(files: Files, segment: Segment, expected: int) -> Iterator[BatchFrame]:
     """Yield the segment's batches; the first one must have the position `expected`."""
     data = files.read(segment.path)
-    header, end = segment.header, HEADER_BYTES
-    if header.first_position != expected:
+    first_position, end = segment.header.first_position, HEADER_BYTES
+    if first_position != expected:
         raise _damage(
-            segment.path,
-            f"byte 0: it starts at position {header.first_position} instead of {expected}",
+            segment.path, f"byte 0: it starts at position {first_position} instead of {expected}"
         )
+    for frame in batches_of(segment, data):
+        end = frame.end
+        yield frame
+    if segment.end is None and any(data[end:]):
+        _log.warning("cutting a torn tail: %s ends at byte %d of %d", segment.path, end, len(data))
+
+
+def batches_of(segment: Segment, data: bytes) -> Iterator[BatchFrame]:
+    """Yield the batches in the bytes of a segment; raises if they are damaged."""
+    end = HEADER_BYTES
     try:
-        for frame in iter_batches(data, header, segment.end):
+        for frame in iter_batches(data, segment.header, segment.end):
             end = frame.end
             yield frame
     except DamagedSegmentError as error:
         raise _damage(segment.path, str(error)) from None
     if segment.end is None:
-        _check_torn_tail(segment.path, data, end, header.salt)
-
-
-def _check_torn_tail(path: Path, data: bytes, at: int, salt: int) -> None:
-    follower = find_batch(data, at + 1, salt)
-    if follower is not None:
-        raise _damage(path, f"byte {at}: a valid batch follows at byte {follower}")
-    if any(data[at:]):
-        _log.warning("cutting a torn tail: %s ends at byte %d of %d", path, at, len(data))
+        follower = find_batch(data, end + 1, segment.header.salt)
+        if follower is not None:
+            raise _damage(segment.path, f"byte {end}: a valid batch follows at byte {follower}")
 
 
 def _damage(path: Path, what: str) -> LogCorruptError:

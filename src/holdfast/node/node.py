@@ -187,7 +187,7 @@ class Node:
         if not self._started:
             return
         idle = asyncio.Event()
-        self.app.shard.when_idle(idle.set)
+        self.app.shard.commits.when_idle(idle.set)
         try:
             async with asyncio.timeout(timeout_s):
                 await idle.wait()

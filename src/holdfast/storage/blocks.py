@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from array import array
 from collections import OrderedDict, deque
+from dataclasses import dataclass
 from functools import partial
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
@@ -33,30 +34,19 @@ REQUESTS_MAX: Final = 64
 ENTRY_COST_BYTES: Final = 768
 
 
+@dataclass(slots=True)
 class ColdCounters:
     """Totals of cold reads since the start."""
 
-    __slots__ = (
-        "cache_hits",
-        "cache_misses",
-        "fetch_failures",
-        "fetched_bytes",
-        "fetches",
-        "joined",
-        "read_bytes",
-        "reads",
-    )
-
-    def __init__(self) -> None:
-        self.reads = 0
-        self.read_bytes = 0
-        self.cache_hits = 0
-        self.cache_misses = 0
-        # Parts for which a reader waited for a fetch that another one had started.
-        self.joined = 0
-        self.fetches = 0
-        self.fetched_bytes = 0
-        self.fetch_failures = 0
+    reads: int = 0
+    read_bytes: int = 0
+    cache_hits: int = 0
+    cache_misses: int = 0
+    # Parts for which a reader waited for a fetch that another one had started.
+    joined: int = 0
+    fetches: int = 0
+    fetched_bytes: int = 0
+    fetch_failures: int = 0
 
 
 class BlockKey(NamedTuple):

@@ -86,7 +86,7 @@ class Ledger:
             return
         commit = _Commit(entry)
         self._shard.documents.commit(changes, self._done, commit)
-        commit.position = self._shard.position
+        commit.position = self._shard.commits.last_position
         commit.undo = self._registry.install(entry, step)
         entry.commits += 1
         self._under_way.append(commit)

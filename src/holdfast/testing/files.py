@@ -7,12 +7,10 @@ import os
 import threading
 from typing import TYPE_CHECKING
 
-from holdfast.log.directory import DiskFiles
+from holdfast.log.directory import File, Files
 
 if TYPE_CHECKING:
     from pathlib import Path
-
-    from holdfast.log.directory import File
 
 
 class Faults:
@@ -44,7 +42,7 @@ class Faults:
             raise error
 
 
-class FaultyFile:
+class FaultyFile(File):
     """A file whose writes and syncs fail when its `Faults` say so."""
 
     def __init__(self, inner: File, faults: Faults) -> None:
@@ -70,7 +68,7 @@ class FaultyFile:
         self._inner.close()
 
 
-class FaultyFiles(Faults, DiskFiles):
+class FaultyFiles(Faults, Files):
     """Files on disk whose operations fail on command, and then have done nothing."""
 
     def create(self, path: Path) -> File:

@@ -10,6 +10,7 @@ from holdfast.engine.reading import ShardReader, ends_in_memory
 from holdfast.engine.stream import Stream
 from holdfast.errors import StoreError
 from holdfast.format.records import StreamMeta
+from holdfast.format.rows import BucketRow
 from holdfast.storage.pending import run
 from tests.unit.engine.driver import JSON, NAME, TEXT, Driver
 from tests.unit.engine.held_ends import failing
@@ -20,7 +21,7 @@ messages = st.lists(st.lists(st.integers(1, 5), min_size=1, max_size=3), max_siz
 
 def stream_of(appends, media, base=0):
     """A stream in memory with messages of these lengths, some to each append."""
-    stream = Stream(1, StreamMeta(NAME, media), 0)
+    stream = Stream(1, StreamMeta(NAME, media), 0, BucketRow(0))
     stream.base = stream.tail = base
     for lengths in appends:
         chunk = b"".join(b"x" * (each - 1) + b"\x1e" for each in lengths)

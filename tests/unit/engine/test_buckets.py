@@ -271,7 +271,7 @@ class TestRefusals:
     def test_where_memory_is_full_only_deletions_are_taken(self, driver):
         driver.create_bucket("b")
         driver.commit()
-        driver.shard._commits.full = "there is no room"
+        driver.shard.commits.full = "there is no room"
         assert isinstance(driver.create_bucket("c").outcome, OverloadedError)
         assert driver.committed(driver.delete_bucket("b")) == Deleted()
 

@@ -81,14 +81,14 @@ class TestLimits:
 class TestIdle:
     def test_call_comes_at_once_when_nothing_is_pending(self, driver):
         calls = []
-        driver.shard.when_idle(lambda: calls.append(1))
+        driver.shard.commits.when_idle(lambda: calls.append(1))
         assert calls == [1]
 
     @pytest.mark.parametrize("outcome", [COMMITTED, FAILED])
     def test_call_waits_for_everything_pending(self, driver, outcome):
         calls = []
         driver.append(b"x")
-        driver.shard.when_idle(lambda: calls.append(1))
+        driver.shard.commits.when_idle(lambda: calls.append(1))
         driver.clock.run()
         if outcome is COMMITTED:
             driver.append(b"y")
@@ -100,7 +100,7 @@ class TestIdle:
     def test_call_waits_for_an_unknown_outcome(self, driver):
         calls = []
         driver.append(b"x")
-        driver.shard.when_idle(lambda: calls.append(1))
+        driver.shard.commits.when_idle(lambda: calls.append(1))
         driver.answer(UNKNOWN, stored=True)
         driver.clock.advance(2 * COMMIT_TIMEOUT_S)
         assert calls == []
@@ -110,7 +110,7 @@ class TestIdle:
     def test_call_comes_once(self, driver):
         calls = []
         driver.append(b"x")
-        driver.shard.when_idle(lambda: calls.append(1))
+        driver.shard.commits.when_idle(lambda: calls.append(1))
         driver.commit()
         driver.committed(driver.append(b"y"))
         assert calls == [1]
@@ -164,7 +164,7 @@ class TestFailure:
         driver.clock.run()
         driver.append(b"y")
         driver.answer(FAILED)
-        assert driver.shard.position == 1
+        assert driver.shard.commits.last_position == 1
         driver.committed(driver.create("b/2"))
         assert [batch.position for batch in driver.log.batches] == [1, 2]
         assert driver.shard.find("b/2").number == 2 << 20
@@ -206,7 +206,7 @@ class TestUnknown:
         ask = driver.append(b"x")
         driver.answer(UNKNOWN, stored=stored)
         assert driver.log.settling
-        assert driver.shard.stalled
+        assert driver.shard.commits.stalled
         assert not ask.answered
         assert driver.read() == b"first"
 
@@ -218,7 +218,7 @@ class TestUnknown:
         driver.commit()
         assert ask.outcome == appended(6)
         assert later.outcome == appended(7)
-        assert not driver.shard.stalled
+        assert not driver.shard.commits.stalled
         assert driver.restart().read() == b"firstxy"
 
     def test_settled_as_failed(self, driver):
@@ -229,7 +229,7 @@ class TestUnknown:
         driver.answer(FAILED)
         assert isinstance(ask.outcome, CommitFailedError)
         assert isinstance(later.outcome, CommitFailedError)
-        assert not driver.shard.stalled
+        assert not driver.shard.commits.stalled
         assert driver.committed(driver.append(b"z")) == appended(6)
         assert driver.restart().read() == b"firstz"
 
@@ -273,7 +273,7 @@ class TestHang:
         driver.clock.advance(0.1)
         assert isinstance(ask.outcome, CommitUnknownError)
         assert isinstance(later.outcome, CommitUnknownError)
-        assert driver.shard.stalled
+        assert driver.shard.commits.stalled
         assert driver.read() == b"first"
 
     def test_no_write_is_taken_while_it_hangs(self, driver):
@@ -308,9 +308,9 @@ class TestHang:
         driver.produce(0, b"x")
         self.hang(driver)
         driver.answer(UNKNOWN, stored=True)
-        assert driver.shard.stalled
+        assert driver.shard.commits.stalled
         driver.answer(COMMITTED)
-        assert not driver.shard.stalled
+        assert not driver.shard.commits.stalled
         assert driver.produce(0, b"x").outcome.added is False
 
     def test_does_not_know_and_then_hangs(self, driver):
@@ -335,4 +335,4 @@ class TestHang:
     def test_timer_of_a_finished_batch_does_nothing(self, driver):
         driver.committed(driver.append(b"x"))
         driver.clock.advance(10 * COMMIT_TIMEOUT_S)
-        assert not driver.shard.stalled
+        assert not driver.shard.commits.stalled

@@ -41,7 +41,7 @@ def test_create_with_json_content_flattens_it(driver):
 def test_create_with_bad_json_creates_nothing(driver):
     assert isinstance(driver.create(content_type=JSON, body=b"{").outcome, InvalidJsonError)
     assert not driver.exists()
-    assert driver.shard.position == 0
+    assert driver.shard.commits.last_position == 0
 
 
 def test_create_takes_producer_and_stream_seq(driver):
@@ -148,7 +148,7 @@ class TestPositionsAndNumbers:
         for n in range(5):
             driver.committed(driver.create(f"b/{n}"))
         assert [batch.position for batch in driver.log.batches] == [1, 2, 3, 4, 5]
-        assert driver.shard.position == 5
+        assert driver.shard.commits.last_position == 5
 
     def test_requests_that_arrive_together_share_a_batch(self, driver):
         for n in range(5):
@@ -170,7 +170,7 @@ class TestPositionsAndNumbers:
         driver.append(b"x", media=JSON)
         driver.delete("b/none")
         driver.commit()
-        assert driver.shard.position == 1
+        assert driver.shard.commits.last_position == 1
 
     def test_positions_go_on_after_a_restart(self, driver):
         driver.committed(driver.create())

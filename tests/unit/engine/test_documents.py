@@ -81,7 +81,7 @@ def test_unknown_outcome_shows_later(driver):
 
 
 def test_taken_where_memory_is_full(driver):
-    driver.shard._commits.full = "there is no room"
+    driver.shard.commits.full = "there is no room"
     assert isinstance(driver.create().outcome, OverloadedError)
     driver.documents(a=b"1")
     driver.commit()

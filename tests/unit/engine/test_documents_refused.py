@@ -28,10 +28,10 @@ def stall(driver):
 )
 def test_it_raises_and_answers_nobody(driver, trouble, error):
     trouble(driver)
-    position, replies = driver.shard.position, []
+    position, replies = driver.shard.commits.last_position, []
     with pytest.raises(error):
         driver.shard.documents.commit({"a": b"2"}, lambda *reply: replies.append(reply), None)
-    assert driver.shard.position == position
+    assert driver.shard.commits.last_position == position
     driver.clock.run()
     driver.log.answer(COMMITTED)
     driver.commit()

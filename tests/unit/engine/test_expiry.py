@@ -231,7 +231,7 @@ class TestManyAtOnce:
         for number in range(count):
             driver.create(f"b/{number}", ttl_s=100)
         driver.commit()
-        clock.pending_bytes = lambda: driver.shard._commits.pending_bytes
+        clock.pending_bytes = lambda: driver.shard.commits.pending_bytes
         clock.staged_bytes_max = 0
         return driver
 
@@ -260,9 +260,9 @@ class TestManyAtOnce:
 
     def test_rounds_stop_while_too_much_is_pending(self):
         driver = self.make(3000)
-        most_bytes = driver.shard._commits.pending_bytes_max = 600 * EXPIRE_BYTES
+        most_bytes = driver.shard.commits.pending_bytes_max = 600 * EXPIRE_BYTES
         driver.clock.advance(101)
-        pending_bytes = driver.shard._commits.pending_bytes
+        pending_bytes = driver.shard.commits.pending_bytes
         assert most_bytes < pending_bytes <= most_bytes + ROUND_STREAMS_MAX * EXPIRE_BYTES
         for _ in range(10):
             driver.commit()

@@ -181,7 +181,7 @@ class TestRefusals:
         assert isinstance(driver.committed(ask), StreamNotFoundError)
 
     def test_where_memory_is_full_it_is_taken(self, driver):
-        driver.shard._commits.full = "there is no room"
+        driver.shard.commits.full = "there is no room"
         assert isinstance(driver.append(b"x").outcome, OverloadedError)
         assert done(driver, driver.publish(4)) == SnapshotPublished(4, 10)
 

@@ -225,7 +225,7 @@ class TestCursor:
         driver = make()
         driver.written("b/1", "b/2", ttl_s=100)
         driver.clock.advance(99)
-        commits = driver.shard._commits
+        commits = driver.shard.commits
         commits.stalled = True
         driver.clock.advance(5)
         assert driver.expiries() == 0

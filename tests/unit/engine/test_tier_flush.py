@@ -178,7 +178,7 @@ class TestHardLimit:
         for ask in (full.append(b"x"), full.create("b/other"), full.append(name="b/none")):
             assert isinstance(ask.outcome, OverloadedError)
             assert "faster than they can be flushed" in ask.outcome.message
-        assert full.shard.refusals == 3
+        assert full.shard.commits.refusals == 3
         assert full.exists()
 
     def test_deleting_is_allowed(self, full):
@@ -186,7 +186,7 @@ class TestHardLimit:
 
     def test_writes_are_taken_again_once_there_is_room(self, full):
         full.finish_flush()
-        assert full.shard.full == ""
+        assert full.shard.commits.full == ""
         assert full.committed(full.append(b"x")) == appended(15_001)
 
     def test_they_are_not_while_flushes_fail_and_the_reason_says_so(self, full):

@@ -257,7 +257,7 @@ def test_a_batch_behind_an_unknown_one(driver):
 
 
 def test_a_log_with_too_much_to_do(driver):
-    driver.engine.shard._commits.pending_bytes_max = 10_000
+    driver.engine.shard.commits.pending_bytes_max = 10_000
     for number in range(8):
         fill_one(driver, number)
     driver.recording.end(END)

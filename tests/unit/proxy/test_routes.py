@@ -42,7 +42,7 @@ class TestDelete:
     def test_a_log_that_takes_nothing(self, served):
         served.engine.append(b"x", NAME, "application/octet-stream")
         served.clock.advance(COMMIT_TIMEOUT_S)
-        assert served.shard.stalled
+        assert served.shard.commits.stalled
         slot = ask(served, "DELETE", OWN)
         assert (slot.status, slot.code) == (502, "STORAGE_ERROR")
         assert served.engine.exists(NAME)

@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 from holdfast.engine.stream import Stream
 from holdfast.format import pack_builder
 from holdfast.format.records import StreamMeta
+from holdfast.format.rows import BucketRow
 from tests.unit.storage.histories import body_form
 from tests.unit.storage.rig import BINARY, JSON, TEXT
 
@@ -32,7 +33,7 @@ def stored_form(media, messages):
 
 def in_memory(media, bodies):
     """A stream with these appends, none of which has left memory."""
-    stream = Stream(1, StreamMeta("b/s", media), 0)
+    stream = Stream(1, StreamMeta("b/s", media), 0, BucketRow(0))
     for body in bodies:
         stream.tail += len(body)
         stream.chunks.append(body)

@@ -11,7 +11,7 @@ from tests.unit.subscriptions.desk import BASE_URL, JSON, Desk, tails
 
 def overload(desk):
     """Too much is waiting to be written."""
-    desk.engine.shard._commits.pending_bytes_max = 10
+    desk.engine.shard.commits.pending_bytes_max = 10
     desk.engine.append(json.dumps("x" * 100).encode(), "other/b", JSON)
 
 
@@ -48,7 +48,7 @@ def heal(desk):
     desk.clock.run()
     desk.engine.log.answer(COMMITTED)
     desk.engine.commit()
-    desk.engine.shard._commits.pending_bytes_max = 1 << 30
+    desk.engine.shard.commits.pending_bytes_max = 1 << 30
 
 
 def seen(desk):
