@@ -15,6 +15,7 @@ from cyclopts import App
 from holdfast.cli.main import app
 from tests.cli.holdfast_command import DEADLINE_S, Command
 from tests.server_process import ServerProcess
+from tests.thorough import for_each
 from tests.upstreams import Upstream
 from tools.coverage_page import ROOT
 
@@ -133,7 +134,7 @@ def test_every_section_has_an_example_of_its_command() -> None:
     assert examples == []
 
 
-@pytest.mark.parametrize("name", sorted(set(ALL)))
+@for_each("name", sorted(set(ALL)))
 def test_every_long_flag_is_in_the_section_or_with_the_server(name: str) -> None:
     section = re.split(rf"\n##+ holdfast {name}\n", PAGE)[1].partition("\n##")[0]
     server = PAGE[PAGE.index("## Which server") : PAGE.index("### The contexts file")]
@@ -245,7 +246,7 @@ def _printed(command: Command, arguments: list[str]) -> list[dict[str, object]]:
     return [json.loads(line) for line in printed.splitlines()]
 
 
-@pytest.mark.parametrize("name", sorted(set(CONTRACT) - NEVER_DONE))
+@for_each("name", sorted(set(CONTRACT) - NEVER_DONE))
 def test_documents_have_the_keys_that_the_page_says(
     name: str, documents: dict[str, list[dict[str, object]]]
 ) -> None:

@@ -6,6 +6,7 @@ import pytest
 
 from tests.http.raw import RawResponse
 from tests.http.streams import ERROR_CODE, check_error
+from tests.thorough import for_each
 
 BODY_BYTES_MAX = 8 * 1024 * 1024
 TYPE = "Content-Type: text/plain"
@@ -42,8 +43,8 @@ MALFORMED_OFFSETS = {
 
 
 @pytest.mark.spec("base 5.6-10")
-@pytest.mark.parametrize("offset", MALFORMED_OFFSETS.values(), ids=MALFORMED_OFFSETS.keys())
-@pytest.mark.parametrize("live", [None, "long-poll", "sse"])
+@for_each("offset", MALFORMED_OFFSETS.values())
+@for_each("live", [None, "long-poll", "sse"])
 def test_malformed_offset_is_400(new_stream, offset, live) -> None:
     response = new_stream(body=b"hello").get({"offset": offset, "live": live})
     check_error(response, 400, "invalid_offset", about="offset")
@@ -161,8 +162,8 @@ BAD_PATHS = {
 
 
 @pytest.mark.spec("base 10.2-2")
-@pytest.mark.parametrize("path", BAD_PATHS.values(), ids=BAD_PATHS.keys())
-@pytest.mark.parametrize("method", ["PUT", "GET"])
+@for_each("path", BAD_PATHS.values())
+@for_each("method", ["PUT", "GET"])
 def test_bad_path_is_400(connect, method, path) -> None:
     connection = connect()
     connection.request(method, f"/v1/stream/{path}", TYPE)

@@ -8,6 +8,7 @@ import pytest
 from tests.http.bucketed import BucketStream, ids, new_bucket, unused_bucket
 from tests.http.raw import RawConnection
 from tests.http.streams import Stream, check_error
+from tests.thorough import for_each
 
 BUCKET_BYTES_MAX = 64
 NAME_BYTES_MAX = 122
@@ -91,8 +92,8 @@ def test_bucket_id_of_any_allowed_kind(client, bucket) -> None:
     "extensions 1.4-6",
     "extensions 1.5-3",
 )
-@pytest.mark.parametrize("bucket", INVALID_BUCKETS.values(), ids=INVALID_BUCKETS.keys())
-@pytest.mark.parametrize(
+@for_each("bucket", INVALID_BUCKETS.values())
+@for_each(
     ("method", "below"),
     [
         ("PUT", ""),
@@ -144,7 +145,7 @@ def test_internal_buckets_are_not_there(client, bucket, method) -> None:
 
 
 @pytest.mark.spec("extensions 1.1-4", "extensions 1.6-1")
-@pytest.mark.parametrize("stream_id", GOOD_IDS)
+@for_each("stream_id", GOOD_IDS)
 def test_any_text_is_an_id(client, stream_id) -> None:
     bucket = new_bucket(client)
     stream = BucketStream(client, bucket, stream_id)
@@ -158,8 +159,8 @@ def test_any_text_is_an_id(client, stream_id) -> None:
 
 
 @pytest.mark.spec("extensions 1.1-3")
-@pytest.mark.parametrize("stream_id", BAD_IDS.values(), ids=BAD_IDS.keys())
-@pytest.mark.parametrize("method", ["PUT", "POST", "GET", "HEAD", "DELETE"])
+@for_each("stream_id", BAD_IDS.values())
+@for_each("method", ["PUT", "POST", "GET", "HEAD", "DELETE"])
 def test_bad_id_is_400(client, connect, stream_id, method) -> None:
     connection = connect()
     connection.request(method, f"/{new_bucket(client)}/{stream_id}", "Content-Type: text/plain")

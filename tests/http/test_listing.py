@@ -12,6 +12,7 @@ from tests.http.bucketed import BucketStream, ids, listing, new_bucket, new_stre
 from tests.http.cold import IDLE
 from tests.http.streams import BINARY, JSON, Stream, check_error
 from tests.storage_stats import flush, stats, until
+from tests.thorough import for_each
 
 # In the order of their UTF-8, which is that of code points.
 SORTED = [
@@ -131,10 +132,10 @@ def test_pages_add_up(client, sorted_bucket, limit) -> None:
 
 
 @pytest.mark.spec("extensions 1.4-1")
-@pytest.mark.parametrize(
+@for_each(
     "prefix", ["", "a", "a/", "a ", "A", "ä", "\xc3", "€", "😀", "\uffee", "zzz", "aaa", "1", "/"]
 )
-@pytest.mark.parametrize("limit", [1, 2, 1000])
+@for_each("limit", [1, 2, 1000])
 def test_prefix_filters(client, sorted_bucket, prefix, limit) -> None:
     expected = [name for name in SORTED if name.startswith(prefix)]
     found = pages(client, sorted_bucket, limit, prefix=prefix)
@@ -143,15 +144,15 @@ def test_prefix_filters(client, sorted_bucket, prefix, limit) -> None:
 
 
 @pytest.mark.spec("extensions 1.4-2")
-@pytest.mark.parametrize("after", [*SORTED, "", "  ", "a0", "a/z", "zz", "\U0010ffff", "-1"])
-@pytest.mark.parametrize("prefix", ["", "a", "b"])
+@for_each("after", [*SORTED, "", "  ", "a0", "a/z", "zz", "\U0010ffff", "-1"])
+@for_each("prefix", ["", "a", "b"])
 def test_after_need_not_be_a_stream(client, sorted_bucket, after, prefix) -> None:
     expected = [name for name in SORTED if name > after and name.startswith(prefix)]
     assert ids(client, sorted_bucket, after=after, prefix=prefix) == expected
 
 
 @pytest.mark.spec("extensions 1.4-6", "extensions 1.4-3")
-@pytest.mark.parametrize(
+@for_each(
     "query",
     [
         "limit=0",

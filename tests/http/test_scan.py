@@ -19,6 +19,7 @@ from tests.http.cold import IDLE
 from tests.http.scanning import Message, Scan
 from tests.http.streams import BINARY, JSON, TEXT, Stream, check_error
 from tests.storage_stats import flush, metrics, until
+from tests.thorough import for_each
 
 
 def texts(messages: list[Message]) -> list[tuple[str, int, bytes]]:
@@ -177,7 +178,7 @@ def test_any_stretch_of_the_log(client, server, flushes) -> None:
             assert texts(scan.messages()) == expected
 
 
-@pytest.mark.parametrize(
+@for_each(
     "query",
     [
         "after=5",
@@ -192,7 +193,7 @@ def test_any_stretch_of_the_log(client, server, flushes) -> None:
         "after=-1&after=-1",
     ],
 )
-@pytest.mark.parametrize("below", ["scan", "scan/ranges", "records"])
+@for_each("below", ["scan", "scan/ranges", "records"])
 def test_malformed_request_is_400(client, query, below) -> None:
     stream = bucket_stream(client, b"x")
     answer = client.get(f"/{stream.bucket}/streams/{below}?{query}")

@@ -12,6 +12,7 @@ from tests.http.bucketed import (
 )
 from tests.http.streams import BINARY, JSON, TEXT, check_error
 from tests.storage_stats import flush
+from tests.thorough import for_each
 
 MALFORMED_OFFSETS = {
     "start": "-1",
@@ -95,8 +96,8 @@ def test_malformed_content_type_is_400(client, content_type) -> None:
 
 
 @pytest.mark.spec("extensions 2.2-3")
-@pytest.mark.parametrize("at", MALFORMED_OFFSETS.values(), ids=MALFORMED_OFFSETS.keys())
-@pytest.mark.parametrize("method", ["PUT", "GET", "DELETE"])
+@for_each("at", MALFORMED_OFFSETS.values())
+@for_each("method", ["PUT", "GET", "DELETE"])
 def test_malformed_offset_is_400(client, at, method) -> None:
     stream = bucket_stream(client, b"12345")
     assert stream.publish(offset(0)).status_code == 204

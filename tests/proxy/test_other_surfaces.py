@@ -19,6 +19,7 @@ from tests.proxy.proxying import (
     kinds_of,
 )
 from tests.storage_stats import flush
+from tests.thorough import for_each
 from tests.upstreams import pattern
 
 ID = "{id}"
@@ -67,7 +68,7 @@ def test_there_are_routes() -> None:
     assert len(ROUTES) > 40
 
 
-@pytest.mark.parametrize(("method", "path"), ROUTES)
+@for_each(("method", "path"), ROUTES)
 def test_no_route_is_open(proxy, location, method, path) -> None:
     path = path.format(id=id_of(location))
     if method == "OPTIONS":
@@ -194,7 +195,7 @@ def test_the_bucket_itself_tells_strangers_nothing(proxy, location) -> None:
         assert "streams" not in answer.json()
 
 
-@pytest.mark.parametrize(("method", "path"), ROUTES)
+@for_each(("method", "path"), ROUTES)
 def test_only_the_proxy_writes(proxy, location, method, path) -> None:
     """Not even services do, but to close and to delete."""
     if method not in {"PUT", "POST", "DELETE"} or (method == "DELETE" and path.endswith(ID)):

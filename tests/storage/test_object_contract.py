@@ -10,6 +10,7 @@ import uvloop
 from holdfast.clock import SystemClock
 from holdfast.errors import HoldfastError, ObjectMissingError, StoreError
 from tests.storage.stores import contents, read_range
+from tests.thorough import for_each
 
 DATA = bytes(range(256)) * 40
 
@@ -98,8 +99,8 @@ class TestCreate:
 
 
 class TestRead:
-    @pytest.mark.parametrize("at", [0, 1, 255, len(DATA) - 1, len(DATA), len(DATA) + 1, 1 << 40])
-    @pytest.mark.parametrize("size", [None, 0, 1, 300, len(DATA), len(DATA) + 1])
+    @for_each("at", [0, 1, 255, len(DATA) - 1, len(DATA), len(DATA) + 1, 1 << 40])
+    @for_each("size", [None, 0, 1, 300, len(DATA), len(DATA) + 1])
     def test_reads_are_slices(self, store, at, size):
         store.put("a", DATA)
         expected = DATA[at:] if size is None else DATA[at : at + size]
@@ -110,8 +111,8 @@ class TestRead:
         store.put("a", b"")
         assert store.read("a", 0, size) == b""
 
-    @pytest.mark.parametrize("name", ["packs/none", "none", "packs", "packs/a/below"])
-    @pytest.mark.parametrize("size", [None, 0, 10])
+    @for_each("name", ["packs/none", "none", "packs", "packs/a/below"])
+    @for_each("size", [None, 0, 10])
     def test_missing_object_is_named(self, store, name, size):
         store.put("packs/a", b"x")
         with pytest.raises(ObjectMissingError) as caught:
@@ -123,7 +124,7 @@ class TestRead:
 
 
 class TestReadRanges:
-    @pytest.mark.parametrize(
+    @for_each(
         "ranges",
         [
             [],
@@ -133,7 +134,6 @@ class TestReadRanges:
             [(10, 20), (5000, 1), (len(DATA) - 1, 1)],
             [(10, 20), (15, 20)],
         ],
-        ids=["none", "one", "all", "adjacent", "apart", "overlapping"],
     )
     def test_each_is_a_slice(self, store, ranges):
         store.put("packs/a", DATA)
@@ -243,15 +243,15 @@ def on_loop(backend, scenario):
 
 
 class TestRangeReader:
-    @pytest.mark.parametrize("at", [0, 300, len(DATA), len(DATA) + 1])
-    @pytest.mark.parametrize("size", [0, 1, 300, len(DATA) + 1])
+    @for_each("at", [0, 300, len(DATA), len(DATA) + 1])
+    @for_each("size", [0, 1, 300, len(DATA) + 1])
     def test_reads_are_slices(self, backend, at, size):
         backend.store.put("packs/a", DATA)
         found = on_loop(backend, lambda reader: read_range(reader, "packs/a", at, size))
         assert type(found) is bytes
         assert found == DATA[at : at + size]
 
-    @pytest.mark.parametrize("size", [0, 10])
+    @for_each("size", [0, 10])
     def test_missing_object_is_named(self, backend, size):
         backend.store.put("packs/a", DATA)
         with pytest.raises(ObjectMissingError, match="packs/none"):

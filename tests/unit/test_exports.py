@@ -10,6 +10,7 @@ import pytest
 import holdfast
 from holdfast import errors
 from holdfast.errors import HoldfastError, InvalidRequestError, UnavailableError, error_classes
+from tests.thorough import for_each
 
 CODE = re.compile(r"[a-z][a-z0-9]*(_[a-z0-9]+)*")
 CLASSES = [
@@ -51,7 +52,7 @@ class TestNames:
             "StoreFaults",
         }
 
-    @pytest.mark.parametrize("name", all_modules())
+    @for_each("name", all_modules())
     def test_every_module_can_be_imported_and_has_what_it_exports(self, name):
         module = importlib.import_module(name)
         assert module.__doc__
@@ -64,7 +65,7 @@ class TestErrors:
         codes = [cls.code for cls in CLASSES]
         assert sorted(codes) == sorted(set(codes))
 
-    @pytest.mark.parametrize("cls", CLASSES, ids=lambda cls: cls.__name__)
+    @for_each("cls", CLASSES)
     def test_every_class_has_code_status_and_retryable(self, cls):
         # Some are spelled as their own specification spells them.
         is_theirs = issubclass(cls, errors.SubscriptionError) or cls.__module__.endswith(".proxy")
@@ -76,7 +77,7 @@ class TestErrors:
         assert cls.__doc__
         assert cls.__name__.endswith("Error")
 
-    @pytest.mark.parametrize("cls", CLASSES, ids=lambda cls: cls.__name__)
+    @for_each("cls", CLASSES)
     def test_every_class_has_a_code_of_its_own(self, cls):
         assert "code" in vars(cls)
 
@@ -109,7 +110,7 @@ class TestErrors:
             assert error.message == str(error)
             assert error.message.endswith(".")
 
-    @pytest.mark.parametrize(
+    @for_each(
         ("error", "status"),
         [
             (errors.InvalidRequestError, 400),

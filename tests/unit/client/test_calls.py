@@ -9,6 +9,7 @@ from holdfast.client.calls import NO_RETRY, Retry, may_repeat, pause
 from holdfast.client.failures import error_of
 from holdfast.errors import BadAnswerError, InvalidRequestError, OutboundError
 from holdfast.testing import FakeClock
+from tests.thorough import for_each
 
 NETWORK = OutboundError("It broke off.")
 
@@ -100,11 +101,7 @@ HAPPENED = [
 ]
 
 
-@pytest.mark.parametrize(
-    ("error", "repeatable", "plain"),
-    [each[1:] for each in HAPPENED],
-    ids=[each[0] for each in HAPPENED],
-)
+@for_each(("error", "repeatable", "plain"), [each[1:] for each in HAPPENED])
 def test_what_is_sent_again(error, repeatable, plain):
     assert may_repeat(error, repeatable=True) is repeatable
     assert may_repeat(error, repeatable=False) is plain

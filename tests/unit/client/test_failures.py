@@ -12,6 +12,7 @@ from holdfast.errors import HoldfastError, error_classes
 from holdfast.http.responses import error_body, error_headers
 from holdfast.protocol.frames import ErrorInfo
 from holdfast.testing import FakeClock
+from tests.thorough import for_each
 
 # What the constructors take; the defaults are another value than a lost one would be.
 ARGUMENTS = {
@@ -59,8 +60,8 @@ def attributes(error):
     return vars(error) | {"retry_after_s": asked_s}
 
 
-@pytest.mark.parametrize("cls", CLASSES, ids=lambda cls: cls.__name__)
 class TestOurOwn:
+    @for_each("cls", CLASSES)
     def test_comes_back_as_it_was(self, cls):
         error = made(cls)
         again = error_of(error.status, headers_of(error), error_body(error))
@@ -70,6 +71,7 @@ class TestOurOwn:
         assert str(again) == error.message
         assert attributes(again) == attributes(error)
 
+    @for_each("cls", CLASSES)
     def test_is_handled_like_any_other_without_its_headers(self, cls):
         # Something in between has dropped them: nothing that looks at the error may stumble.
         error = made(cls)
@@ -80,6 +82,7 @@ class TestOurOwn:
             may_repeat(again, repeatable=repeatable)
         Retry().delay_s(1, again, FakeClock())
 
+    @for_each("cls", CLASSES)
     def test_has_the_status_that_was_answered(self, cls):
         again = error_of(418, {}, error_body(made(cls)))
         assert type(again) is cls
@@ -130,8 +133,8 @@ class TestOtherServers:
         ),
     )
 
-    @pytest.mark.parametrize(("status", "cls"), BY_STATUS)
-    @pytest.mark.parametrize(("body", "quoted"), BODIES)
+    @for_each(("status", "cls"), BY_STATUS)
+    @for_each(("body", "quoted"), BODIES)
     def test_status_decides(self, status, cls, body, quoted):
         error = error_of(status, {}, body)
         assert type(error) is cls
@@ -279,7 +282,7 @@ class TestUpstreams:
         assert error.message == "THEIRS: The response failed."
         assert (error.upstream_status, error.content_type, error.body) == (None, "", b"")
 
-    @pytest.mark.parametrize("cls", CLASSES, ids=lambda cls: cls.__name__)
+    @for_each("cls", CLASSES)
     def test_error_frame_with_any_code(self, cls):
         assert type(error_of_frame(ErrorInfo(cls.code, "x"))) is cls
 

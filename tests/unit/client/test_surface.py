@@ -41,6 +41,7 @@ from holdfast.client.sync import (
     SyncStream,
 )
 from holdfast.errors import InvalidRequestError
+from tests.thorough import for_each
 
 FACES = [
     (Client, SyncClient),
@@ -120,7 +121,7 @@ class TestNames:
             "SyncClient", "Timeouts",
         }  # fmt: skip
 
-    @pytest.mark.parametrize("name", holdfast.client.__all__)
+    @for_each("name", holdfast.client.__all__)
     def test_everything_is_described(self, name):
         value = getattr(holdfast.client, name)
         if inspect.isclass(value):

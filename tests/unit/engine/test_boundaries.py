@@ -12,6 +12,7 @@ from holdfast.errors import StoreError
 from holdfast.format.records import StreamMeta
 from holdfast.format.rows import BucketRow
 from holdfast.storage.pending import run
+from tests.thorough import for_each
 from tests.unit.engine.driver import JSON, NAME, TEXT, Driver
 from tests.unit.engine.held_ends import failing
 from tests.unit.engine.tiered import Tiered
@@ -78,7 +79,7 @@ def test_ends(driver):
     assert ask(driver, ShardReader.message_ends, 4, 4) == []
 
 
-@pytest.mark.parametrize("offset", range(12))
+@for_each("offset", range(12))
 def test_boundaries(driver, offset):
     assert ask(driver, ShardReader.is_boundary, offset) == (offset in {0, 2, 5, 9, 11})
 

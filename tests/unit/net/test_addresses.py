@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.net.addresses import Kind, kind_of, parse_address
+from tests.thorough import for_each
 
 ADDRESSES = [
     ("8.8.8.8", Kind.PUBLIC),
@@ -68,7 +69,7 @@ ADDRESSES = [
 ]
 
 
-@pytest.mark.parametrize(("text", "kind"), ADDRESSES)
+@for_each(("text", "kind"), ADDRESSES)
 def test_every_address_has_its_kind(text, kind):
     address = parse_address(text)
     assert address is not None

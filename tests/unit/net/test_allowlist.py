@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from holdfast.errors import OutboundRefusedError, SettingsError
 from holdfast.net.allowlist import Allowlist
 from holdfast.net.targets import Target
+from tests.thorough import for_each
 
 # As an operator would write them: two model providers, a host inside, and a model on this machine.
 PATTERNS = [
@@ -58,7 +59,7 @@ def test_what_a_pattern_names_passes(url):
 
 
 @pytest.mark.spec("proxy 4.2-1", "proxy 4.2-2", "proxy 7-1", "proxy 13.1-1")
-@pytest.mark.parametrize(
+@for_each(
     "url",
     [
         # Hosts that look like one that is named.
@@ -228,7 +229,7 @@ def test_how_a_pattern_is_not_read(pattern, url):
     assert refusal(Allowlist([pattern]), url)
 
 
-@pytest.mark.parametrize(
+@for_each(
     "pattern",
     [
         "",
@@ -277,7 +278,7 @@ def test_a_pattern_that_is_none_is_a_settings_error(pattern):
 
 
 @pytest.mark.spec("proxy 13.1-3")
-@pytest.mark.parametrize(
+@for_each(
     ("host", "port", "address", "passes"),
     [
         ("api.openai.com", 443, "104.18.6.192", True),

@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 
 from holdfast.errors import OutboundRefusedError, SettingsError
 from holdfast.net.targets import URL_BYTES_MAX, Target, TargetPolicy
+from tests.thorough import for_each
 
 PATTERNS = [
     "http://127.0.0.1:*",
@@ -100,8 +101,8 @@ def test_public_https_passes(patterns, url, target):
     assert str(TargetPolicy(patterns).check_url(url)) == target
 
 
-@pytest.mark.parametrize("patterns", [[], PATTERNS], ids=["bare", "with patterns"])
-@pytest.mark.parametrize("url", REFUSED_TO_ALL)
+@for_each("patterns", [[], PATTERNS])
+@for_each("url", REFUSED_TO_ALL)
 def test_what_is_no_plain_url_is_refused(patterns, url):
     assert refusal(TargetPolicy(patterns), url).endswith(".")
 

@@ -30,6 +30,7 @@ from holdfast.protocol.content import (
     parse_content_type,
     store_form,
 )
+from tests.thorough import for_each
 from tests.unit.protocol.splits import cut_at, random_cuts, single_bytes, two_pieces
 
 token = st.text("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-.+", min_size=1)
@@ -224,7 +225,7 @@ def test_numbers_too_large_for_a_float_are_still_json():
 
 
 @pytest.mark.spec("base 7.1-5", "base 7.1-6")
-@pytest.mark.parametrize(
+@for_each(
     "body",
     [
         b"",

@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.spark.folding.folds import FoldError, apply_patch, merge_all, parse_path
+from tests.thorough import for_each
 
 # RFC 6902, appendix A: document, patch, result.
 APPENDIX = {
@@ -108,7 +109,7 @@ def test_the_examples_of_the_appendix(example):
     assert apply_patch(document, patch) == result
 
 
-@pytest.mark.parametrize("example", REFUSED)
+@for_each("example", REFUSED)
 def test_what_the_rfc_calls_an_error_is_one(example):
     document, operation = deepcopy(REFUSED[example])
     with pytest.raises(FoldError):

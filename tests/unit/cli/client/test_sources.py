@@ -8,6 +8,7 @@ import pytest
 from holdfast.cli.client import sources
 from holdfast.cli.client.sources import Sources
 from holdfast.errors import HoldfastError, InvalidJsonError, SettingsError
+from tests.thorough import for_each
 
 JSON = "application/json"
 TEXT = "text/plain"
@@ -21,10 +22,8 @@ def read(path, media, *, lines=True, framed=False):
     return asyncio.run(collect())
 
 
-@pytest.mark.parametrize("piece_bytes", [1, 2, 3, 5, 1000])
-@pytest.mark.parametrize(
-    "content", [b"", b"a", b"\n", b"a\nb", b"a\r\n\r\n\nbc\rd\n", b"\n\n\x00\xff"]
-)
+@for_each("piece_bytes", [1, 2, 3, 5, 1000])
+@for_each("content", [b"", b"a", b"\n", b"a\nb", b"a\r\n\r\n\nbc\rd\n", b"\n\n\x00\xff"])
 def test_lines_are_the_same_in_whatever_pieces_they_come(
     tmp_path, monkeypatch, content, piece_bytes
 ):

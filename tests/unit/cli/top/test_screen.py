@@ -3,7 +3,6 @@
 import io
 
 import msgspec
-import pytest
 from rich.cells import cell_len
 from rich.console import Console
 
@@ -18,6 +17,7 @@ from holdfast.cli.top.measure import (
 )
 from holdfast.cli.top.rows import plain
 from holdfast.cli.top.screen import Screen, View
+from tests.thorough import for_each
 from tests.unit.cli.top.samples import sample
 
 URL = "http://127.0.0.1:4437"
@@ -56,9 +56,9 @@ def changed(**changes):
 
 
 class TestSizes:
-    @pytest.mark.parametrize("width", [10, 20, 40, 71, 72, 80, 81, 120, 300])
-    @pytest.mark.parametrize("height", [1, 2, 3, 5, 10, 14, 24, 60])
-    @pytest.mark.parametrize("encoding", ["utf-8", "ascii"])
+    @for_each("width", [10, 20, 40, 71, 72, 80, 81, 120, 300])
+    @for_each("height", [1, 2, 3, 5, 10, 14, 24, 60])
+    @for_each("encoding", ["utf-8", "ascii"])
     def test_it_never_overflows(self, width, height, encoding):
         view = viewing(FIGURES, AWAY)
         lines = drawn(view, width, height, encoding)

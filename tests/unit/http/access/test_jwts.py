@@ -11,6 +11,7 @@ from holdfast.errors import SettingsError, UnauthorizedError
 from holdfast.http.access.jwts import CANDIDATES_MAX, JwtVerifier, parse_jwks
 from holdfast.http.access.scopes import parse_scopes
 from holdfast.settings import AccessSettings
+from tests.thorough import for_each
 from tests.unit.http.access.signing import (
     NOW_S,
     SECRET,
@@ -116,7 +117,7 @@ FORGERIES = {
 }
 
 
-@pytest.mark.parametrize("token", FORGERIES.values(), ids=FORGERIES.keys())
+@for_each("token", FORGERIES.values())
 def test_forgeries_are_refused(token):
     assert refusal(token).endswith(".")
 
@@ -128,7 +129,7 @@ def test_signed_claims_that_are_no_object_are_refused(payload):
     assert "not a JSON object" in refusal(token)
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("changes", "settings", "says"),
     [
         ({"exp": NOW_S - 30}, {}, "expired"),

@@ -12,6 +12,7 @@ from holdfast.http.access.scopes import (
     parse_scope,
     parse_scopes,
 )
+from tests.thorough import for_each
 
 NONE, READ, WRITE, ADMIN = Need.NOTHING, Need.READ, Need.WRITE, Need.ADMIN
 
@@ -148,7 +149,7 @@ DECISIONS = [
 ]
 
 
-@pytest.mark.parametrize(("scope", "need", "bucket", "stream", "is_prefix", "allowed"), DECISIONS)
+@for_each(("scope", "need", "bucket", "stream", "is_prefix", "allowed"), DECISIONS)
 def test_decisions(scope, need, bucket, stream, is_prefix, allowed):
     assert identity(scope).allows(need, bucket, stream, is_prefix=is_prefix) is allowed
 
