@@ -12,7 +12,7 @@ from holdfast.spark.jobs.progress import UNSEEN
 from holdfast.spark.jobs.report import Report, Reported, run
 from holdfast.spark.jobs.report_figures import REST, message_figures
 from holdfast.spark.jobs.report_page import Section
-from holdfast.spark.jobs.report_tables import live_files, open_tables
+from holdfast.spark.jobs.report_tables import open_all
 from holdfast.testing import FakeClock
 
 START = datetime(2026, 3, 1, tzinfo=UTC)
@@ -70,8 +70,12 @@ def lake(tmp_path):
     return tmp_path / "lake"
 
 
+def opened(spark, *paths):
+    return open_all(spark, [str(each) for each in paths]).messages
+
+
 def test_the_figures_are_right(spark, lake):
-    found = message_figures(open_tables(spark, [str(lake)]), top=2)
+    found = message_figures(opened(spark, lake), top=2)
     total = found.totals
     assert (total.messages, total.bytes, total.streams, total.buckets) == (35, 5900, 4, 3)
     assert (total.first_s, total.last_s) == (
@@ -104,7 +108,7 @@ def test_the_figures_are_right(spark, lake):
 def test_the_smaller_buckets_are_one_colour(spark, tmp_path):
     streams = [(f"bucket-{number}", "a", [number * 100]) for number in range(1, 12)]
     pq.write_table(table(rows(streams)), tmp_path / "a.parquet")
-    found = message_figures(open_tables(spark, [str(tmp_path)]), top=1)
+    found = message_figures(opened(spark, tmp_path), top=1)
     assert found.volume_buckets[0] == "bucket-11"
     assert found.volume_buckets[-1] == REST
     assert len(found.volume_buckets) == 8
@@ -156,7 +160,7 @@ def test_messages_without_a_time_are_counted_all_the_same(spark, tmp_path):
 def test_offsets_that_are_no_numbers_have_no_size(spark, tmp_path):
     found = [{**each, "offset": "a_1", "next_offset": "a_2"} for each in rows()]
     pq.write_table(table(found), tmp_path / "a.parquet")
-    figures = message_figures(open_tables(spark, [str(tmp_path)]), top=1)
+    figures = message_figures(opened(spark, tmp_path), top=1)
     assert (figures.totals.messages, figures.totals.bytes) == (35, 0)
 
 
@@ -187,9 +191,9 @@ def test_delta_and_iceberg_are_read_as_of_now(spark, tmp_path):
     iceberg.overwrite(table())
     catalog.close()
 
-    for place in (delta, str(tmp_path / "iceberg")):
-        assert len(live_files(place)) == 1
-    both = message_figures(open_tables(spark, [delta, str(tmp_path / "iceberg")]), top=1)
+    for place in (delta, tmp_path / "iceberg"):
+        assert len(opened(spark, place).inputFiles()) == 1
+    both = message_figures(opened(spark, delta, tmp_path / "iceberg"), top=1)
     assert (both.totals.messages, both.totals.streams) == (70, 4)
 
 

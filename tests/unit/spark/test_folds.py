@@ -14,12 +14,10 @@ from holdfast.spark.folding.folds import (
     LastByKey,
     MergePatches,
     SnapshotBody,
-    parse_path,
-)
-from holdfast.spark.folding.user_function import (
     UserFunction,
     is_function_name,
     load_function,
+    parse_path,
 )
 
 JSON = "application/json"

@@ -10,8 +10,15 @@ from holdfast.settings.options import option
 from holdfast.spark.connection import SparkConnection
 from holdfast.spark.jobs import run_file
 from holdfast.spark.jobs.options import server_option
-from holdfast.spark.jobs.run_file import Entry, RunFile, load_run_file
-from holdfast.spark.jobs.schedule import Schedule, Timing, parse_duration, parse_time_of_day
+from holdfast.spark.jobs.run_file import (
+    Entry,
+    RunFile,
+    Schedule,
+    Timing,
+    load_run_file,
+    parse_duration,
+    parse_time_of_day,
+)
 from holdfast.testing import FakeClock
 
 DEFAULT = SparkConnection("http://default:1")

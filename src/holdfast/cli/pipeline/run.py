@@ -30,8 +30,7 @@ from holdfast.cli.pipeline.job_commands import (
 from holdfast.cli.terminal import as_duration
 from holdfast.clock import Clock, SystemClock
 from holdfast.errors import HoldfastError
-from holdfast.spark.jobs.run_file import Entry, RunFile, load_run_file
-from holdfast.spark.jobs.schedule import Schedule
+from holdfast.spark.jobs.run_file import Entry, RunFile, Schedule, load_run_file
 from holdfast.spark.session import as_holdfast_error, open_session, rebuild_error
 
 if TYPE_CHECKING:

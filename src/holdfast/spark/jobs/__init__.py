@@ -1,12 +1,12 @@
-"""The jobs of the pipeline: each a module with a declaration and a function that does it.
+"""The jobs of the pipeline: each is a module with a declaration and a function `run`.
 
     from holdfast.spark.jobs import run_job
     from holdfast.spark.jobs.archive import Archive
 
     summary = run_job(spark, Archive(bucket="events", to="/lake/events"))
 
-A job's module can be imported without Spark: the command line reads its options from it. What
-needs Spark or Arrow it imports when it runs.
+A job's module can be imported without Spark, since the command line reads the options from it.
+Whatever needs Spark or Arrow is imported when the job runs.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ if TYPE_CHECKING:
 
 __all__ = ["JOBS", "job_class", "run_job"]
 
-# By name; what each does, in the words of the command line's help.
+# By name, with the help of the command line.
 JOBS: Final = {
     "archive": "Copy a bucket to a table.",
-    "compact": "Rewrite packs: merge, sort, drop what is dead.",
+    "compact": "Rewrite packs: merge, sort, drop dead bytes.",
     "snapshot": "Fold new messages into snapshots.",
     "load": "Append a table's rows to streams.",
     "audit": "Verify every pack against the catalog.",
@@ -37,7 +37,7 @@ JOBS: Final = {
 
 
 def job_class(name: str) -> type[Any]:
-    """The declaration of a job: the class `Archive` of the job `archive`."""
+    """The class that declares a job: `Archive` for `archive`."""
     if name not in JOBS:
         raise SettingsError(f"There is no job {name!r}; there are {', '.join(JOBS)}.")
     found: type[Any] = getattr(_module(name), name.title())
@@ -45,7 +45,7 @@ def job_class(name: str) -> type[Any]:
 
 
 def run_job(spark: SparkSession, job: Any, progress: Progress = UNSEEN) -> Any:
-    """Do a job, and return its summary: a frozen dataclass of plain values."""
+    """Run a job, and return its summary: a frozen dataclass of plain values."""
     return importlib.import_module(type(job).__module__).run(spark, job, progress)
 
 

@@ -1,14 +1,14 @@
 """The job `audit`: verify every pack in use, and the catalog against the packs.
 
-- Every byte of every pack is read and has the checksum that was written with it.
-- The catalog says of each pack what its footer says, and of each extent in use what the pack's
-  directory says; messages of JSON streams end where an extent does.
-- The extents of each stream lead from its start to its tail without a gap, across all packs, and
-  the tail is the one in the last delta that has the stream.
-- The deltas stand for the log from its beginning to what is flushed, each position once.
+- Every byte of every pack is read, and matches its checksum.
+- The catalog agrees with each pack's footer, and about each extent in use with the pack's
+  directory; in JSON streams, messages end where extents end.
+- The extents of each stream cover it from its start to its tail, across all packs, and the tail is
+  that of the last delta that has the stream.
+- The deltas cover each position of the log once, up to the last flush.
 
-Nothing is changed, and a token that may read everything is enough. What is not flushed yet is in
-the log only, and not looked at; snapshots are not either.
+Nothing is changed, and a token that may read everything suffices. Messages that are not flushed yet
+and snapshots are not audited.
 """
 
 from __future__ import annotations
@@ -43,15 +43,13 @@ class Audit(StoreOptions):
 
     report: str = option("File to write all findings to, a line of JSON each.", "", path=True)
     via: Literal["auto", "store", "server"] = option(
-        "Read packs from the store, through the server, or as it can be.", "auto"
+        "Read packs from the store, through the server, or from whichever is reachable.", "auto"
     )
     server: SparkConnection = server_option()
 
 
 @dataclass(frozen=True)
 class Audited:
-    """What was looked at, and what was found."""
-
     # Whether there is no damage.
     ok: bool
     packs: int
@@ -59,22 +57,21 @@ class Audited:
     extents: int
     dead_bytes: int
     streams: int
-    # Packs that were merged before they could be read, and were looked for again.
+    # Packs that were merged before they could be read; their bytes were audited elsewhere.
     merged_meanwhile: int
     damage: int
     notes: int
-    # The first of them; the report has all.
+    # The first findings; the report has all.
     findings: list[str]
 
 
 def run(spark: SparkSession, job: Audit, progress: Progress) -> Audited:
-    """Look at everything, and write the report."""
     from holdfast.spark.auditing import audit  # noqa: PLC0415 (only where jobs run)
     from holdfast.spark.connection import SparkClient  # noqa: PLC0415
 
     report = Path(job.report) if job.report else None
     if report is not None:
-        # Before all the work, not after it.
+        # Fails before the work, not after it.
         _put(_unfinished(report), b"")
     with SparkClient(job.server) as server:
         store = server.run(lambda client: client.storage.store())
@@ -82,7 +79,7 @@ def run(spark: SparkSession, job: Audit, progress: Progress) -> Audited:
         seen = audit.StoreAudit(
             spark, server, job.server, place, store.store_id, job.via, progress
         ).run()
-    # Damage first: what is only noted must not push it out of sight.
+    # Damage first, since only the first findings are shown.
     findings = sorted(seen.findings, key=lambda found: found.kind)
     damage = seen.left_out + sum(found.kind == "damage" for found in findings)
     if report is not None:

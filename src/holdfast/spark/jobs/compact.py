@@ -1,15 +1,15 @@
-"""The job `compact`: rewrite packs at scale, each group of them in a task of Spark.
+"""The job `compact`: rewrite groups of packs, each in a Spark task.
 
-A pack is sorted by stream and offset, always; so merging is the sort: what several packs have of a
-stream lies in one place afterwards, in few extents. What is dead is left behind.
+Packs are sorted by stream and offset, so a merge brings each stream's bytes together in few
+extents. Dead bytes are dropped.
 
 Rules:
 
-- Each group is put into use by itself, by the server's compare-and-set. Where the server's own
-  merging was faster the swap is refused, nothing has changed, and the packs are planned anew.
-- Only what was flushed when the job began is looked at, so it ends however much is written.
-- Everything in use is pinned, so that nothing is removed while it is read.
-- It can be killed at any moment: what is done is done, and the next run goes on from there.
+- Each group is swapped in by itself, by a compare-and-set on the server. If the server's own
+  merging was faster, the swap is refused, nothing has changed, and the packs are planned anew.
+- Only packs that existed when the job began are rewritten, so it ends however much is written.
+- Packs in use are pinned, so that none is removed while it is read.
+- The job can be killed at any moment; the next run continues from there.
 """
 
 from __future__ import annotations
@@ -18,10 +18,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
+from holdfast.clock import SystemClock
 from holdfast.errors import SettingsError
 from holdfast.failpoints import failpoint
 from holdfast.settings.options import option
-from holdfast.spark.connection import SparkConnection, parse_size
+from holdfast.spark.connection import SparkClient, SparkConnection, parse_size
 from holdfast.spark.jobs.options import StoreOptions, server_option
 from holdfast.spark.jobs.progress import Progress
 
@@ -31,11 +32,10 @@ if TYPE_CHECKING:
     from holdfast.client import StoreInfo
     from holdfast.format.packs import PackInfo
     from holdfast.spark.compaction import CompactionLimits, PackGroup, RewriteOutcome
-    from holdfast.spark.connection import SparkClient
 
 __all__ = ["Compact", "Compacted", "run"]
 
-# How often packs are planned anew where the server's own merging was faster.
+# How often packs are planned anew after the server's own merging was faster.
 _ROUNDS_MAX: Final = 5
 _MIN_PACKS_MAX: Final = 100
 _TARGET_BYTES_MIN: Final = 1024
@@ -43,19 +43,19 @@ _TARGET_BYTES_MIN: Final = 1024
 
 @dataclass(frozen=True, kw_only=True)
 class Compact(StoreOptions):
-    """Rewrite packs: merge neighbours, bring each stream's bytes together, drop what is dead."""
+    """Rewrite packs: merge neighbours, bring each stream's bytes together, drop dead bytes."""
 
     target_size: str = option("Merge neighbouring packs up to this size, such as 512m.", "1g")
     dead_share: float = option(
-        "Rewrite a pack of which at least this share is dead, above 0 up to 1.", 0.2
+        "Rewrite a pack if at least this share of it is dead, above 0 up to 1.", 0.2
     )
     min_packs: int = option("Merge no fewer packs than this, 2 to 100.", 2)
     max_messages: int = option(
-        "Messages that a task takes, which hold 40 bytes of memory each.",
+        "Messages in one task; each takes 40 bytes of memory.",
         4_000_000,
     )
-    flush: bool = option("Flush first, so that all there is counts.", True)
-    dry_run: bool = option("Only say what would be done.", False)
+    flush: bool = option("Flush the log first, so that everything is in packs.", True)
+    dry_run: bool = option("Only report what would be done.", False)
     server: SparkConnection = server_option()
 
     def __post_init__(self) -> None:
@@ -71,7 +71,7 @@ class Compact(StoreOptions):
 
 @dataclass(frozen=True)
 class Compacted:
-    """What was done; of a dry run, what would be. It is about what was flushed at the start."""
+    """What was done, or would be done in a dry run, to the packs that existed at the start."""
 
     # Whether every pack could be read.
     ok: bool
@@ -80,30 +80,27 @@ class Compacted:
     packs_after: int
     bytes_before: int
     bytes_after: int
-    # Of messages, that nobody needed any more.
+    # Bytes of messages that were no longer needed.
     dropped_bytes: int
-    # Groups of packs that became one each.
+    # Groups of packs that became one pack each.
     groups: int
-    # How often somebody else was faster, and how many groups were left for that in the end.
+    # Refused swaps, and the groups that were left because of that in the end.
     refused: int
     left: int
-    # What cannot be read, and why.
+    # Packs that cannot be read, and why.
     damaged: list[str]
 
 
 @dataclass
 class _Tally:
-    """What has been done so far."""
-
     groups: int = 0
     refused: int = 0
     dropped_bytes: int = 0
-    # What could not be read, by the names of the packs that were to be merged.
+    # Names of packs that could not be read.
     unreadable: set[str] = field(default_factory=set)
     damaged: list[str] = field(default_factory=list)
 
     def take(self, group: PackGroup, outcome: RewriteOutcome) -> None:
-        """Count what became of a group."""
         if outcome.result == "done":
             self.groups += 1
             self.dropped_bytes += outcome.dropped_bytes
@@ -116,9 +113,7 @@ class _Tally:
 
 
 def run(spark: SparkSession, job: Compact, progress: Progress) -> Compacted:
-    """Rewrite what is worth it, group by group."""
     from holdfast.spark.compaction import CompactionLimits, plan_groups  # noqa: PLC0415
-    from holdfast.spark.connection import SparkClient  # noqa: PLC0415 (only where jobs run)
 
     limits = CompactionLimits(
         parse_size(job.target_size, "'target_size'"),
@@ -139,8 +134,6 @@ def run(spark: SparkSession, job: Compact, progress: Progress) -> Compacted:
 
 
 class _Compaction:
-    """One run of the job."""
-
     def __init__(
         self,
         spark: SparkSession,
@@ -157,14 +150,12 @@ class _Compaction:
         self._tally = _Tally()
 
     def run(self, before: Sequence[PackInfo]) -> Compacted:
-        """Round by round, until nothing is left to do."""
-        from holdfast.clock import SystemClock  # noqa: PLC0415 (only where jobs run)
-        from holdfast.spark.compaction import pinned  # noqa: PLC0415
+        from holdfast.spark.compaction import pinned  # noqa: PLC0415 (only where jobs run)
 
         through = max((pack.through for pack in before), default=0)
         store = self._server.run(lambda client: client.storage.store())
         with pinned(self._server, f"compact-{SystemClock().random_u64():016x}"):
-            # Listed again: what went out of use before the pin may be gone.
+            # Listed again: packs that went out of use before the pin may be gone.
             groups = self._plan(through)
             for _ in range(_ROUNDS_MAX):
                 if not groups:

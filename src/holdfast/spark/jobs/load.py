@@ -1,7 +1,7 @@
 """The job `load`: append a table's rows to streams.
 
-The rows go through `write_to_streams` under a producer whose id says which load this is. So a load
-that was killed and is run again ends with the same streams, and one that was done stores nothing.
+The rows go through `write_to_streams`, with a producer id that identifies the load. So a load that
+was killed and is run again ends with the same streams, and one that was complete stores nothing.
 """
 
 from __future__ import annotations
@@ -29,15 +29,15 @@ _NOT_CREATED: Final = frozenset({400, 403, 404, 405})
 class Load:
     """Append a table's rows to streams, each of them once.
 
-    A row becomes a message: as a JSON object, or what one of its columns holds. The same load can
-    be run again: what is stored already is not stored twice. A table whose files have changed is
+    A row becomes a message: a JSON object, or the content of one column. The same load can be run
+    again: rows that are stored already are not stored twice. A table whose files have changed is
     another load.
     """
 
     bucket: str = option("The bucket to write to.")
     stream_id: str = option("Column with the stream's id, or a template such as 'user-{user_id}'.")
     order_by: list[str] = option(
-        "Columns that say in which order the rows of a stream are appended.", flag="order-by"
+        "Columns that give the order of the rows in a stream.", flag="order-by"
     )
     source: str = option("Where the table's files are.", "", path=True)
     table: str = option("Name of a table that Spark knows, instead.", "")
@@ -46,7 +46,7 @@ class Load:
         "parquet",
     )
     source_options: dict[str, str] = option("Options of Spark's reader.", {}, flag="source-option")
-    where: str = option("Only rows for which this holds, as SQL has it.", "")
+    where: str = option("Only rows that satisfy this SQL condition.", "")
     columns: list[str] = option("Columns that go into the JSON object. Empty: all.", [])
     value: str = option("Column with the message's text, instead of a JSON object.", "")
     payload: str = option("Column with the message's bytes, instead.", "")
@@ -55,20 +55,19 @@ class Load:
     )
     create_streams: bool = option("Create streams that are missing.", True)
     close_streams: bool = option("Close the streams behind their last rows.", False)
-    ttl: int | None = option("Seconds that streams live which are created here.", None)
+    ttl: int | None = option("Seconds to live of streams that are created.", None)
     producer_id: str = option("Name of this load. (default made from the options and files)", "")
     concurrency: int = option("Requests at once of each task.", _CONCURRENCY)
     server: SparkConnection = server_option()
 
     def __post_init__(self) -> None:
-        """Refuse what makes no sense."""
         if bool(self.source) == bool(self.table):
             raise SettingsError("Give either 'source' or 'table'.")
         if sum(map(bool, (self.columns, self.value, self.payload))) > 1:
             raise SettingsError("Give at most one of 'columns', 'value' and 'payload'.")
         if not self.order_by or not all(self.order_by):
             raise SettingsError(
-                "'order_by' is needed: a table has no order, and the messages of a stream have."
+                "'order_by' is needed: a table has no order, but the messages of a stream do."
             )
         if not self.stream_id.strip():
             raise SettingsError("'stream_id' is needed: a column, or a template.")
@@ -80,19 +79,16 @@ class Load:
 
 @dataclass(frozen=True)
 class Loaded:
-    """What was written."""
-
     rows: int
     streams: int
     bytes: int
     requests: int
-    # Of the requests, those that were stored by an earlier run.
+    # Requests that an earlier run had stored.
     stored_before: int
     producer_id: str
 
 
 def run(spark: SparkSession, job: Load, progress: Progress = UNSEEN) -> Loaded:
-    """Write the rows."""
     from holdfast.spark.connection import SparkClient  # noqa: PLC0415 (only where jobs run)
     from holdfast.spark.jobs.load_rows import load_name, open_table, rows_of  # noqa: PLC0415
     from holdfast.spark.writing.writers import write_to_streams  # noqa: PLC0415

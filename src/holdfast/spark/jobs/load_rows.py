@@ -14,7 +14,7 @@ from pyspark.sql import functions as sql
 from pyspark.sql.types import ArrayType, BinaryType, DataType, MapType, StructType, VariantType
 
 from holdfast.errors import HoldfastError, SettingsError
-from holdfast.spark.jobs.report_tables import iceberg_metadata, live_files
+from holdfast.spark.jobs.report_tables import delta_frame, iceberg_files
 from holdfast.spark.session import root_cause
 from holdfast.spark.writing.options import PAYLOAD, STREAM, VALUE
 
@@ -26,8 +26,6 @@ if TYPE_CHECKING:
 _NESTED: Final = (StructType, ArrayType, MapType, VariantType)
 # Options that do not change what is loaded.
 _NOT_OF_THE_LOAD: Final = frozenset({"server", "concurrency", "producer_id"})
-# Features of Delta tables whose rows cannot be told from the files alone.
-_DELTA_REFUSED: Final = frozenset({"deletionVectors", "columnMapping"})
 
 
 def open_table(spark: SparkSession, job: Load) -> DataFrame:
@@ -46,7 +44,10 @@ def _open(spark: SparkSession, job: Load) -> DataFrame:
         return spark.read.options(**job.source_options).table(job.table)
     match job.format.lower():
         case "delta":
-            return _delta(spark, job)
+            frame = delta_frame(spark, job.source)
+            if frame is None:
+                raise SettingsError(f"There is no Delta table at {job.source}.")
+            return frame
         case "iceberg":
             return _iceberg(spark, job)
     reader = spark.read.format(job.format).options(**job.source_options)
@@ -56,41 +57,13 @@ def _open(spark: SparkSession, job: Load) -> DataFrame:
     return frame
 
 
-def _delta(spark: SparkSession, job: Load) -> DataFrame:
-    """Spark reads the live files as Parquet: it has no reader for Delta of its own."""
-    from deltalake import DeltaTable  # noqa: PLC0415 (only for such tables)
-
-    files = live_files(job.source)
-    if files is None or not DeltaTable.is_deltatable(job.source):
-        raise SettingsError(f"There is no Delta table at {job.source}.")
-    table = DeltaTable(job.source)
-    features = set(table.protocol().reader_features or ()) & _DELTA_REFUSED
-    if features:
-        raise SettingsError(
-            f"The Delta table at {job.source} uses {', '.join(sorted(features))}, "
-            "which cannot be read from its files alone: rewrite the table without."
-        )
-    schema = StructType.fromJson(json.loads(table.schema().to_json()))
-    if not files:
-        return spark.createDataFrame([], schema)
-    return spark.read.schema(schema).option("basePath", job.source).parquet(*files)
-
-
 def _iceberg(spark: SparkSession, job: Load) -> DataFrame:
-    from pyiceberg.table import StaticTable  # noqa: PLC0415 (only for such tables)
-
-    metadata = iceberg_metadata(job.source)
-    if metadata is None:
+    files = iceberg_files(job.source)
+    if files is None:
         raise SettingsError(f"There is no Iceberg table at {job.source}.")
-    tasks = list(StaticTable.from_metadata(metadata).scan().plan_files())
-    if any(each.delete_files for each in tasks):
-        raise SettingsError(
-            f"The Iceberg table at {job.source} has rows that were deleted without rewriting their "
-            "files: rewrite them first."
-        )
-    if not tasks:
+    if not files:
         raise SettingsError(f"The Iceberg table at {job.source} is empty.")
-    return spark.read.parquet(*(each.file.file_path.removeprefix("file://") for each in tasks))
+    return spark.read.parquet(*files)
 
 
 def rows_of(table: DataFrame, job: Load) -> tuple[DataFrame, list[str]]:

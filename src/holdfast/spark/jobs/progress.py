@@ -1,7 +1,6 @@
-"""How far a job has come, for whoever watches.
+"""Progress of jobs.
 
-A job is given a `Progress` and says what it does, one thing after the other. `watching` shows the
-tasks of what Spark runs meanwhile.
+A job gets a `Progress` and reports its steps to it. `watching` reports the tasks of Spark's jobs.
 """
 
 from __future__ import annotations
@@ -14,51 +13,47 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["UNSEEN", "Progress", "is_connect", "watching"]
-
 _POLL_S: Final = 0.25
 
 
 class Progress(Protocol):
-    """Where a job says what it does and how far it is; any thread may call it."""
+    """Takes the progress of a job; any thread may call it."""
 
     def start(self, what: str, total: int | None = None, unit: str = "") -> None:
-        """Something begins, and what came before is over; None where the end is not known."""
+        """A step begins, and the previous one is over; None if the total is unknown."""
 
     def advance(self, n: int) -> None:
-        """So much more of it is done."""
+        """So much more of the step is done."""
 
     def done(self) -> None:
-        """It is over."""
+        """The job is over."""
 
 
 class _Unseen:
-    """Where nobody looks."""
-
     def start(self, what: str, total: int | None = None, unit: str = "") -> None:
-        """Nobody looks."""
+        pass
 
     def advance(self, n: int) -> None:
-        """Nobody looks."""
+        pass
 
     def done(self) -> None:
-        """Nobody looks."""
+        pass
 
 
 UNSEEN: Final = _Unseen()
 
 
 def is_connect(spark: SparkSession) -> bool:
-    """Whether the session is one of Spark Connect, whose driver is elsewhere."""
+    """Whether the session uses Spark Connect, whose driver is elsewhere."""
     return "connect" in type(spark).__module__.split(".")
 
 
 @contextmanager
 def watching(spark: SparkSession, progress: Progress, what: str) -> Iterator[None]:
-    """Show the tasks of the Spark jobs that run inside as progress.
+    """Report the tasks of the Spark jobs that run inside.
 
-    The number of tasks grows with each job and stage that Spark starts, so the bar is begun anew
-    where it does. Spark Connect does not tell a client about its tasks: nothing is counted there.
+    The number of tasks grows with each job and stage that Spark starts; then the step starts again
+    with the new total. Spark Connect does not tell a client about tasks: none are counted.
     """
     progress.start(what, None, "tasks")
     if progress is UNSEEN or is_connect(spark):
@@ -87,7 +82,7 @@ def _poll(spark: SparkSession, progress: Progress, what: str, over: Event) -> No
         for job in set(tracker.getActiveJobsIds()) - before:
             for stage in getattr(tracker.getJobInfo(job), "stageIds", ()):
                 info = tracker.getStageInfo(stage)
-                # Stages that wait, or whose output is there already, have no numbers.
+                # Stages that wait, or whose output exists already, have no numbers.
                 if info is not None:
                     stages[stage] = (info.numCompletedTasks, info.numTasks)
         finished = sum(each for each, _ in stages.values())

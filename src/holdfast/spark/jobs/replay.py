@@ -1,7 +1,6 @@
 """The job `replay`: copy streams from server to server.
 
-It keeps no state: how far a stream is copied is asked of the target. `holdfast.spark.replaying`
-says how that works.
+It keeps no state: the target knows how far each stream is copied (see `holdfast.spark.replaying`).
 """
 
 from __future__ import annotations
@@ -14,9 +13,8 @@ from holdfast.errors import SettingsError
 from holdfast.failpoints import failpoint
 from holdfast.settings.options import option
 from holdfast.spark.connection import SparkConnection
-from holdfast.spark.jobs.options import StoreOptions, server_option
+from holdfast.spark.jobs.options import SelectionOptions, server_option
 from holdfast.spark.jobs.progress import UNSEEN, Progress
-from holdfast.spark.reading.selection import make_selection
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -25,7 +23,7 @@ if TYPE_CHECKING:
 
     from holdfast.spark.connection import SparkClient
     from holdfast.spark.reading.planning import ReadPlan
-    from holdfast.spark.replaying.comparing import PendingCopy, ReplayReport, ReplayWork
+    from holdfast.spark.replaying.comparing import PendingCopy, ReplayWork
     from holdfast.spark.replaying.copying import CopyTask
 
 _CONCURRENCY: Final = 32
@@ -36,34 +34,31 @@ _LEFT_MAX: Final = 100
 
 
 @dataclass(frozen=True, kw_only=True)
-class Replay(StoreOptions):
+class Replay(SelectionOptions):
     """Copy streams from server to server.
 
     Streams get the same ids, content types, messages and order, each message once; closed ones are
-    closed. What was copied before is not copied again. Both servers must be Holdfast.
+    closed. Messages that were copied before are not copied again. Both servers must be Holdfast.
     """
 
     bucket: str = option("The bucket to copy.")
-    target_bucket: str = option("The bucket to copy to. (default the same)", "")
-    streams: list[str] = option("Only these streams.", [], flag="stream")
-    stream_pattern: str = option("Only streams whose ids match as a whole.", "")
+    target_bucket: str = option("The bucket to copy to. (default: the same)", "")
     snapshots: bool = option("Copy snapshots, too.", True)
     fail_on_data_loss: bool = option(
-        "Leave streams alone of which messages are gone before they were copied.",
+        "Leave streams alone if messages were deleted before they were copied.",
         True,
     )
-    identity: str = option("What the source is called on the target. (default its store's id)", "")
+    identity: str = option("Name of the source on the target. (default: its store's id)", "")
     concurrency: int = option("Streams at once in each task.", _CONCURRENCY)
     server: SparkConnection = server_option()
     target: SparkConnection = server_option("The server to copy to.")
 
     def __post_init__(self) -> None:
-        """Refuse what makes no sense."""
+        super().__post_init__()
         if not 1 <= self.concurrency <= _CONCURRENCY_MAX:
             raise SettingsError(
                 f"'concurrency' is from 1 to {_CONCURRENCY_MAX}, not {self.concurrency}."
             )
-        make_selection(self.streams, self.stream_pattern)
         same = self.server.url.rstrip("/") == self.target.url.rstrip("/")
         if same and self.bucket == (self.target_bucket or self.bucket):
             raise SettingsError(
@@ -73,33 +68,30 @@ class Replay(StoreOptions):
 
 @dataclass(frozen=True)
 class Replayed:
-    """What was copied."""
-
     # Whether nothing was left alone.
     ok: bool
-    # Streams that were looked at; others are the same by what the listings say.
+    # Streams that were compared, and streams that are equal according to the listings.
     streams: int
     unchanged: int
     created: int
-    # Streams that got messages, and these.
+    # Streams that got messages, and the messages.
     copied: int
     messages: int
     bytes: int
     closed: int
     snapshots: int
-    # Copies that begin, or go on, behind messages that the source has forgotten.
+    # Copies that begin or continue after messages that the source no longer has.
     trimmed: int
     left_alone: int
-    # The first of those that were left alone, and why.
+    # The first streams that were left alone, and why.
     left: list[dict[str, str]]
 
 
 def run(spark: SparkSession, job: Replay, progress: Progress = UNSEEN) -> Replayed:
-    """Copy what is missing."""
     from holdfast.spark.connection import SparkClient  # noqa: PLC0415 (only where jobs run)
     from holdfast.spark.jobs.load import ensure_bucket  # noqa: PLC0415
-    from holdfast.spark.jobs.tasks import core_count, run_tasks  # noqa: PLC0415
-    from holdfast.spark.replaying.comparing import compare_streams  # noqa: PLC0415
+    from holdfast.spark.jobs.tasks import core_count, run_tasks, totals  # noqa: PLC0415
+    from holdfast.spark.replaying.comparing import ReplayReport, compare_streams  # noqa: PLC0415
     from holdfast.spark.replaying.copying import copy_slice  # noqa: PLC0415
 
     progress.start("listing streams")
@@ -108,7 +100,7 @@ def run(spark: SparkSession, job: Replay, progress: Progress = UNSEEN) -> Replay
         different, unchanged = _different(job, server, target)
         ensure_bucket(target, work.target_bucket)
     cores = core_count(spark)
-    compared: list[ReplayReport] = run_tasks(
+    compared = run_tasks(
         spark,
         _together(different, cores),
         partial(compare_streams, work),
@@ -129,7 +121,15 @@ def run(spark: SparkSession, job: Replay, progress: Progress = UNSEEN) -> Replay
             what="copying streams",
             progress=progress,
         )
-    return _summary([*compared, *copied], unchanged)
+    reports = [*compared, *copied]
+    sums = totals(reports, ReplayReport)
+    left = [each for report in reports for each in report.left][:_LEFT_MAX]
+    return Replayed(
+        **sums,
+        ok=not sums["left_alone"],
+        unchanged=unchanged,
+        left=[{"stream_id": each.stream_id, "why": each.why} for each in left],
+    )
 
 
 def _work(job: Replay, server: SparkClient) -> ReplayWork:
@@ -152,22 +152,22 @@ def _work(job: Replay, server: SparkClient) -> ReplayWork:
 
 
 def _different(job: Replay, server: SparkClient, target: SparkClient) -> tuple[list[str], int]:
-    """The streams that have to be looked at, and how many need not."""
+    """The streams to compare, and the number of those that are equal."""
     from holdfast.spark.replaying.comparing import list_streams  # noqa: PLC0415
 
-    selection = make_selection(job.streams, job.stream_pattern)
+    selection = job.selection()
     theirs = server.run(lambda client: list_streams(client, job.bucket, selection.prefix))
     bucket = job.target_bucket or job.bucket
     ours = target.run(lambda client: list_streams(client, bucket, selection.prefix))
     wanted = [each for each in theirs if selection.includes(each)]
     if job.snapshots:
-        # Listings do not tell of snapshots.
+        # Listings do not show snapshots.
         return wanted, 0
     found = []
     for stream_id in wanted:
         tail, status, created_ms = theirs[stream_id]
         own_tail, own_status, own_created_ms = ours.get(stream_id, (-1, "", 0))
-        # One that was made after its copy is another stream of the same name.
+        # A stream created after its copy is another stream of the same name.
         if (tail, status) != (own_tail, own_status) or created_ms > own_created_ms:
             found.append(stream_id)
     return found, len(wanted) - len(found)
@@ -196,12 +196,12 @@ def _plan(
 
 
 def _tasks(plan: ReadPlan, todo: Sequence[PendingCopy]) -> list[CopyTask]:
-    """The slices, each with the streams that it has."""
+    """The slices, each with its streams."""
     from holdfast.spark.reading.selection import Selection  # noqa: PLC0415
     from holdfast.spark.reading.source import Slice  # noqa: PLC0415
     from holdfast.spark.replaying.copying import CopyTask  # noqa: PLC0415
 
-    # Each is told of its own streams only.
+    # Each task gets its own streams only.
     source = replace(plan.source, selection=Selection())
     if not plan.slices:
         return [CopyTask(source, None, todo)]
@@ -217,22 +217,3 @@ def _tasks(plan: ReadPlan, todo: Sequence[PendingCopy]) -> list[CopyTask]:
         if own:
             tasks.append(CopyTask(source, part, own))
     return tasks
-
-
-def _summary(reports: Sequence[ReplayReport], unchanged: int) -> Replayed:
-    left = [each for report in reports for each in report.left][:_LEFT_MAX]
-    left_alone = sum(each.left_alone for each in reports)
-    return Replayed(
-        ok=not left_alone,
-        streams=sum(each.streams for each in reports),
-        unchanged=unchanged,
-        created=sum(each.created for each in reports),
-        copied=sum(each.copied for each in reports),
-        messages=sum(each.messages for each in reports),
-        bytes=sum(each.bytes for each in reports),
-        closed=sum(each.closed for each in reports),
-        snapshots=sum(each.snapshots for each in reports),
-        trimmed=sum(each.trimmed for each in reports),
-        left_alone=left_alone,
-        left=[{"stream_id": each.stream_id, "why": each.why} for each in left],
-    )

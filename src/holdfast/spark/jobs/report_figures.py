@@ -1,4 +1,4 @@
-"""What the report shows, counted by Spark: a few hundred numbers, however large the tables are."""
+"""The figures of the report, counted by Spark: a few hundred, however large the tables are."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 DAY_S: Final = 86_400
-# Widths of what is drawn as one point or bar.
+# Widths of one point, and of one bar.
 _RATE_STEPS_S: Final = (60, 300, 900, 3600, 10_800, 21_600, DAY_S, 7 * DAY_S, 28 * DAY_S)
 _BAR_STEPS_S: Final = (DAY_S, 7 * DAY_S, 28 * DAY_S)
 _POINTS_MAX: Final = 400
@@ -27,7 +27,7 @@ REST: Final = "all others"
 
 @dataclass(frozen=True)
 class Totals:
-    """Of everything; times are in seconds since the epoch, None if no message has one."""
+    """Totals; times are in seconds since the epoch, or None if no message has one."""
 
     messages: int
     bytes: int
@@ -40,7 +40,7 @@ class Totals:
 
 @dataclass(frozen=True)
 class Ranked:
-    """A stream, or a bucket (then without a stream id)."""
+    """A stream, or a bucket (without a stream id)."""
 
     bucket: str
     stream_id: str
@@ -52,8 +52,6 @@ class Ranked:
 
 @dataclass(frozen=True)
 class Figures:
-    """All that the page shows."""
-
     totals: Totals
     buckets: Sequence[Ranked]
     busiest: Sequence[Ranked]
@@ -68,19 +66,19 @@ class Figures:
 
     @property
     def volume_buckets(self) -> list[str]:
-        """The buckets that have a colour of their own, the largest first; the rest at the end."""
+        """The buckets with a colour of their own, the largest first, and REST at the end."""
         found = {bucket for bucket, _ in self.volumes}
         named = [each.bucket for each in self.buckets if each.bucket in found]
         return named + ([REST] if REST in found - set(named) else [])
 
 
 def message_figures(messages: DataFrame, top: int) -> Figures:
-    """Count; `messages` is what `open_tables` gives."""
+    """Count the messages that `open_all` returns."""
     step_s, totals_before = _span(messages)
     rate_step_s = _step(step_s, _RATE_STEPS_S, _POINTS_MAX)
     volume_step_s = _step(step_s, _BAR_STEPS_S, _BARS_MAX)
     seconds = F.unix_seconds("at")
-    # Everything else is counted from this, which is small.
+    # Everything else is counted from these aggregates, which are small.
     pieces = (
         messages.groupBy(
             "bucket",
@@ -302,10 +300,10 @@ def _durations(responses: DataFrame) -> dict[int, int]:
 
 
 def _floored(seconds: Any, step_s: int) -> Any:
-    """The start of the step in which a moment is, as a column."""
+    """The start of the step that contains a moment, as a column."""
     return seconds - F.pmod(seconds, F.lit(step_s))
 
 
 def _step(span_s: int, steps_s: Sequence[int], count_max: int) -> int:
-    """The smallest of some steps of which not too many make up a span."""
+    """The smallest step of which at most `count_max` make up a span."""
     return next((each for each in steps_s if span_s / each <= count_max), steps_s[-1])

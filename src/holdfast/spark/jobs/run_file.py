@@ -21,20 +21,21 @@ a table like `[server]`.
 
 from __future__ import annotations
 
+import math
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from operator import itemgetter
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
+from holdfast.clock import Clock
 from holdfast.errors import SettingsError
 from holdfast.settings.load import expand_variables, read_toml, refuse_unknown
 from holdfast.settings.options import Option, build, option, options_of
 from holdfast.spark.connection import SparkConnection
 from holdfast.spark.jobs import job_class
 from holdfast.spark.jobs.options import is_server
-from holdfast.spark.jobs.schedule import Timing, parse_duration, parse_time_of_day
-
-__all__ = ["Entry", "RunFile", "load_run_file"]
 
 T = TypeVar("T")
 _TABLES: Final = ("spark", "server", "job")
@@ -212,3 +213,94 @@ def _in_order(entries: list[Entry]) -> list[Entry]:
 
 def _spark_text(value: object) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+_DAY_S: Final = 86_400
+_UNITS_S: Final = {"s": 1, "m": 60, "h": 3600, "d": _DAY_S}
+
+
+@dataclass(frozen=True)
+class Timing:
+    """How often a job runs: every so many seconds, or daily so many seconds after midnight UTC."""
+
+    every_s: int | None = None
+    at_s: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.every_s is not None and self.at_s is not None:
+            raise SettingsError("give either 'every' or 'at', not both.")
+
+    @property
+    def repeats(self) -> bool:
+        return self.every_s is not None or self.at_s is not None
+
+    def first_ms(self, now_ms: int) -> int:
+        return now_ms if self.at_s is None else self._next_day_ms(now_ms - 1, self.at_s)
+
+    def next_ms(self, due_ms: int, now_ms: int) -> int | None:
+        """The time of the next run after the one due at `due_ms`, or None."""
+        if self.every_s is not None:
+            missed = max(0, now_ms - due_ms) // (self.every_s * 1000)
+            return due_ms + (missed + 1) * self.every_s * 1000
+        return None if self.at_s is None else self._next_day_ms(now_ms, self.at_s)
+
+    @staticmethod
+    def _next_day_ms(after_ms: int, at_s: int) -> int:
+        midnight_ms = after_ms // (_DAY_S * 1000) * _DAY_S * 1000
+        today_ms = midnight_ms + at_s * 1000
+        return today_ms if today_ms > after_ms else today_ms + _DAY_S * 1000
+
+
+class Schedule:
+    """Which job is next, and how long until then.
+
+    - A job without a timing runs once, at the start. One with `every` also runs at the start, and
+      again whenever that much time has passed since it was last due. One with `at` runs daily at
+      that time, UTC.
+    - Jobs run one after the other: the one that has been due the longest first, and those due at
+      the same time in the order of the file. So a slow job does not starve the others.
+    - A job that was due several times while another one ran is run once.
+    """
+
+    def __init__(self, entries: Sequence[Entry], clock: Clock) -> None:
+        self._entries = entries
+        self._clock = clock
+        now_ms = clock.now_ms()
+        self._due_ms: dict[str, int | None] = {
+            each.name: each.timing.first_ms(now_ms) for each in entries
+        }
+
+    def take(self) -> Entry | None:
+        """Take the job that is due now, or None."""
+        now_ms = self._clock.now_ms()
+        due = [(at_ms, each) for each in self._entries if (at_ms := self._at(each)) <= now_ms]
+        if not due:
+            return None
+        entry = min(due, key=itemgetter(0))[1]
+        self._due_ms[entry.name] = entry.timing.next_ms(self._due_ms[entry.name] or 0, now_ms)
+        return entry
+
+    def wait_s(self) -> float | None:
+        """Seconds until the next job is due; None if there is none."""
+        due_ms = min(map(self._at, self._entries), default=math.inf)
+        return None if due_ms == math.inf else max(0, due_ms - self._clock.now_ms()) / 1000
+
+    def _at(self, entry: Entry) -> float:
+        due_ms = self._due_ms[entry.name]
+        return math.inf if due_ms is None else due_ms
+
+
+def parse_duration(text: object) -> int:
+    """Seconds from `90s`, `15m`, `2h` or `1d`."""
+    found = re.fullmatch(r"\s*([0-9]{1,6})\s*([smhd])\s*", text) if isinstance(text, str) else None
+    if found is None or not int(found[1]):
+        raise SettingsError(f"'every' is a duration such as 90s, 15m, 2h or 1d, not {text!r}.")
+    return int(found[1]) * _UNITS_S[found[2]]
+
+
+def parse_time_of_day(text: object) -> int:
+    """Seconds after midnight from `03:00`."""
+    found = re.fullmatch(r"([0-9]{2}):([0-9]{2})", text) if isinstance(text, str) else None
+    if found is None or int(found[1]) > 23 or int(found[2]) > 59:
+        raise SettingsError(f"'at' is a time such as 03:00 (UTC), not {text!r}.")
+    return int(found[1]) * 3600 + int(found[2]) * 60

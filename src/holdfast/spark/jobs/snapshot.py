@@ -1,8 +1,7 @@
 """The job `snapshot`: fold new messages into snapshots.
 
-Publishing a snapshot has the stream start at it. So what a scan of the bucket finds is what came
-since the last snapshot, and the job keeps no state of its own: it can be killed at any point, and
-does what is left when it is run again.
+A stream starts at its latest snapshot, so a scan of the bucket finds exactly the messages since
+then. The job keeps no state of its own: it can be killed at any point and run again.
 """
 
 from __future__ import annotations
@@ -16,9 +15,8 @@ from holdfast.errors import HoldfastError, SettingsError
 from holdfast.failpoints import failpoint
 from holdfast.settings.options import option
 from holdfast.spark.connection import SparkConnection, parse_size
-from holdfast.spark.jobs.options import StoreOptions, server_option
+from holdfast.spark.jobs.options import SelectionOptions, server_option
 from holdfast.spark.jobs.progress import UNSEEN, Progress
-from holdfast.spark.reading.selection import make_selection
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -27,8 +25,6 @@ if TYPE_CHECKING:
 
     from holdfast.spark.connection import SparkClient
     from holdfast.spark.folding.folds import Fold
-    from holdfast.spark.folding.slice_fold import FoldReport
-    from holdfast.spark.reading.selection import Selection
 
 FOLDS: Final = ("merge-patch", "json-patch", "last-by-key", "concat")
 _CONCURRENCY: Final = 16
@@ -38,11 +34,11 @@ _LEFT_MAX: Final = 100
 
 
 @dataclass(frozen=True, kw_only=True)
-class Snapshot(StoreOptions):
+class Snapshot(SelectionOptions):
     """Fold new messages into snapshots.
 
     Each stream's messages since its snapshot are folded into it, and the result is published as
-    the next snapshot; the messages before it are given back. Streams that do not fit the fold are
+    the next snapshot; the messages before it are released. Streams that do not fit the fold are
     left alone and named.
     """
 
@@ -55,8 +51,6 @@ class Snapshot(StoreOptions):
     key: str = option("last-by-key: where the key is, user.id or /user/id.", "")
     value: str = option("last-by-key: the part that is kept. (default all of the message)", "")
     tombstone: str = option("last-by-key: what, if it is there and true, deletes the key.", "")
-    streams: list[str] = option("Only these streams.", [], flag="stream")
-    stream_pattern: str = option("Only streams whose ids match as a whole.", "")
     min_messages: int = option("Only streams with so many new messages.", 1)
     min_bytes: str = option("Only streams that grew by so much, such as 64k.", "")
     strict: bool = option("Fail if a stream does not fit the fold.", False)
@@ -67,7 +61,7 @@ class Snapshot(StoreOptions):
     server: SparkConnection = server_option()
 
     def __post_init__(self) -> None:
-        """Refuse what makes no sense."""
+        super().__post_init__()
         if self.min_messages < 1:
             raise SettingsError(f"'min_messages' is at least 1, not {self.min_messages}.")
         if not 1 <= self.concurrency <= _CONCURRENCY_MAX:
@@ -78,48 +72,40 @@ class Snapshot(StoreOptions):
             raise SettingsError("'key' is needed for the fold last-by-key, and for no other.")
         if (self.value or self.tombstone) and not self.key:
             raise SettingsError("'value' and 'tombstone' are for the fold last-by-key.")
-        self.selection()
         self.min_size_bytes()
         _fold_of(self)
 
-    def selection(self) -> Selection:
-        """Which streams are meant."""
-        return make_selection(self.streams, self.stream_pattern)
-
     def min_size_bytes(self) -> int:
-        """`min_bytes` as a number."""
         return parse_size(self.min_bytes, "'min_bytes'") if self.min_bytes else 0
 
 
 @dataclass(frozen=True)
 class SnapshotSummary:
-    """What was folded and published."""
-
     # Streams that have something new.
     streams: int
     published: int
-    # What went into those that were published, and their size.
+    # The messages in published snapshots, and the size of these.
     messages: int
     bytes: int
     snapshot_bytes: int
     below_threshold: int
-    # Deleted, or folded by somebody else, meanwhile.
+    # Streams that were deleted, or folded by another run, meanwhile.
     skipped: int
     left_alone: int
-    # The first of those that were left alone, and why.
+    # The first streams that were left alone, and why.
     left: list[dict[str, str]]
     ok: bool = True
 
 
 def run(spark: SparkSession, job: Snapshot, progress: Progress = UNSEEN) -> SnapshotSummary:
-    """Fold and publish."""
     from holdfast.spark.connection import SparkClient  # noqa: PLC0415 (only where jobs run)
     from holdfast.spark.folding.slice_fold import (  # noqa: PLC0415
+        FoldReport,
         FoldWork,
         Thresholds,
         fold_slice,
     )
-    from holdfast.spark.jobs.tasks import core_count, run_tasks  # noqa: PLC0415
+    from holdfast.spark.jobs.tasks import core_count, run_tasks, totals  # noqa: PLC0415
     from holdfast.spark.reading.planning import plan_between  # noqa: PLC0415
     from holdfast.spark.reading.source import ReadSource  # noqa: PLC0415
 
@@ -153,48 +139,36 @@ def run(spark: SparkSession, job: Snapshot, progress: Progress = UNSEEN) -> Snap
     reports = run_tasks(
         spark, plan.slices, partial(fold_slice, work), what="folding streams", progress=progress
     )
-    return _summary(reports, strict=job.strict)
+    sums = totals(reports, FoldReport)
+    left = [each for report in reports for each in report.left][:_LEFT_MAX]
+    return SnapshotSummary(
+        **sums, left=[vars(each) for each in left], ok=not (job.strict and sums["left_alone"])
+    )
 
 
 def _flushed(server: SparkClient) -> bool:
-    """Whether what the packs say of streams is up to date: snapshots since are in memory only."""
+    """Flush, so that the packs know every snapshot; returns whether that succeeded."""
     try:
         server.run(lambda client: client.storage.flush())
     except HoldfastError as error:
-        # Not allowed, or a server without packs: then every stream's snapshot is asked for.
+        # Not allowed, or a server without packs: then every stream's snapshot is fetched.
         if error.status not in {401, 403, 404, 405}:
             raise
         return False
     return True
 
 
-def _summary(reports: Sequence[FoldReport], *, strict: bool) -> SnapshotSummary:
-    left = [each for report in reports for each in report.left][:_LEFT_MAX]
-    left_alone = sum(each.left_alone for each in reports)
-    return SnapshotSummary(
-        streams=sum(each.streams for each in reports),
-        published=sum(each.published for each in reports),
-        messages=sum(each.messages for each in reports),
-        bytes=sum(each.bytes for each in reports),
-        snapshot_bytes=sum(each.snapshot_bytes for each in reports),
-        below_threshold=sum(each.below_threshold for each in reports),
-        skipped=sum(each.skipped for each in reports),
-        left_alone=left_alone,
-        left=[{"stream_id": x.stream_id, "offset": x.offset, "why": x.why} for x in left],
-        ok=not (strict and left_alone),
-    )
-
-
 def _fold_of(job: Snapshot, paths: Sequence[str] = ()) -> Fold:
-    """The fold that the options mean."""
-    from holdfast.spark.folding.folds import (  # noqa: PLC0415
+    """The fold that the options describe."""
+    from holdfast.spark.folding.folds import (  # noqa: PLC0415  # noqa: PLC0415
         Concatenation,
         JsonPatches,
         LastByKey,
         MergePatches,
+        UserFunction,
+        is_function_name,
         parse_path,
     )
-    from holdfast.spark.folding.user_function import UserFunction, is_function_name  # noqa: PLC0415
 
     if callable(job.fold):
         return UserFunction(job.fold)
@@ -219,8 +193,8 @@ def _fold_of(job: Snapshot, paths: Sequence[str] = ()) -> Fold:
 
 
 def _shipped(spark: SparkSession, job: Snapshot) -> Fold:
-    """The fold, with the files that it needs on the executors."""
-    from holdfast.spark.folding.user_function import UserFunction, load_function  # noqa: PLC0415
+    """The fold, after sending its files to the executors."""
+    from holdfast.spark.folding.folds import UserFunction, load_function  # noqa: PLC0415
     from holdfast.spark.jobs.progress import is_connect  # noqa: PLC0415
 
     for file in job.py_files:
@@ -230,16 +204,16 @@ def _shipped(spark: SparkSession, job: Snapshot) -> Fold:
             spark.addArtifacts(file, pyfile=True)
         else:
             spark.sparkContext.addPyFile(file)
-    # Where the job is started is where modules are looked for, if executors see that directory.
+    # Modules are searched in the current directory, if executors see it.
     fold = _fold_of(job, [str(Path.cwd())])
     if isinstance(fold, UserFunction) and isinstance(fold.function, str):
-        # A mistake shows here, before anything runs.
-        load_function(fold.function, [*fold.paths, *_places(job.py_files)])
+        # A wrong name fails here, before anything runs.
+        load_function(fold.function, [*fold.paths, *_search_paths(job.py_files)])
     return fold
 
 
-def _places(files: Sequence[str]) -> list[str]:
-    """What Python takes as places of modules: the directory of a file, an archive itself."""
+def _search_paths(files: Sequence[str]) -> list[str]:
+    """The entries of `sys.path` for files: the directory of a module, an archive itself."""
     return [
         str(Path(file).absolute().parent if file.endswith(".py") else Path(file).absolute())
         for file in files

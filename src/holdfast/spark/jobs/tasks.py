@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 
 from holdfast.errors import HoldfastError
@@ -104,6 +104,12 @@ def run_tasks(
     results = {row.at: pickle.loads(row.data) for row in collected}  # noqa: S301 (our own)
     assert len(results) == len(tasks), "every task has a result"
     return [_result(results[at]) for at in range(len(tasks))]
+
+
+def totals(reports: Sequence[Any], kind: type[Any]) -> dict[str, int]:
+    """The sums of the integer fields of some tasks' reports, which are dataclasses of a kind."""
+    names = [each.name for each in fields(kind) if each.type == "int"]
+    return {name: sum(getattr(each, name) for each in reports) for name in names}
 
 
 def _result(value: Any) -> Any:
