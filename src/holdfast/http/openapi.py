@@ -177,7 +177,7 @@ def _generated_schemas() -> Json:
     from holdfast.http.changes import ChangeEntry  # noqa: PLC0415
     from holdfast.http.scan import Partition  # noqa: PLC0415
     from holdfast.http.storage_routes import PinRequest, SwapRequest  # noqa: PLC0415
-    from holdfast.subscriptions.requests import (  # noqa: PLC0415
+    from holdfast.subscriptions.bodies import (  # noqa: PLC0415
         ClaimBody,
         CreateBody,
         StreamsBody,

@@ -23,16 +23,16 @@ from holdfast.http.routes import Resource, Route
 from holdfast.http.streams import options
 from holdfast.protocol.content import JSON, media_type
 from holdfast.protocol.names import decode_path, decode_segment
-from holdfast.subscriptions import requests
+from holdfast.subscriptions import bodies
 from holdfast.subscriptions.paths import check_subscription_id, name_of
-from holdfast.subscriptions.service import Answer
+from holdfast.subscriptions.service import SubscriptionResponse
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from holdfast.http.app import App
     from holdfast.http.exchange import Request, Slot
-    from holdfast.subscriptions.requests import WakeBody
+    from holdfast.subscriptions.bodies import WakeBody
     from holdfast.subscriptions.service import Subscriptions
 
 BODY_BYTES_MAX: Final = 1_048_576
@@ -50,7 +50,7 @@ def _create(app: App, request: Request, slot: Slot, _name: str) -> None:
     """Create a subscription, or confirm one."""
     service, subscription_id = app.subscriptions, check_subscription_id(request.parameter)
     settings = service.settings
-    config = requests.parse_create(
+    config = bodies.parse_create(
         _json(request),
         lease_ttl_ms=round(settings.lease_s * 1000),
         links_max=settings.links_max,
@@ -83,7 +83,7 @@ def _delete(app: App, request: Request, slot: Slot, _name: str) -> None:
 def _add_streams(app: App, request: Request, slot: Slot, _name: str) -> None:
     """Link streams by name."""
     service = app.subscriptions
-    names = requests.parse_streams(_json(request), links_max=service.settings.links_max)
+    names = bodies.parse_streams(_json(request), links_max=service.settings.links_max)
     _respond(service, slot, request.parameter, partial(service.add_streams, names=names))
 
 
@@ -99,7 +99,7 @@ def _remove_stream(app: App, request: Request, slot: Slot, _name: str) -> None:
 
 def _claim(app: App, request: Request, slot: Slot, _name: str) -> None:
     """A worker wants the wake."""
-    worker = requests.parse_claim(_json(request))
+    worker = bodies.parse_claim(_json(request))
     act = partial(app.subscriptions.claim, worker=worker)
     _respond(app.subscriptions, slot, request.parameter, act)
 
@@ -107,21 +107,21 @@ def _claim(app: App, request: Request, slot: Slot, _name: str) -> None:
 def _callback(app: App, request: Request, slot: Slot, _name: str) -> None:
     """The receiver of a webhook has something to say."""
     token, asked = _of_wake(app, request)
-    act = partial(app.subscriptions.callback, token=token, asked=asked)
+    act = partial(app.subscriptions.callback, token=token, request=asked)
     _respond(app.subscriptions, slot, request.parameter, act)
 
 
 def _ack(app: App, request: Request, slot: Slot, _name: str) -> None:
     """The worker that has claimed has something to say."""
     token, asked = _of_wake(app, request)
-    act = partial(app.subscriptions.ack, token=token, asked=asked)
+    act = partial(app.subscriptions.ack, token=token, request=asked)
     _respond(app.subscriptions, slot, request.parameter, act)
 
 
 def _release(app: App, request: Request, slot: Slot, _name: str) -> None:
     """The worker gives the wake back."""
     token, asked = _of_wake(app, request)
-    act = partial(app.subscriptions.release, token=token, asked=asked)
+    act = partial(app.subscriptions.release, token=token, request=asked)
     _respond(app.subscriptions, slot, request.parameter, act)
 
 
@@ -134,7 +134,10 @@ def _jwks(app: App, _request: Request, slot: Slot, _name: str) -> None:
 
 
 def _respond(
-    service: Subscriptions, slot: Slot, subscription_id: str, act: Callable[[str], Answer]
+    service: Subscriptions,
+    slot: Slot,
+    subscription_id: str,
+    act: Callable[[str], SubscriptionResponse],
 ) -> None:
     service.respond(subscription_id, _answer, slot, lambda: act(subscription_id))
 
@@ -143,7 +146,7 @@ def _answer(slot: Slot, outcome: object) -> None:
     if isinstance(outcome, HoldfastError):
         respond_error(slot, outcome)
         return
-    assert isinstance(outcome, Answer)
+    assert isinstance(outcome, SubscriptionResponse)
     slot.respond(outcome.status, JSON_HEADERS if outcome.body else b"", outcome.body)
 
 
@@ -154,7 +157,7 @@ def _of_wake(app: App, request: Request) -> tuple[str, WakeBody]:
         raise WakeTokenInvalidError(
             "The request needs Authorization: Bearer with the token that came with the wake."
         )
-    asked = requests.parse_wake(_json(request), links_max=app.subscriptions.settings.links_max)
+    asked = bodies.parse_wake(_json(request), links_max=app.subscriptions.settings.links_max)
     return token.strip().decode("latin-1"), asked
 
 

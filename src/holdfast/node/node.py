@@ -31,7 +31,7 @@ from holdfast.storage.open_objects import (
 )
 from holdfast.storage.process import StorageProcess
 from holdfast.storage.snapshot_store import SnapshotStore
-from holdfast.subscriptions.assembly import open_subscriptions
+from holdfast.subscriptions.service import open_subscriptions
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -1,9 +1,9 @@
-"""The driver: what happens to subscriptions without anybody asking.
+"""The driver: what happens to subscriptions without a request.
 
-It hears of every batch once that is published, keeps what is pending, and does whatever
-`machine.next_action` says: start a wake, deliver it, offer it, expire it. What others can see, a
-webhook or an event on a wake stream, is done only when the step that led to it is durable. Asking
-again costs nothing and forgets nothing, so it is done after every change, at every deadline, and
+It is told of every published batch, keeps track of pending streams, and does whatever
+`machine.next_action` says: start a wake, deliver it, offer it, expire it. Effects that others can
+see, a webhook or a message on a wake stream, wait until the step that led to them is durable.
+Asking again is free and forgets nothing, so it is done after every change, at every deadline, and
 for all subscriptions at start: a restart is no special case.
 """
 
@@ -12,15 +12,16 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, Any, Final
 
-from holdfast.errors import HoldfastError
+from holdfast.engine.writes import AppendRequest, StreamAppended
+from holdfast.errors import HoldfastError, UnavailableError
 from holdfast.format.records import Kind
-from holdfast.subscriptions import machine
+from holdfast.protocol.content import JSON
+from holdfast.subscriptions import bodies, machine
+from holdfast.subscriptions.delivery import WebhookRequest
 from holdfast.subscriptions.ledger import Ledger
-from holdfast.subscriptions.machine import Action
-from holdfast.subscriptions.model import BEFORE_FIRST, GLOB, Link, Step
-from holdfast.subscriptions.outlets import PAUSE_MS, WakeStreamOutlet, WebhookOutlet
-from holdfast.subscriptions.registry import Registry
-from holdfast.subscriptions.streams import Streams
+from holdfast.subscriptions.machine import BEFORE_FIRST, GLOB, Action, Link, Step
+from holdfast.subscriptions.paths import path_of
+from holdfast.subscriptions.registry import Registry, StreamLookup
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -29,84 +30,79 @@ if TYPE_CHECKING:
     from holdfast.engine.commit import Batch
     from holdfast.engine.journal import JournalBatch
     from holdfast.engine.shard import Shard
-    from holdfast.subscriptions.delivery import Courier
-    from holdfast.subscriptions.model import Subscription
-    from holdfast.subscriptions.registry import Entry
-    from holdfast.subscriptions.tokens import Tokens
+    from holdfast.subscriptions.bodies import ReportedStream
+    from holdfast.subscriptions.delivery import DeliveryResult, WebhookSender
+    from holdfast.subscriptions.keys import WakeTokens
+    from holdfast.subscriptions.machine import Link, Subscription
+    from holdfast.subscriptions.registry import SubscriptionEntry
 
 _log = logging.getLogger(__name__)
-_NOBODY: Final[tuple[str, tuple[Any, ...]]] = ("", ())
+_NO_AUDIENCE: Final[tuple[str, tuple[Any, ...]]] = ("", ())
 
 
-class Driver:
-    """Moves subscriptions on."""
-
+class SubscriptionDriver:
     def __init__(
         self,
         shard: Shard,
         clock: Clock,
-        courier: Courier,
-        tokens: Tokens,
+        sender: WebhookSender,
+        tokens: WakeTokens,
         *,
         timeout_s: float,
         wake_streams_max: int,
     ) -> None:
         self._shard = shard
         self.clock = clock
-        self.streams = Streams(shard)
+        self.streams = StreamLookup(shard)
         self.registry = Registry(self.streams)
         self.ledger = Ledger(shard, self.registry, settled=self.advance, dropped=self._dropped)
-        self.webhooks = WebhookOutlet(
-            self, courier, tokens, timeout_s=timeout_s, wake_streams_max=wake_streams_max
+        self.webhooks = WebhookDelivery(
+            self, sender, tokens, timeout_s=timeout_s, wake_streams_max=wake_streams_max
         )
-        self._wake_streams = WakeStreamOutlet(self, shard)
+        self._wake_streams = WakeStreamDelivery(self, shard)
         self._stopped = False
-        # The position up to which batches are known here.
-        self._heard = 0
+        # The position of the last batch that was taken into account.
+        self._seen = 0
         self.wakes = 0
 
     def start(self) -> None:
-        """Take up everything where it stands."""
         for entry in list(self.registry.entries.values()):
             self.advance(entry)
 
     def stop(self) -> None:
-        """Start nothing more; what is under way is taken up by the next start."""
+        """Start nothing more; the next start continues what is under way."""
         self._stopped = True
         self.webhooks.stop()
         for entry in self.registry.entries.values():
             if entry.timer is not None:
                 entry.timer.cancel()
 
-    # What is heard of streams.
-
     def watch(self) -> None:
-        """Hear of batches from now on; without subscriptions they cost nothing."""
+        """Be told of batches from now on; without subscriptions they cost nothing."""
         if self._published not in self._shard.watchers:
             self._shard.watchers.append(self._published)
-            self._heard = self._shard.state.journal.last
+            self._seen = self._shard.state.journal.last
 
     def catch_up(self) -> None:
-        """Hear of what is published already: an answer to an append comes before we are told."""
+        """Take all published batches into account: appends are confirmed before we are told."""
         journal = self._shard.state.journal
-        if self._published in self._shard.watchers and journal.last > self._heard:
-            for changes in list(journal.after(self._heard)):
-                self._hear(changes)
+        if self._published in self._shard.watchers and journal.last > self._seen:
+            for changes in list(journal.after(self._seen)):
+                self._take_in(changes)
 
     def _published(self, _batch: Batch, changes: JournalBatch) -> None:
-        if changes.position > self._heard + 1:
-            # One was missed, if only because telling somebody else has failed.
+        if changes.position > self._seen + 1:
+            # One was missed, for example because another watcher failed.
             self.catch_up()
-        elif changes.position > self._heard:
-            self._hear(changes)
+        elif changes.position > self._seen:
+            self._take_in(changes)
 
-    def _hear(self, changes: JournalBatch) -> None:
-        """A batch is durable: find out who has work now."""
-        self._heard = changes.position
+    def _take_in(self, changes: JournalBatch) -> None:
+        self._seen = changes.position
         self.ledger.published(changes.position)
         if not self.registry.entries:
             return
-        woken: dict[Entry, None] = {}
+        woken: dict[SubscriptionEntry, None] = {}
         rare = changes.rare
         known = self.registry.known_audience
         for index, number in enumerate(changes.streams):
@@ -121,15 +117,17 @@ class Driver:
         for entry in woken:
             self.advance(entry)
 
-    def _find_audience(self, number: int) -> tuple[str, tuple[Entry, ...]]:
+    def _find_audience(self, number: int) -> tuple[str, tuple[SubscriptionEntry, ...]]:
         stream = self._shard.state.find_number(number)
         if stream is None or stream.gone:
             # Deleted by the same batch.
-            return _NOBODY
+            return _NO_AUDIENCE
         return self.registry.audience(number, stream.meta.name)
 
-    def _appended(self, entry: Entry, name: str, number: int, woken: dict[Entry, None]) -> None:
-        """A stream that concerns a subscription has something new."""
+    def _appended(
+        self, entry: SubscriptionEntry, name: str, number: int, woken: dict[SubscriptionEntry, None]
+    ) -> None:
+        """A stream of a subscription has new content."""
         known = self.streams.find(name)
         if known is None or known.number != number:
             return
@@ -143,9 +141,9 @@ class Driver:
             woken[entry] = None
 
     def _changed(
-        self, kind: int, name: str, number: int, tail: int, woken: dict[Entry, None]
+        self, kind: int, name: str, number: int, tail: int, woken: dict[SubscriptionEntry, None]
     ) -> None:
-        """A stream was created, or is gone."""
+        """A stream was created or deleted, or has expired."""
         if kind == Kind.CREATE:
             for entry in self.registry.woken_through(name):
                 if entry.offer_ms is not None:
@@ -160,10 +158,8 @@ class Driver:
                     self.ledger.forget(entry, name)
                     woken[entry] = None
 
-    # What is to be done.
-
-    def advance(self, entry: Entry) -> None:
-        """Do what is due, and see to it that this is asked again in time."""
+    def advance(self, entry: SubscriptionEntry) -> None:
+        """Do what is due, and set the timer for what comes next."""
         if entry.timer is not None:
             entry.timer.cancel()
             entry.timer = None
@@ -178,12 +174,12 @@ class Driver:
             self.pause(entry)
         self._set_timer(entry, now_ms)
 
-    def is_present(self, entry: Entry) -> bool:
-        """Whether the subscription is there, and has not made way for another."""
+    def is_present(self, entry: SubscriptionEntry) -> bool:
+        """Whether this is still the subscription of its id."""
         return self.registry.entries.get(entry.state.id) is entry
 
-    def _act(self, entry: Entry, now_ms: int) -> bool:
-        """Do one thing; whether there may be another."""
+    def _act(self, entry: SubscriptionEntry, now_ms: int) -> bool:
+        """Do one thing; returns whether there may be another."""
         state = entry.state
         action = machine.next_action(
             state,
@@ -201,7 +197,7 @@ class Driver:
             self.conclude(entry, machine.end_wake(state), {})
             return True
         if entry.commits:
-            # Nobody hears of what might still come to nothing.
+            # The step may still be undone.
             return False
         if action is Action.DELIVER:
             self.webhooks.issue(entry)
@@ -209,23 +205,26 @@ class Driver:
             self._wake_streams.issue(entry)
         return False
 
-    def commit(self, entry: Entry, state: Subscription, links: Mapping[str, Link] = {}) -> None:
-        """Make a step durable; raises if the log takes nothing now."""
+    def commit(
+        self, entry: SubscriptionEntry, state: Subscription, links: Mapping[str, Link] = {}
+    ) -> None:
+        """Make a step durable; raises if the log accepts nothing now."""
         self.ledger.commit(entry, Step(state, links))
 
-    def pause(self, entry: Entry) -> None:
-        """Leave the log alone for a while."""
+    def pause(self, entry: SubscriptionEntry) -> None:
+        """Do not write for a while."""
         entry.pause_ms = self.clock.now_ms() + PAUSE_MS
 
-    def next_wake(self, entry: Entry, state: Subscription) -> Subscription:
-        """The state with the next wake in it."""
+    def next_wake(self, entry: SubscriptionEntry, state: Subscription) -> Subscription:
         self.wakes += 1
         entry.offer_ms = 0
         wake_id = f"w_{self.clock.random_bytes(12).hex()}"
         return machine.start_wake(state, wake_id, self.clock.now_ms())
 
-    def conclude(self, entry: Entry, state: Subscription, links: Mapping[str, Link]) -> bool:
-        """A wake has ended in `state`: acknowledge, and start the next one if there is work."""
+    def conclude(
+        self, entry: SubscriptionEntry, state: Subscription, links: Mapping[str, Link]
+    ) -> bool:
+        """End a wake and acknowledge; starts the next one, and returns True, if work is left."""
         processed = sum(
             name in entry.pending and not link.is_pending(self.streams.tail(name))
             for name, link in links.items()
@@ -234,13 +233,13 @@ class Driver:
         self.commit(entry, self.next_wake(entry, state) if more else state, links)
         return more
 
-    def _dropped(self, entry: Entry) -> None:
-        """The log failed: what was to be is not."""
+    def _dropped(self, entry: SubscriptionEntry) -> None:
+        """The log failed, and steps of the subscription were undone."""
         self.pause(entry)
         self.advance(entry)
 
-    def _set_timer(self, entry: Entry, now_ms: int) -> None:
-        # Until the last step is durable there is nothing to wait for but that.
+    def _set_timer(self, entry: SubscriptionEntry, now_ms: int) -> None:
+        # The ledger calls `advance` once the last step is durable.
         if entry.commits:
             return
         due_ms = machine.next_deadline_ms(
@@ -251,3 +250,156 @@ class Driver:
         if due_ms is not None:
             delay_s = max(due_ms - now_ms, entry.pause_ms - now_ms, 1) / 1000
             entry.timer = self.clock.call_later(delay_s, self.advance, entry)
+
+
+_log = logging.getLogger(__name__)
+# The pause after the log or a wake stream refused a write.
+PAUSE_MS: Final = 1_000
+
+
+class WebhookDelivery:
+    """Delivers wakes as webhooks, and handles the results."""
+
+    def __init__(
+        self,
+        driver: SubscriptionDriver,
+        sender: WebhookSender,
+        tokens: WakeTokens,
+        *,
+        timeout_s: float,
+        wake_streams_max: int,
+    ) -> None:
+        self._driver = driver
+        self._sender = sender
+        self._tokens = tokens
+        self._timeout_s = timeout_s
+        self._wake_streams_max = wake_streams_max
+        self.deliveries = 0
+        self.failures = 0
+
+    def stop(self) -> None:
+        self._sender.stop()
+
+    def issue(self, entry: SubscriptionEntry) -> None:
+        """Deliver the current wake as soon as there is room."""
+        entry.sending = True
+        wake_id = entry.state.wake_id
+        assert wake_id is not None, "there is a wake to deliver"
+        reported: list[ReportedStream] = []
+        self._sender.submit(
+            lambda: self._prepare(entry, wake_id, reported),
+            lambda result: self._sent(entry, wake_id, reported, result),
+        )
+
+    def _prepare(
+        self, entry: SubscriptionEntry, wake_id: str, reported: list[ReportedStream]
+    ) -> WebhookRequest | None:
+        """Make the webhook; the wake may be over by the time its turn comes."""
+        driver, state = self._driver, entry.state
+        if not driver.is_present(entry) or not machine.awaits_delivery(state, wake_id):
+            entry.sending = False
+            driver.clock.call_soon(driver.advance, entry)
+            return None
+        streams, reported[:] = bodies.snapshot(entry, driver.streams, self._wake_streams_max)
+        self.deliveries += 1
+        # Not longer than the lease, which ends the wake.
+        timeout_s = min(self._timeout_s, state.lease_ttl_ms / 1000)
+        assert state.webhook_url is not None, "a webhook has a URL"
+        body = bodies.wake_body(state, streams, self._tokens.make(state))
+        return WebhookRequest(state.webhook_url, body, timeout_s)
+
+    def _sent(
+        self,
+        entry: SubscriptionEntry,
+        wake_id: str,
+        reported: list[ReportedStream],
+        result: DeliveryResult,
+    ) -> None:
+        entry.sending = False
+        if not result.problem:
+            entry.warned = False
+        elif not entry.warned:
+            entry.warned = True
+            _log.warning("webhook of subscription %r: %s", entry.state.id, result.problem)
+        try:
+            if self._driver.is_present(entry) and entry.state.wake_id == wake_id:
+                self._take(entry, wake_id, reported, result)
+        except HoldfastError:
+            # The result is not recorded, so the wake is delivered again later.
+            self._driver.pause(entry)
+        self._driver.advance(entry)
+
+    def _take(
+        self,
+        entry: SubscriptionEntry,
+        wake_id: str,
+        reported: list[ReportedStream],
+        result: DeliveryResult,
+    ) -> None:
+        driver, state = self._driver, entry.state
+        now_ms = driver.clock.now_ms()
+        if result.done:
+            ended = machine.end_wake(machine.delivered(state, now_ms))
+            driver.conclude(entry, ended, _acknowledged(entry, reported))
+        elif not machine.awaits_delivery(state, wake_id):
+            # A callback came first.
+            return
+        elif result.problem:
+            self.failures += 1
+            limit = machine.JITTER_PERMILLE
+            jitter = driver.clock.random_int(-limit, limit)
+            driver.commit(entry, machine.delivery_failed(state, now_ms, jitter))
+        else:
+            driver.commit(entry, machine.delivered(state, now_ms))
+
+
+class WakeStreamDelivery:
+    """Writes wakes to the streams that workers watch."""
+
+    def __init__(self, driver: SubscriptionDriver, shard: Shard) -> None:
+        self._driver = driver
+        self._shard = shard
+
+    def issue(self, entry: SubscriptionEntry) -> None:
+        entry.offer_ms = None
+        name = entry.state.wake_stream
+        assert name is not None, "pull-wake has a wake stream"
+        request = AppendRequest(bodies.wake_event(entry, self._driver.clock.now_ms()), JSON)
+        context = entry, entry.state.wake_id
+        try:
+            self._shard.append(name, request, self._offered, context)
+        except HoldfastError as error:
+            self._offered(context, error)
+
+    def _offered(self, context: tuple[SubscriptionEntry, str | None], outcome: object) -> None:
+        entry, wake_id = context
+        if isinstance(outcome, StreamAppended):
+            entry.warned = False
+            return
+        assert isinstance(outcome, HoldfastError)
+        state = entry.state
+        if not entry.warned:
+            entry.warned = True
+            _log.warning(
+                "subscription %r cannot write to its wake stream %r, "
+                "which has to exist, be open and hold application/json: %s",
+                state.id,
+                path_of(state.wake_stream or ""),
+                outcome.message,
+            )
+        if state.wake_id == wake_id:
+            delay_ms = PAUSE_MS if isinstance(outcome, UnavailableError) else state.lease_ttl_ms
+            entry.offer_ms = self._driver.clock.now_ms() + delay_ms
+            # Not at once: this may be called from within `advance`.
+            self._driver.clock.call_soon(self._driver.advance, entry)
+
+
+def _acknowledged(entry: SubscriptionEntry, reported: list[ReportedStream]) -> dict[str, Link]:
+    """The links that change when everything that was reported is acknowledged."""
+    changed = {}
+    for name, number, tail in reported:
+        link = entry.links.get(name)
+        # A stream that was created anew in the meantime was not reported.
+        if link is not None and link.number == number and tail > link.acked:
+            changed[name] = link.with_acked(tail)
+    return changed

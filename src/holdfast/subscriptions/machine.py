@@ -1,31 +1,37 @@
-"""The state machine of a subscription: pure functions from one state to the next.
+"""The state machine of a subscription: its stored state, and functions from one state to the next.
 
-States, and what tells them apart:
+States, and how to tell them apart:
 
     IDLE       no wake
-    SENDING    webhook: a wake, and `next_attempt_ms` says when it is to be delivered
+    SENDING    webhook: a wake, and `next_attempt_ms` says when to deliver it
     WAITING    webhook: a wake that was delivered; a callback or the lease ends it
-    OFFERED    pull-wake: a wake that nobody has claimed
-    HELD       pull-wake: a wake with a holder; its ack, its release or the lease ends it
+    OFFERED    pull-wake: a wake that no worker has claimed
+    HELD       pull-wake: a wake with a holder; an ack, a release or the lease ends it
 
 Rules:
 
-- Work that is pending starts a wake, unless there is one. Each wake has a new id and the next
-  generation. Whoever speaks of another wake is fenced off.
-- A lease is a deadline. Webhook: it runs from the delivery on, each valid callback moves it, and
-  so does each delivery that is tried again. Pull-wake: from the claim on, each ack moves it.
-- A delivery that fails is repeated with the same wake, after 1 s, 2 s, … 60 s. That moves the
-  lease, so that no new wake reaches a failing receiver any sooner.
-- A valid callback shows that the wake has arrived, whatever became of the delivery's answer.
-- Nothing here happens by itself: `next_action` says what is to be done with a state at a time, and
-  is asked again after every change. So a restart needs nothing but the state.
+- Pending work starts a wake, unless there is one. Each wake has a new id and the next generation.
+  Requests that name another wake are fenced off.
+- A lease is a deadline. Webhook: it runs from the delivery; each valid callback and each repeated
+  delivery extends it. Pull-wake: it runs from the claim, and each ack extends it.
+- A failed delivery is repeated with the same wake, after 1 s, 2 s, … 60 s. That extends the lease,
+  so that a new wake does not reach a failing receiver any sooner.
+- A valid callback shows that the wake has arrived, whatever the delivery's own response was.
+- Nothing happens by itself: `next_action` says what to do with a state at a given time, and is
+  asked again after every change. So a restart needs nothing but the state.
+
+A subscription is stored as one document, and one small document for each link. A link that says no
+more than "matched by the pattern, nothing acknowledged" is *implied* and has no document, since the
+pattern and the stream's existence say the same. So a newly matched stream costs no write.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from enum import Enum
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Literal
 
+import msgspec
 from msgspec.structs import replace
 
 from holdfast.errors import (
@@ -40,7 +46,107 @@ from holdfast.subscriptions.paths import path_of
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
-    from holdfast.subscriptions.model import Link, Subscription
+BEFORE_FIRST: Final = -1
+# How a stream was linked; it may be both.
+GLOB: Final = 1
+EXPLICIT: Final = 2
+
+SUBSCRIPTION_PREFIX: Final = "subscription/"
+LINK_PREFIX: Final = "link/"
+
+Type = Literal["webhook", "pull-wake"]
+
+
+class Subscription(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A subscription's configuration, and the state of its current wake."""
+
+    id: str
+    type: Type
+    # Random: tokens of an earlier subscription with the same id are not valid for this one.
+    incarnation: int
+    config_hash: str
+    base_url: str
+    created_ms: int
+    lease_ttl_ms: int
+    pattern: str | None = None
+    webhook_url: str | None = None
+    # The stream's name; the API shows its path.
+    wake_stream: str | None = None
+    description: str | None = None
+
+    # The number of wakes so far, which fences off old ones.
+    generation: int = 0
+    wake_id: str | None = None
+    # The worker that has claimed the wake; only of pull-wake.
+    holder: str | None = None
+    # When the lease on the wake ends.
+    lease_ms: int | None = None
+    # Failed deliveries in a row, and when the next one is due. None: nothing is to be sent.
+    failures: int = 0
+    next_attempt_ms: int | None = None
+
+
+class Link(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """A stream of a subscription, and how far it is acknowledged."""
+
+    acked: int
+    kinds: int
+    # The stream's number, which a later stream of the same name does not have. 0: none yet.
+    number: int = 0
+
+    @property
+    def implied(self) -> bool:
+        return self.acked == BEFORE_FIRST and self.kinds == GLOB
+
+    def with_acked(self, acked: int) -> Link:
+        return Link(acked, self.kinds, self.number)
+
+    def with_kinds(self, kinds: int) -> Link:
+        return Link(self.acked, kinds, self.number)
+
+    def is_pending(self, tail: int) -> bool:
+        """Whether a stream with this tail has unacknowledged content."""
+        return tail > (self.acked if self.acked > 0 else 0)
+
+
+class Step(msgspec.Struct, frozen=True):
+    """A change of one subscription: its new state, and the links that change.
+
+    None deletes the subscription, or the link.
+    """
+
+    subscription: Subscription | None
+    links: Mapping[str, Link | None] = {}
+
+
+_encode = msgspec.msgpack.Encoder().encode
+decode_subscription = msgspec.msgpack.Decoder(Subscription).decode
+decode_link = msgspec.msgpack.Decoder(Link).decode
+
+
+def encode_subscription(subscription: Subscription) -> bytes:
+    """The document of a subscription."""
+    return _encode(subscription)
+
+
+def encode_link(link: Link | None) -> bytes | None:
+    """The document of a link; None for an implied one."""
+    return None if link is None or link.implied else _encode(link)
+
+
+def subscription_key(subscription_id: str) -> str:
+    return SUBSCRIPTION_PREFIX + subscription_id
+
+
+def link_key(subscription_id: str, name: str) -> str:
+    return f"{LINK_PREFIX}{subscription_id}/{name}"
+
+
+def parse_link_key(key: str) -> tuple[str, str]:
+    """The subscription's id and the stream's name in a link's key; an id has no slash."""
+    subscription_id, _, name = key[len(LINK_PREFIX) :].partition("/")
+    return subscription_id, name
+
 
 RETRY_FIRST_MS: Final = 1_000
 RETRY_MAX_MS: Final = 60_000
@@ -48,7 +154,7 @@ JITTER_PERMILLE: Final = 200
 
 
 class Action(Enum):
-    """What is to be done with a subscription now."""
+    """What to do with a subscription now."""
 
     EXPIRE = "expire"
     WITHDRAW = "withdraw"
@@ -61,10 +167,10 @@ class Action(Enum):
 def next_action(
     state: Subscription, now_ms: int, *, pending: bool, sending: bool, offer_ms: int | None
 ) -> Action:
-    """What to do now; REST if that is nothing before `next_deadline_ms`.
+    """What to do now; REST for nothing before `next_deadline_ms`.
 
-    `sending` tells whether a delivery is under way, whose end will say more than the lease.
-    `offer_ms` is when the wake is to be written to the wake stream, None once it is there.
+    While a delivery is under way (`sending`) its outcome decides, not the lease. `offer_ms` is when
+    to write the wake to the wake stream; None once it is there.
     """
     if state.wake_id is None:
         return Action.WAKE if pending else Action.REST
@@ -78,13 +184,13 @@ def next_action(
     if state.holder is not None:
         return Action.REST
     if not pending:
-        # Otherwise later work would find a wake in place, and nobody would hear of it.
+        # Otherwise later work would find a wake in place, and no worker would be notified.
         return Action.WITHDRAW
     return Action.OFFER if offer_ms is not None and offer_ms <= now_ms else Action.REST
 
 
 def next_deadline_ms(state: Subscription, *, sending: bool, offer_ms: int | None) -> int | None:
-    """When `next_action` is to be asked again, if nothing happens before."""
+    """When to ask `next_action` again if nothing happens before."""
     if state.wake_id is None or sending:
         return None
     deadlines = [state.lease_ms, state.next_attempt_ms]
@@ -94,9 +200,8 @@ def next_deadline_ms(state: Subscription, *, sending: bool, offer_ms: int | None
 
 
 def start_wake(state: Subscription, wake_id: str, now_ms: int) -> Subscription:
-    """Idle, and work is pending: the next generation begins."""
     assert state.wake_id is None, "one wake at a time"
-    assert state.holder is None, "nobody holds what is not there"
+    assert state.holder is None, "without a wake there is no holder"
     wake = replace(state, generation=state.generation + 1, wake_id=wake_id)
     if state.type == "pull-wake":
         return wake
@@ -104,7 +209,6 @@ def start_wake(state: Subscription, wake_id: str, now_ms: int) -> Subscription:
 
 
 def end_wake(state: Subscription) -> Subscription:
-    """Nobody has the wake any more."""
     return replace(state, wake_id=None, holder=None, lease_ms=None, next_attempt_ms=None)
 
 
@@ -112,12 +216,11 @@ def end_wake(state: Subscription) -> Subscription:
 
 
 def delivered(state: Subscription, now_ms: int) -> Subscription:
-    """The receiver has the wake: by its answer, or because it calls back."""
+    """The receiver has the wake: its response or its callback shows that."""
     return replace(state, failures=0, next_attempt_ms=None, lease_ms=now_ms + state.lease_ttl_ms)
 
 
 def delivery_failed(state: Subscription, now_ms: int, jitter_permille: int) -> Subscription:
-    """The delivery is to be repeated later."""
     failures = state.failures + 1
     due_ms = now_ms + retry_delay_ms(failures, jitter_permille)
     return replace(
@@ -126,7 +229,6 @@ def delivery_failed(state: Subscription, now_ms: int, jitter_permille: int) -> S
 
 
 def retry_delay_ms(failures: int, jitter_permille: int) -> int:
-    """How long to wait after so many failures in a row."""
     assert abs(jitter_permille) <= JITTER_PERMILLE, "a fifth more or less"
     doublings = min(failures - 1, 10)
     delay_ms = min(RETRY_FIRST_MS << doublings, RETRY_MAX_MS)
@@ -134,7 +236,7 @@ def retry_delay_ms(failures: int, jitter_permille: int) -> int:
 
 
 def awaits_delivery(state: Subscription, wake_id: str) -> bool:
-    """Whether the outcome of a delivery still matters: nothing has overtaken it."""
+    """Whether the outcome of a delivery still matters."""
     return state.wake_id == wake_id and state.next_attempt_ms is not None
 
 
@@ -151,7 +253,6 @@ def check_claim(state: Subscription, *, pending: bool) -> None:
 
 
 def claim(state: Subscription, worker: str, now_ms: int) -> Subscription:
-    """The worker holds the wake from now on."""
     assert state.wake_id is not None, "there is a wake to claim"
     assert state.holder is None, "one holder at a time"
     return replace(state, holder=worker, lease_ms=now_ms + state.lease_ttl_ms)
@@ -161,15 +262,16 @@ def claim(state: Subscription, worker: str, now_ms: int) -> Subscription:
 
 
 def check_type(state: Subscription, wanted: str) -> None:
-    """Raise if the request is for subscriptions of the other type."""
     if state.type != wanted:
-        raise SubscriptionError(f"This is for {wanted} subscriptions, and {state.id!r} is none.")
+        raise SubscriptionError(
+            f"This request is for {wanted} subscriptions; {state.id!r} has type {state.type}."
+        )
 
 
 def check_fence(
     state: Subscription, token_generation: int, wake_id: str | None, generation: int | None
 ) -> None:
-    """Raise unless token and request both speak of the present wake."""
+    """Raise unless token and request both name the current wake."""
     if (
         state.wake_id is None
         or wake_id != state.wake_id
@@ -184,7 +286,7 @@ def check_fence(
 
 
 def extend(state: Subscription, now_ms: int) -> Subscription:
-    """A sign of life from who has the wake."""
+    """The holder of the wake has called."""
     if state.type == "webhook":
         return delivered(state, now_ms)
     return replace(state, lease_ms=now_ms + state.lease_ttl_ms)
@@ -195,7 +297,7 @@ def acknowledge(
     acks: Iterable[tuple[str, int]],
     tail_of: Callable[[str], int],
 ) -> dict[str, Link]:
-    """The links as the acknowledgements leave them, only those that change; or raise for all."""
+    """The links that the acknowledgements change; raises if any of these is not valid."""
     changed: dict[str, Link] = {}
     for name, offset in acks:
         link = changed.get(name) or links.get(name)

@@ -1,7 +1,7 @@
 """Subscriptions as their clients see them: one method for each request.
 
-What they return holds in memory only, and may still come to nothing. So they are called through
-`respond`, which answers once everything that an answer rests on is durable.
+What these methods return holds in memory only, and may still be undone. So they are called through
+`respond`, which replies once everything that the response depends on is durable.
 """
 
 from __future__ import annotations
@@ -18,30 +18,31 @@ from holdfast.errors import (
     SubscriptionNotFoundError,
     WebhookUrlRejectedError,
 )
-from holdfast.subscriptions import machine, views
-from holdfast.subscriptions.driver import Driver
-from holdfast.subscriptions.model import BEFORE_FIRST, EXPLICIT, GLOB, Link, Step, Subscription
-from holdfast.subscriptions.recovery import restore
-from holdfast.subscriptions.registry import Entry
-from holdfast.subscriptions.requests import check_not_wake_stream
+from holdfast.net.targets import TargetPolicy
+from holdfast.subscriptions import bodies, machine
+from holdfast.subscriptions.bodies import check_not_wake_stream
+from holdfast.subscriptions.delivery import HttpWebhookSender
+from holdfast.subscriptions.driver import SubscriptionDriver
+from holdfast.subscriptions.keys import KEYS_FILE, KeyStore, WakeTokens, WebhookSigner
+from holdfast.subscriptions.ledger import restore
+from holdfast.subscriptions.machine import BEFORE_FIRST, EXPLICIT, GLOB, Link, Step, Subscription
+from holdfast.subscriptions.registry import SubscriptionEntry
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
+    from pathlib import Path
 
     from holdfast.clock import Clock
     from holdfast.engine.commit import Reply
     from holdfast.engine.shard import Shard
     from holdfast.net.targets import TargetPolicy
     from holdfast.settings import WebhookSettings
-    from holdfast.subscriptions.delivery import Courier
-    from holdfast.subscriptions.requests import Config, WakeBody
-    from holdfast.subscriptions.signing import Signer
-    from holdfast.subscriptions.tokens import Tokens
+    from holdfast.subscriptions.bodies import SubscriptionConfig, WakeBody
+    from holdfast.subscriptions.delivery import WebhookSender
+    from holdfast.subscriptions.keys import WakeTokens, WebhookSigner
 
 
-class Answer(NamedTuple):
-    """What a request is answered with: a status, and a JSON body if there is one."""
-
+class SubscriptionResponse(NamedTuple):
     status: int
     body: bytes = b""
 
@@ -55,21 +56,21 @@ class Subscriptions:
         clock: Clock,
         settings: WebhookSettings,
         policy: TargetPolicy,
-        courier: Courier,
-        signer: Signer,
-        tokens: Tokens,
+        sender: WebhookSender,
+        signer: WebhookSigner,
+        tokens: WakeTokens,
     ) -> None:
         self._shard = shard
         self._clock = clock
         self.settings = settings
         self._policy = policy
-        self._courier = courier
+        self._sender = sender
         self.signer = signer
         self._tokens = tokens
-        self.driver = Driver(
+        self.driver = SubscriptionDriver(
             shard,
             clock,
-            courier,
+            sender,
             tokens,
             timeout_s=settings.timeout_s,
             wake_streams_max=settings.wake_streams_max,
@@ -78,21 +79,19 @@ class Subscriptions:
         self._entries = self.driver.registry.entries
         self._stale: list[str] = []
 
-    # Life.
-
     def recover(self) -> int:
-        """Take up what an earlier server left, and say how many subscriptions that are.
+        """Load the subscriptions, and return their number.
 
-        For a thread, once the shard is recovered and before `start`.
+        May run in a thread, once the shard is recovered and before `start`.
         """
         self._stale = restore(self.driver.registry, self.driver.streams, self._shard.documents)
         if self._entries:
-            # Better to find out now that they cannot be read.
+            # Fail now if the keys cannot be read.
             _ = self.signer.kid
         return len(self._entries)
 
     def start(self) -> None:
-        """Wake, deliver and expire from now on; the shard is started before this."""
+        """Wake, deliver and expire from now on; the shard has started before."""
         if self._stale:
             with contextlib.suppress(HoldfastError):
                 changes = dict.fromkeys(self._stale)
@@ -102,24 +101,26 @@ class Subscriptions:
         self.driver.start()
 
     def stop(self) -> None:
-        """Start nothing more; everything that is under way goes on after the next start."""
+        """Start nothing more; the next start continues what is under way."""
         self.driver.stop()
 
     async def close(self) -> None:
-        """Wait for deliveries that were given up; after `stop`."""
-        await self._courier.close()
-
-    # Requests.
+        """Wait for cancelled deliveries; after `stop`."""
+        await self._sender.close()
 
     def respond(
-        self, subscription_id: str | None, reply: Reply, context: Any, act: Callable[[], Answer]
+        self,
+        subscription_id: str | None,
+        reply: Reply,
+        context: Any,
+        act: Callable[[], SubscriptionResponse],
     ) -> None:
-        """Do something with a subscription, or all, and answer once what it rests on is durable.
+        """Call `act`, and reply once every step of the subscription, or of all, is durable.
 
         `act` calls one of the methods below; `reply(context, outcome)` gets what it returned, or
         the HoldfastError that it raised or that kept it from becoming durable.
         """
-        outcome: Answer | HoldfastError
+        outcome: SubscriptionResponse | HoldfastError
         self.driver.catch_up()
         try:
             outcome = act()
@@ -127,39 +128,45 @@ class Subscriptions:
             outcome = error
         self._ledger.respond(subscription_id, reply, context, outcome)
 
-    def _entry(self, subscription_id: str) -> Entry:
+    def _entry(self, subscription_id: str) -> SubscriptionEntry:
         entry = self._entries.get(subscription_id)
         if entry is None:
             raise SubscriptionNotFoundError(subscription_id)
         return entry
 
-    def _shown(self, status: int, entry: Entry, after: str = "", limit: int = 0) -> Answer:
+    def _shown(
+        self, status: int, entry: SubscriptionEntry, after: str = "", limit: int = 0
+    ) -> SubscriptionResponse:
         limit = limit or self.settings.wake_streams_max
-        return Answer(status, views.encode(views.whole(entry, self.signer.kid, after, limit)))
+        return SubscriptionResponse(
+            status, bodies.encode(bodies.full(entry, self.signer.kid, after, limit))
+        )
 
-    def show(self, subscription_id: str, after: str, limit: int) -> Answer:
-        """A subscription, and a page of its streams: those with names behind `after`."""
+    def show(self, subscription_id: str, after: str, limit: int) -> SubscriptionResponse:
+        """A subscription, and a page of its streams: those with names after `after`."""
         return self._shown(200, self._entry(subscription_id), after, limit)
 
-    def listing(self, after: str, limit: int) -> Answer:
-        """A page of subscriptions, in the order of their ids."""
+    def listing(self, after: str, limit: int) -> SubscriptionResponse:
+        """A page of subscriptions, sorted by id."""
         ids = sorted(each for each in self._entries if each > after)
         kid = self.signer.kid
         body = {
-            "subscriptions": [views.summary(self._entries[each], kid) for each in ids[:limit]],
+            "subscriptions": [bodies.summary(self._entries[each], kid) for each in ids[:limit]],
             "next_after": ids[limit - 1] if len(ids) > limit else None,
         }
-        return Answer(200, views.encode(body))
+        return SubscriptionResponse(200, bodies.encode(body))
 
-    def create(self, subscription_id: str, config: Config, base_url: str) -> Answer:
-        """Create a subscription, or confirm that it is there as asked for."""
-        existing = self._entries.get(subscription_id)
-        if existing is not None:
-            if existing.state.config_hash != config.hash():
+    def create(
+        self, subscription_id: str, config: SubscriptionConfig, base_url: str
+    ) -> SubscriptionResponse:
+        """Create a subscription; one that exists with the same configuration is returned."""
+        present = self._entries.get(subscription_id)
+        if present is not None:
+            if present.state.config_hash != config.hash():
                 raise SubscriptionExistsError(
                     f"The subscription {subscription_id!r} exists with another configuration."
                 )
-            return self._shown(200, existing)
+            return self._shown(200, present)
         self._check_allowed(config)
         state = Subscription(
             id=subscription_id,
@@ -174,14 +181,14 @@ class Subscriptions:
             wake_stream=config.wake_stream,
             description=config.description,
         )
-        # Keys that cannot be written are found before anything depends on them.
+        # Fail before anything is stored if the keys cannot be written.
         _ = self.signer.kid
-        entry = Entry(state)
+        entry = SubscriptionEntry(state)
         self._ledger.commit(entry, Step(state, self._first_links(entry, config.streams)))
         self.driver.watch()
         return self._shown(201, entry)
 
-    def _check_allowed(self, config: Config) -> None:
+    def _check_allowed(self, config: SubscriptionConfig) -> None:
         if config.webhook_url is not None:
             try:
                 self._policy.check_url(config.webhook_url)
@@ -189,11 +196,11 @@ class Subscriptions:
                 raise WebhookUrlRejectedError(error.message) from None
         if len(self._entries) >= self.settings.subscriptions_max:
             raise QuotaExceededError(
-                f"There are {len(self._entries)} subscriptions, as many as this server takes."
+                f"There are {len(self._entries)} subscriptions, as many as this server allows."
             )
 
-    def _first_links(self, entry: Entry, names: Iterable[str]) -> dict[str, Link]:
-        """Links at the present tails: a subscription starts with what comes after it."""
+    def _first_links(self, entry: SubscriptionEntry, names: Iterable[str]) -> dict[str, Link]:
+        """Links at the current tails: a subscription covers what is appended after it."""
         links = {name: self._link_at_tail(name) for name in names}
         if entry.glob is None:
             return links
@@ -214,15 +221,14 @@ class Subscriptions:
             return Link(BEFORE_FIRST, EXPLICIT)
         return Link(known.tail, EXPLICIT, known.number)
 
-    def delete(self, subscription_id: str) -> Answer:
-        """Delete a subscription; one that is not there is deleted already."""
+    def delete(self, subscription_id: str) -> SubscriptionResponse:
+        """Delete a subscription, if there is one."""
         entry = self._entries.get(subscription_id)
         if entry is not None:
             self._ledger.commit(entry, Step(None))
-        return Answer(204)
+        return SubscriptionResponse(204)
 
-    def add_streams(self, subscription_id: str, names: tuple[str, ...]) -> Answer:
-        """Link streams explicitly."""
+    def add_streams(self, subscription_id: str, names: tuple[str, ...]) -> SubscriptionResponse:
         entry = self._entry(subscription_id)
         check_not_wake_stream(names, entry.state.wake_stream)
         links = {}
@@ -233,10 +239,10 @@ class Subscriptions:
             elif not link.kinds & EXPLICIT:
                 links[name] = link.with_kinds(link.kinds | EXPLICIT)
         self.driver.commit(entry, entry.state, links)
-        return Answer(204)
+        return SubscriptionResponse(204)
 
-    def remove_stream(self, subscription_id: str, name: str) -> Answer:
-        """Remove an explicit link; what the pattern matches stays linked."""
+    def remove_stream(self, subscription_id: str, name: str) -> SubscriptionResponse:
+        """Remove an explicit link; a stream that the pattern matches stays linked."""
         entry = self._entry(subscription_id)
         link = entry.links.get(name)
         if link is not None and link.kinds & EXPLICIT:
@@ -245,12 +251,12 @@ class Subscriptions:
                 entry, Step(entry.state, {name: link.with_kinds(GLOB) if stays else None})
             )
             self.driver.advance(entry)
-        return Answer(204)
+        return SubscriptionResponse(204)
 
-    def claim(self, subscription_id: str, worker: str) -> Answer:
+    def claim(self, subscription_id: str, worker: str) -> SubscriptionResponse:
         """Give the wake to a worker, unless another one has it."""
         entry = self._entry(subscription_id)
-        # A lease that has ended by now is nobody's.
+        # The lease may have ended by now.
         self.driver.advance(entry)
         state = entry.state
         machine.check_claim(state, pending=bool(entry.pending))
@@ -258,7 +264,7 @@ class Subscriptions:
             state = self.driver.next_wake(entry, state)
         state = machine.claim(state, worker, self._clock.now_ms())
         self.driver.commit(entry, state)
-        streams, _ = views.snapshot(entry, self.driver.streams, self.settings.wake_streams_max)
+        streams, _ = bodies.snapshot(entry, self.driver.streams, self.settings.wake_streams_max)
         body = {
             "wake_id": state.wake_id,
             "generation": state.generation,
@@ -266,37 +272,56 @@ class Subscriptions:
             "streams": streams,
             "lease_ttl_ms": state.lease_ttl_ms,
         }
-        return Answer(200, views.encode(body))
+        return SubscriptionResponse(200, bodies.encode(body))
 
-    def callback(self, subscription_id: str, token: str, asked: WakeBody) -> Answer:
-        """Hear what the receiver of a webhook has to say."""
-        return self._acknowledge(self._fenced(subscription_id, "webhook", token, asked), asked)
+    def callback(self, subscription_id: str, token: str, request: WakeBody) -> SubscriptionResponse:
+        """Acknowledge on behalf of the receiver of a webhook."""
+        return self._acknowledge(self._fenced(subscription_id, "webhook", token, request), request)
 
-    def ack(self, subscription_id: str, token: str, asked: WakeBody) -> Answer:
-        """Hear what the worker that has claimed has to say."""
-        return self._acknowledge(self._fenced(subscription_id, "pull-wake", token, asked), asked)
+    def ack(self, subscription_id: str, token: str, request: WakeBody) -> SubscriptionResponse:
+        """Acknowledge on behalf of the worker that has claimed the wake."""
+        return self._acknowledge(
+            self._fenced(subscription_id, "pull-wake", token, request), request
+        )
 
-    def _acknowledge(self, entry: Entry, asked: WakeBody) -> Answer:
-        links = machine.acknowledge(entry.links, asked.offsets(), self.driver.streams.tail)
+    def _acknowledge(self, entry: SubscriptionEntry, request: WakeBody) -> SubscriptionResponse:
+        links = machine.acknowledge(entry.links, request.offsets(), self.driver.streams.tail)
         state = machine.extend(entry.state, self._clock.now_ms())
         more = False
-        if asked.done:
+        if request.done:
             more = self.driver.conclude(entry, machine.end_wake(state), links)
         else:
             self.driver.commit(entry, state, links)
-        return Answer(200, views.encode({"ok": True, "next_wake": more}))
+        return SubscriptionResponse(200, bodies.encode({"ok": True, "next_wake": more}))
 
-    def release(self, subscription_id: str, token: str, asked: WakeBody) -> Answer:
-        """Take the wake back from a worker that does not want it."""
-        entry = self._fenced(subscription_id, "pull-wake", token, asked)
+    def release(self, subscription_id: str, token: str, request: WakeBody) -> SubscriptionResponse:
+        """End a worker's claim before its lease does."""
+        entry = self._fenced(subscription_id, "pull-wake", token, request)
         self.driver.conclude(entry, machine.end_wake(entry.state), {})
-        return Answer(204)
+        return SubscriptionResponse(204)
 
-    def _fenced(self, subscription_id: str, wanted: str, token: str, asked: WakeBody) -> Entry:
-        """The subscription, if the request speaks of its present wake."""
+    def _fenced(
+        self, subscription_id: str, wanted: str, token: str, request: WakeBody
+    ) -> SubscriptionEntry:
+        """The subscription, if the request names its current wake."""
         entry = self._entry(subscription_id)
         machine.check_type(entry.state, wanted)
         self.driver.advance(entry)
         generation = self._tokens.generation(token, entry.state)
-        machine.check_fence(entry.state, generation, asked.wake_id, asked.generation)
+        machine.check_fence(entry.state, generation, request.wake_id, request.generation)
         return entry
+
+
+def open_subscriptions(
+    shard: Shard, clock: Clock, settings: WebhookSettings, data_dir: Path | None
+) -> Subscriptions:
+    """The subscriptions of a shard; without a data directory the keys last as long as the process.
+
+    Call `shard.recover()`, `recover()`, `shard.start()`, `start()` in this order; at the end
+    `stop()`, and `close()` once nothing is pending.
+    """
+    policy = TargetPolicy(settings.allow)
+    keys = KeyStore(None if data_dir is None else data_dir / KEYS_FILE, clock)
+    signer = WebhookSigner(keys, clock)
+    sender = HttpWebhookSender(policy, signer, concurrent_max=settings.concurrent_max)
+    return Subscriptions(shard, clock, settings, policy, sender, signer, WakeTokens(keys, clock))

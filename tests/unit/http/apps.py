@@ -8,7 +8,7 @@ from holdfast.http.app import App
 from holdfast.http.exchange import KEPT_HEADERS, Request
 from holdfast.settings import load_settings
 from tests.unit.engine.driver import Driver
-from tests.unit.subscriptions.desk import Desk
+from tests.unit.subscriptions.harness import Harness
 
 # Rounds of the event loop that are enough for anything that waits for no thread.
 ROUNDS = 20
@@ -81,10 +81,10 @@ class Served:
         self.clock = self.engine.clock
         self.shard = self.engine.shard
         settings = load_settings(file=None, env={}, flags=flags)
-        desk = Desk(self.engine)
+        harness = Harness(self.engine)
         gate = open_gate(settings, self.clock)
         mount = open_mount and open_mount(self.shard, settings, self.clock)
-        self.app = App(self.shard, settings, self.clock, snapshots, desk.service, gate, mount)
+        self.app = App(self.shard, settings, self.clock, snapshots, harness.service, gate, mount)
         self.app.not_ready = ""
 
     def ask(self, method, target, body=b"", **fields):

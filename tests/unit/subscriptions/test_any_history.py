@@ -8,11 +8,11 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from holdfast.subscriptions.delivery import Receipt
-from holdfast.subscriptions.model import decode_link, decode_subscription, parse_link_key
+from holdfast.subscriptions.delivery import DeliveryResult
+from holdfast.subscriptions.machine import decode_link, decode_subscription, parse_link_key
 from tests.thorough import examples
 from tests.unit.engine.driver import COMMITTED, FAILED
-from tests.unit.subscriptions.desk import Desk, tails
+from tests.unit.subscriptions.harness import Harness, tails
 
 PATHS = st.sampled_from(["events/a", "events/b", "events/c"])
 PULL, HOOK = "pull", "hook"
@@ -24,11 +24,11 @@ class Histories(RuleBasedStateMachine):
 
     def __init__(self):
         super().__init__()
-        self.desk = Desk()
-        self.desk.create_stream("wake/pool")
+        self.harness = Harness()
+        self.harness.create_stream("wake/pool")
         lease = {"pattern": "events/*", "lease_ttl_ms": LEASE_S * 1000}
-        self.desk.create(PULL, type="pull-wake", wake_stream="wake/pool", **lease)
-        self.desk.create(HOOK, type="webhook", **lease)
+        self.harness.create(PULL, type="pull-wake", wake_stream="wake/pool", **lease)
+        self.harness.create(HOOK, type="webhook", **lease)
         # Wakes that somebody was given, oldest first, and the ids of generations.
         self.claims = []
         self.hooks = []
@@ -39,19 +39,19 @@ class Histories(RuleBasedStateMachine):
 
     @rule(path=PATHS)
     def append(self, path):
-        desk = self.desk
-        if desk.engine.exists(path):
-            desk.engine.append(b"1", path, "application/json")
+        harness = self.harness
+        if harness.engine.exists(path):
+            harness.engine.append(b"1", path, "application/json")
         else:
-            desk.engine.create(path, "application/json", body=b"1")
+            harness.engine.create(path, "application/json", body=b"1")
 
     @rule(path=PATHS)
     def create_empty(self, path):
-        self.desk.engine.create(path, "application/json")
+        self.harness.engine.create(path, "application/json")
 
     @rule(path=PATHS)
     def delete(self, path):
-        self.desk.engine.delete(path)
+        self.harness.engine.delete(path)
 
     # The log, the clock, the machine.
 
@@ -61,34 +61,34 @@ class Histories(RuleBasedStateMachine):
 
     @rule()
     def commit_all(self):
-        self.desk.engine.commit()
+        self.harness.engine.commit()
 
     @rule()
     def fail(self):
         self.answer_log(FAILED)
 
     def answer_log(self, outcome):
-        self.desk.clock.run()
-        if self.desk.engine.log.under_way is not None:
-            self.desk.engine.answer(outcome)
+        self.harness.clock.run()
+        if self.harness.engine.log.under_way is not None:
+            self.harness.engine.answer(outcome)
 
     @rule(seconds=st.sampled_from([0.1, 0.5, 1.1, 2.5, 10]))
     def wait(self, seconds):
-        self.desk.clock.advance(seconds)
+        self.harness.clock.advance(seconds)
 
     @rule()
     def kill(self):
-        self.desk = self.desk.restart()
+        self.harness = self.harness.restart()
 
     # Workers.
 
     @rule(worker=st.sampled_from(["one", "two"]))
     def claim(self, worker):
-        said = self.desk.claim(worker, subscription=PULL)
+        said = self.harness.claim(worker, subscription=PULL)
         if said.status == 200:
             self.remember(PULL, said.json)
             self.claims.append(said.json)
-            assert self.desk.show(PULL)["holder"] == worker
+            assert self.harness.show(PULL)["holder"] == worker
         else:
             assert said.code in {"ALREADY_CLAIMED", "NO_PENDING_WORK"} or said.status == 503
 
@@ -101,13 +101,17 @@ class Histories(RuleBasedStateMachine):
     @rule(data=st.data())
     def release(self, data):
         wake = data.draw(st.sampled_from(self.claims[-3:]))
-        said = self.desk.speak("release", wake, subscription=PULL)
+        said = self.harness.speak("release", wake, subscription=PULL)
         assert said.status in {204, 409, 503}
 
-    @precondition(lambda self: self.desk.courier.under_way)
-    @rule(receipt=st.sampled_from([Receipt(), Receipt(done=True), Receipt("Refused.")]))
+    @precondition(lambda self: self.harness.courier.under_way)
+    @rule(
+        receipt=st.sampled_from(
+            [DeliveryResult(), DeliveryResult(done=True), DeliveryResult("Refused.")]
+        )
+    )
     def receive(self, receipt):
-        body, take = self.desk.courier.under_way.pop(0)
+        body, take = self.harness.courier.under_way.pop(0)
         self.remember(HOOK, body)
         self.hooks.append(body)
         take(receipt)
@@ -121,10 +125,10 @@ class Histories(RuleBasedStateMachine):
         acks = {
             path: tail for path, tail in tails(wake).items() if data.draw(st.booleans(), label=path)
         }
-        said = self.desk.speak(method, wake, acks, done=done, subscription=subscription)
+        said = self.harness.speak(method, wake, acks, done=done, subscription=subscription)
         # The generation at the time of the request may be known only now: but nobody who speaks
         # of an earlier one is ever heard.
-        current = self.desk.show(subscription)["generation"]
+        current = self.harness.show(subscription)["generation"]
         assert said.status in {200, 409, 503}
         if said.status == 200:
             assert current - wake["generation"] in ({0, 1} if done else {0})
@@ -141,10 +145,10 @@ class Histories(RuleBasedStateMachine):
 
     @invariant()
     def generations_and_acknowledgements_never_go_back(self):
-        if self.desk.engine.log.under_way is not None:
+        if self.harness.engine.log.under_way is not None:
             return
         for subscription in (PULL, HOOK):
-            entry = self.desk.service.driver.registry.entries[subscription]
+            entry = self.harness.service.driver.registry.entries[subscription]
             last = self.acked.get((subscription, ""), 0)
             assert entry.state.generation >= last
             for name, link in entry.links.items():
@@ -154,7 +158,7 @@ class Histories(RuleBasedStateMachine):
     @invariant()
     def what_is_durable_is_remembered(self):
         """Only that: what is pending may come to nothing."""
-        documents = self.desk.engine.shard.documents
+        documents = self.harness.engine.shard.documents
         for _, value in documents.items("subscription/"):
             state = decode_subscription(value)
             key = state.id, ""
@@ -169,36 +173,36 @@ class Histories(RuleBasedStateMachine):
 
     def teardown(self):
         """Once everything works again, everything gets processed."""
-        desk = self.desk
+        harness = self.harness
         for _ in range(200):
-            desk.engine.commit()
-            desk.clock.advance(1)
-            desk.engine.commit()
-            while desk.courier.under_way:
-                desk.answer(done=True)
-            if desk.events("wake/pool"):
+            harness.engine.commit()
+            harness.clock.advance(1)
+            harness.engine.commit()
+            while harness.courier.under_way:
+                harness.answer(done=True)
+            if harness.events("wake/pool"):
                 self.work()
-        offered = {event["generation"] for event in desk.events("wake/pool")}
-        assert desk.show(PULL)["generation"] in offered | {0} or self.claims
+        offered = {event["generation"] for event in harness.events("wake/pool")}
+        assert harness.show(PULL)["generation"] in offered | {0} or self.claims
         for subscription in (PULL, HOOK):
-            shown = desk.show(subscription)
+            shown = harness.show(subscription)
             assert (shown["pending"], shown["status"]) == (0, "active")
-            acked = desk.acked(subscription)
+            acked = harness.acked(subscription)
             for path in ("events/a", "events/b", "events/c"):
-                if desk.engine.exists(path) and desk.tail(path) != f"{0:020d}":
-                    assert acked[path] == desk.tail(path)
+                if harness.engine.exists(path) and harness.tail(path) != f"{0:020d}":
+                    assert acked[path] == harness.tail(path)
 
     def work(self):
         """Do what a worker does that watches the wake stream: claim only what was offered."""
-        desk = self.desk
-        offered = desk.events("wake/pool")[-1]["generation"]
-        if desk.show(PULL)["generation"] != offered:
+        harness = self.harness
+        offered = harness.events("wake/pool")[-1]["generation"]
+        if harness.show(PULL)["generation"] != offered:
             return
-        said = desk.claim(subscription=PULL)
+        said = harness.claim(subscription=PULL)
         if said.status == 200:
             self.remember(PULL, said.json)
             self.claims.append(said.json)
-            desk.speak("ack", said.json, tails(said.json), done=True, subscription=PULL)
+            harness.speak("ack", said.json, tails(said.json), done=True, subscription=PULL)
 
 
 TestHistories = Histories.TestCase

@@ -7,9 +7,8 @@ import pytest
 from holdfast.errors import OutboundError, OutboundRefusedError
 from holdfast.net.outbound import OutboundResponse
 from holdfast.net.targets import TargetPolicy
-from holdfast.subscriptions.delivery import Outgoing, Receipt, WebhookCourier
-from holdfast.subscriptions.keys import KeyStore
-from holdfast.subscriptions.signing import Signer
+from holdfast.subscriptions.delivery import DeliveryResult, HttpWebhookSender, WebhookRequest
+from holdfast.subscriptions.keys import KeyStore, WebhookSigner
 from holdfast.testing import FakeClock
 
 URL = "https://receiver.example/hook"
@@ -32,8 +31,8 @@ class HandOutbound:
 
 def make_courier(concurrent_max=2):
     clock = FakeClock()
-    signer = Signer(KeyStore(None, clock), clock)
-    courier = WebhookCourier(TargetPolicy(), signer, concurrent_max=concurrent_max)
+    signer = WebhookSigner(KeyStore(None, clock), clock)
+    courier = HttpWebhookSender(TargetPolicy(), signer, concurrent_max=concurrent_max)
     courier._outbound = HandOutbound()
     return courier, courier._outbound
 
@@ -45,7 +44,7 @@ async def rounds():
 
 
 def outgoing(body=b"{}"):
-    return Outgoing(URL, body, 5.0)
+    return WebhookRequest(URL, body, 5.0)
 
 
 def receipt_of(outcome):
@@ -75,12 +74,12 @@ def receipt_of(outcome):
 @pytest.mark.parametrize(
     ("status", "body", "receipt"),
     [
-        (200, b'{"done":true}', Receipt("", True)),
-        (204, b"", Receipt("", False)),
-        (202, b'{"done":false}', Receipt("", False)),
-        (200, b'{"done":1}', Receipt("", False)),
-        (200, b"[" * 5000, Receipt("", False)),
-        (200, b"\xff", Receipt("", False)),
+        (200, b'{"done":true}', DeliveryResult("", True)),
+        (204, b"", DeliveryResult("", False)),
+        (202, b'{"done":false}', DeliveryResult("", False)),
+        (200, b'{"done":1}', DeliveryResult("", False)),
+        (200, b"[" * 5000, DeliveryResult("", False)),
+        (200, b"\xff", DeliveryResult("", False)),
     ],
 )
 def test_the_answer_says_whether_it_is_done(status, body, receipt):

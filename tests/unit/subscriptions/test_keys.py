@@ -13,10 +13,16 @@ from holdfast.errors import (
     WakeTokenExpiredError,
     WakeTokenInvalidError,
 )
-from holdfast.subscriptions.keys import KEYS_FILE, KeyStore, from_unpadded, unpadded
-from holdfast.subscriptions.model import Subscription
-from holdfast.subscriptions.signing import Signer
-from holdfast.subscriptions.tokens import TOKEN_LIFETIME_MS, Tokens
+from holdfast.subscriptions.keys import (
+    KEYS_FILE,
+    TOKEN_LIFETIME_MS,
+    KeyStore,
+    WakeTokens,
+    WebhookSigner,
+    from_unpadded,
+    unpadded,
+)
+from holdfast.subscriptions.machine import Subscription
 from holdfast.testing import FakeClock
 
 
@@ -78,7 +84,7 @@ class TestFile:
 class TestSignatures:
     @pytest.mark.spec("subscriptions 7.1-3")
     def test_can_be_checked_with_the_published_key(self, clock):
-        signer = Signer(KeyStore(None, clock), clock)
+        signer = WebhookSigner(KeyStore(None, clock), clock)
         body = b'{"a":1}'
         parts = dict(part.split("=", 1) for part in signer.signature(body).split(","))
         assert int(parts["t"]) == clock.now_ms() // 1000
@@ -89,7 +95,7 @@ class TestSignatures:
 
     @pytest.mark.spec("subscriptions 6.5-4", "subscriptions 6.5-6")
     def test_the_id_is_the_thumbprint_of_the_key(self, clock):
-        [key] = json.loads(Signer(KeyStore(None, clock), clock).jwks())["keys"]
+        [key] = json.loads(WebhookSigner(KeyStore(None, clock), clock).jwks())["keys"]
         members = {name: key[name] for name in ("crv", "kty", "x")}
         text = json.dumps(members, separators=(",", ":"), sort_keys=True)
         digest = hashlib.sha256(text.encode()).digest()
@@ -97,11 +103,11 @@ class TestSignatures:
 
     @pytest.mark.spec("subscriptions 6.5-9")
     def test_the_first_key_signs_and_all_are_published(self, path, clock):
-        old = Signer(KeyStore(path, clock), clock).kid
+        old = WebhookSigner(KeyStore(path, clock), clock).kid
         file = json.loads(path.read_text())
         file["signing_keys"].insert(0, unpadded(bytes(range(32))))
         path.write_text(json.dumps(file))
-        signer = Signer(KeyStore(path, clock), clock)
+        signer = WebhookSigner(KeyStore(path, clock), clock)
         assert [each["kid"] for each in json.loads(signer.jwks())["keys"]] == [signer.kid, old]
         assert f"kid={signer.kid}," in signer.signature(b"")
 
@@ -109,19 +115,19 @@ class TestSignatures:
 class TestTokens:
     @pytest.mark.spec("subscriptions 12.9-2")
     def test_tell_their_generation_after_a_restart_too(self, path, clock):
-        token = Tokens(KeyStore(path, clock), clock).make(subscription())
-        assert Tokens(KeyStore(path, clock), clock).generation(token, subscription()) == 3
+        token = WakeTokens(KeyStore(path, clock), clock).make(subscription())
+        assert WakeTokens(KeyStore(path, clock), clock).generation(token, subscription()) == 3
 
     @pytest.mark.spec("subscriptions 7.1-7", "subscriptions 12.9-2")
     @pytest.mark.parametrize("other", [{"id": "other"}, {"incarnation": 2}])
     def test_are_for_one_subscription(self, clock, other):
-        tokens = Tokens(KeyStore(None, clock), clock)
+        tokens = WakeTokens(KeyStore(None, clock), clock)
         with pytest.raises(WakeTokenInvalidError):
             tokens.generation(tokens.make(subscription()), subscription(**other))
 
     @pytest.mark.spec("subscriptions 12.9-2")
     def test_expire(self, clock):
-        tokens = Tokens(KeyStore(None, clock), clock)
+        tokens = WakeTokens(KeyStore(None, clock), clock)
         token = tokens.make(subscription())
         clock.advance(TOKEN_LIFETIME_MS / 1000 + 2)
         with pytest.raises(WakeTokenExpiredError):
@@ -129,9 +135,9 @@ class TestTokens:
 
     @pytest.mark.spec("subscriptions 12.9-2", "subscriptions 12.9-3")
     def test_cannot_be_made_up(self, clock):
-        tokens = Tokens(KeyStore(None, clock), clock)
+        tokens = WakeTokens(KeyStore(None, clock), clock)
         payload, signature = tokens.make(subscription()).split(".")
-        foreign = Tokens(KeyStore(None, FakeClock(seed=1)), clock).make(subscription())
+        foreign = WakeTokens(KeyStore(None, FakeClock(seed=1)), clock).make(subscription())
         forged = json.loads(from_unpadded(payload)) | {"gen": 4}
         for token in (
             "",

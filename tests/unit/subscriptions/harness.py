@@ -5,12 +5,10 @@ import json
 from holdfast.errors import HoldfastError
 from holdfast.net.targets import TargetPolicy
 from holdfast.settings import WebhookSettings
-from holdfast.subscriptions import requests
-from holdfast.subscriptions.delivery import Receipt
-from holdfast.subscriptions.keys import KeyStore
-from holdfast.subscriptions.service import Answer, Subscriptions
-from holdfast.subscriptions.signing import Signer
-from holdfast.subscriptions.tokens import Tokens
+from holdfast.subscriptions import bodies
+from holdfast.subscriptions.delivery import DeliveryResult
+from holdfast.subscriptions.keys import KeyStore, WakeTokens, WebhookSigner
+from holdfast.subscriptions.service import SubscriptionResponse, Subscriptions
 from holdfast.testing import FakeClock
 from tests.unit.engine.driver import Driver, reply
 
@@ -64,11 +62,11 @@ class Said:
 
     @property
     def json(self):
-        assert isinstance(self.outcomes[0], Answer), self.outcomes
+        assert isinstance(self.outcomes[0], SubscriptionResponse), self.outcomes
         return json.loads(self.outcomes[0].body)
 
 
-class Desk:
+class Harness:
     """A shard, its subscriptions, and everything they talk to."""
 
     def __init__(self, engine=None, *, keys=None, **settings):
@@ -77,8 +75,8 @@ class Desk:
         self.keys = keys or KeyStore(None, self.clock)
         self.courier = HandCourier()
         self.settings = WebhookSettings(**settings)
-        signer = Signer(self.keys, self.clock)
-        self.tokens = Tokens(self.keys, self.clock)
+        signer = WebhookSigner(self.keys, self.clock)
+        self.tokens = WakeTokens(self.keys, self.clock)
         self.service = Subscriptions(
             self.engine.shard,
             self.clock,
@@ -94,7 +92,7 @@ class Desk:
     def restart(self):
         """Another server on what the log kept, as after kill -9."""
         self.service.stop()
-        return Desk(self.engine.restart(), keys=self.keys)
+        return Harness(self.engine.restart(), keys=self.keys)
 
     # Streams.
 
@@ -139,7 +137,7 @@ class Desk:
     def config(self, **body):
         if body["type"] == "webhook":
             body = {"webhook": WEBHOOK, **body}
-        return requests.parse_create(
+        return bodies.parse_create(
             json.dumps(body).encode(), lease_ttl_ms=30_000, links_max=self.settings.links_max
         )
 
@@ -170,7 +168,7 @@ class Desk:
             "done": done,
             **changes,
         }
-        asked = requests.parse_wake(json.dumps(body).encode(), links_max=self.settings.links_max)
+        asked = bodies.parse_wake(json.dumps(body).encode(), links_max=self.settings.links_max)
         token = wake.get("token") or wake.get("callback_token")
         return self.do(method, token, asked, subscription=subscription)
 
@@ -183,9 +181,9 @@ class Desk:
         return self.courier.under_way[0][0]
 
     def answer(self, *, done=False, problem=""):
-        """Answer the oldest webhook; what it said is returned."""
+        """SubscriptionResponse the oldest webhook; what it said is returned."""
         body, take = self.courier.under_way.pop(0)
-        take(Receipt(problem, done))
+        take(DeliveryResult(problem, done))
         self.engine.commit()
         return body
 

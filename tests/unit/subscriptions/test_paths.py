@@ -7,8 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.errors import SubscriptionError
-from holdfast.subscriptions.glob import PATTERN_BYTES_MAX, Glob
-from holdfast.subscriptions.paths import name_of, path_of
+from holdfast.subscriptions.paths import PATTERN_BYTES_MAX, StreamGlob, name_of, path_of
 
 SEGMENTS = st.sampled_from(["a", "b", "ab", "", "%2A"])
 PATHS = st.lists(SEGMENTS, min_size=1, max_size=5).map("/".join)
@@ -33,14 +32,14 @@ def model(pattern, path):
 @given(PATTERNS.filter(bool), PATHS)
 def test_matches_what_the_rules_say(pattern, path):
     path = path.replace("%2A", "*")
-    assert Glob(pattern).matches(path) == model(pattern.split("/"), path.split("/"))
+    assert StreamGlob(pattern).matches(path) == model(pattern.split("/"), path.split("/"))
 
 
 @given(PATTERNS.filter(bool), PATHS)
 def test_every_match_starts_with_a_prefix(pattern, path):
     """No stream that matches is missed when only names with the prefixes are looked at."""
     path = path.replace("%2A", "*")
-    glob = Glob(pattern)
+    glob = StreamGlob(pattern)
     try:
         name = name_of(path)
     except SubscriptionError:
@@ -64,18 +63,18 @@ def test_every_match_starts_with_a_prefix(pattern, path):
     ],
 )
 def test_looks_at_no_more_names_than_needed(pattern, prefixes):
-    assert Glob(pattern).name_prefixes() == prefixes
+    assert StreamGlob(pattern).name_prefixes() == prefixes
 
 
 @pytest.mark.parametrize("pattern", ["a*", "x/***", "x/*.json", "", "a" * (PATTERN_BYTES_MAX + 1)])
 def test_patterns_that_mean_something_else_are_refused(pattern):
     with pytest.raises(SubscriptionError):
-        Glob(pattern)
+        StreamGlob(pattern)
 
 
 def test_many_wildcards_take_no_time():
     """A backtracking matcher would need longer than the universe."""
-    glob = Glob("/".join(["**", "a"] * 100))
+    glob = StreamGlob("/".join(["**", "a"] * 100))
     started = time.monotonic()
     assert not glob.matches("/".join("a" * 400) + "/b")
     assert time.monotonic() - started < 30
