@@ -50,3 +50,11 @@ def for_each(names: str | tuple[str, ...], values: Iterable[Any]) -> Callable[..
         return run
 
     return decorate
+
+
+def some_rows_of(rows: Iterable[tuple[object, ...]], quick: int) -> list[object]:
+    """The same for tests with several parameters: each row has a value for each of them."""
+    return [
+        pytest.param(*row, marks=[pytest.mark.slow] if at >= quick else [])
+        for at, row in enumerate(rows)
+    ]

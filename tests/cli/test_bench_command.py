@@ -17,7 +17,7 @@ import trustme
 
 from holdfast.cli.bench.result import Latencies
 from tests.server_process import COMMAND, ServerProcess
-from tests.thorough import some_of
+from tests.thorough import some_of, some_rows_of
 
 # A shell may have us ignore Ctrl-C, which processes inherit.
 CODE = """
@@ -276,7 +276,7 @@ class TestBootstrap:
 class TestEnds:
     @pytest.mark.parametrize(
         ("scenario", "flags"),
-        some_of(
+        some_rows_of(
             [
                 ("append", ()),
                 ("fanout", ()),

@@ -5,7 +5,7 @@ import subprocess
 
 import pytest
 
-from tests.thorough import some_of
+from tests.thorough import some_rows_of
 
 COMPLETE = """
 source script.bash
@@ -21,7 +21,7 @@ printf '%s\\n' "${{COMPREPLY[@]}}"
 
 @pytest.mark.parametrize(
     ("words", "expected"),
-    some_of(
+    some_rows_of(
         [
             ("holdfast ap", {"append"}),
             ("holdfast bucket ch", {"changes"}),

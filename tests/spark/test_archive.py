@@ -36,7 +36,7 @@ from tests.spark.archiving import (
     table_at,
 )
 from tests.spark.filled import Filled
-from tests.thorough import some_of
+from tests.thorough import some_rows_of
 
 OF_PARQUET = {"archive.decided", "archive.moving", "archive.moved", "archive.removing"}
 OF_OTHERS = {"archive.ready"}
@@ -79,7 +79,7 @@ def test_with_spark_every_format_has_the_bucket(spark, filled, form, tmp_path):
     assert rows(table_at(form, tmp_path)) == filled.everything()
 
 
-@pytest.mark.parametrize(("form", "point"), some_of(KILLS, 3))
+@pytest.mark.parametrize(("form", "point"), some_rows_of(KILLS, 3))
 def test_killed_anywhere_and_run_again(filled, form, point, tmp_path, monkeypatch):
     options = {"format": form, "compact_files": 2}
     fill(filled)

@@ -15,7 +15,7 @@ from holdfast.spark.jobs.replay import Replay
 from tests.server_process import ServerProcess
 from tests.spark.in_process import killed_at
 from tests.spark.reading_back import new_bucket
-from tests.thorough import some_of
+from tests.thorough import some_rows_of
 
 JSON = "application/json"
 BYTES = "application/octet-stream"
@@ -233,7 +233,7 @@ def test_other_streams_of_the_same_name_are_left_alone(source, target, bucket, r
 
 @pytest.mark.parametrize(
     ("name", "visit"),
-    some_of(
+    some_rows_of(
         [
             ("replay.planned", 1),
             ("replay.created", 3),

@@ -17,7 +17,7 @@ from holdfast.spark.jobs.snapshot import Snapshot
 from tests.server_process import ServerProcess
 from tests.spark.in_process import killed_at
 from tests.spark.reading_back import new_bucket
-from tests.thorough import some_of
+from tests.thorough import some_rows_of
 
 JSON = "application/json"
 
@@ -286,7 +286,7 @@ def twice(client, bucket, fold):
 
 @pytest.mark.parametrize(
     ("name", "visit"),
-    some_of(
+    some_rows_of(
         [("snapshot_job.planned", 1), ("snapshot_job.folded", 3), ("snapshot_job.published", 3)], 1
     ),
 )

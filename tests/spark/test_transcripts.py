@@ -37,7 +37,7 @@ from tests.spark.transcribing import (
     responses,
     run,
 )
-from tests.thorough import some_of
+from tests.thorough import some_of, some_rows_of
 from tests.upstreams import Upstream
 
 SECRET = "a-secret-of-the-proxy-that-is-long-enough"
@@ -106,7 +106,7 @@ def test_a_response_is_added_when_it_has_ended(proxied, form, tmp_path):
     assert (failed["error_code"], failed["error_message"]) == ("UPSTREAM_TIMEOUT", "Nothing came.")
 
 
-@pytest.mark.parametrize(("form", "point"), some_of(KILLS, 1))
+@pytest.mark.parametrize(("form", "point"), some_rows_of(KILLS, 1))
 def test_killed_anywhere_and_run_again(proxied, form, point, tmp_path, monkeypatch):
     fill(proxied, 0)
     run(proxied, tmp_path, format=form)
