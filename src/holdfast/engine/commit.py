@@ -135,14 +135,9 @@ class CommitLoop:
             raise OverloadedError("Too many bytes are waiting to be written to disk.")
 
     def batch(self) -> Batch:
-        """The open batch; a new one if there is none or it is full."""
-        batch = self._open
-        if (
-            batch is not None
-            and batch.size_bytes < self._batch_bytes_max
-            and len(batch.records) < RECORDS_MAX
-        ):
-            return batch
+        """The open batch, which has room for at least one record."""
+        if self._open is not None:
+            return self._open
         batch = self._open = Batch(self._next_position)
         self._next_position += 1
         self._waiting.append(batch)
@@ -153,12 +148,14 @@ class CommitLoop:
 
     def add(self, record: Record, encoded: bytes) -> Batch:
         """Add a record to the open batch, which is returned."""
-        batch = self.batch()
+        batch = self._open or self.batch()
         batch.records.append(record)
         batch.parts.append(encoded)
         size = len(encoded)
         batch.size_bytes += size
         self.pending_bytes += size
+        if batch.size_bytes >= self._batch_bytes_max or len(batch.records) >= RECORDS_MAX:
+            self._open = None
         return batch
 
     def when_idle(self, call: Callable[[], None]) -> None:

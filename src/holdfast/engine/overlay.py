@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from holdfast.format.records import encode
-from holdfast.format.rows import renewed_deadline_ms, take_over
+from holdfast.format.rows import apply_write, renewed_deadline_ms
 
 if TYPE_CHECKING:
     from holdfast.engine.commit import Batch, CommitLoop
@@ -191,7 +191,7 @@ class Staging:
         batch = self._commits.add(record, encode(record))
         staged.tail += len(record.payload)
         if record.producer is not None or record.seq is not None or record.closes:
-            take_over(staged, record)
+            apply_write(staged, record)
         meta = staged.meta
         if meta.ttl_s is not None:
             staged.deadline_ms = renewed_deadline_ms(meta, record.at_ms) or staged.deadline_ms

@@ -67,13 +67,13 @@ def end_of_read(
     offset: int,
     bytes_max: int,
     *,
-    must_give: bool = True,
+    at_least_one: bool = True,
     limit: int | None = None,
 ) -> int:
     """Where a read from `offset`, which is in memory, ends.
 
-    With `must_give` a first message that does not fit is returned nevertheless. `limit` is where a
-    fork leaves this stream.
+    With `at_least_one` a first message that does not fit is returned nevertheless. `limit` is where
+    a fork leaves this stream.
     """
     target = offset + bytes_max
     if limit is None:
@@ -85,7 +85,7 @@ def end_of_read(
     last = bisect_right(ends, target, first)
     whole = ends[last - 1] if last > first else offset
     if stream.media != JSON:
-        if whole > offset or not must_give:
+        if whole > offset or not at_least_one:
             return whole
         chunk = stream.chunks[first]
         start = ends[first] - len(chunk)
@@ -101,7 +101,7 @@ def end_of_read(
     fitting = chunk.rfind(SEPARATOR, at, target - start)
     if fitting >= 0:
         return start + fitting + 1
-    if whole > offset or not must_give:
+    if whole > offset or not at_least_one:
         return whole
     return start + chunk.index(SEPARATOR, at) + 1
 
@@ -171,11 +171,11 @@ class ShardReader:
             if at < owner.base:
                 limit = min(limit, owner.base)
                 request = ColdRequest(
-                    owner.number, owner.media, at, limit, left, must_give=not parts
+                    owner.number, owner.media, at, limit, left, at_least_one=not parts
                 )
                 end, data = await self._read_cold(stream, request)
             else:
-                end = end_of_read(owner, at, left, must_give=not parts, limit=limit)
+                end = end_of_read(owner, at, left, at_least_one=not parts, limit=limit)
                 if end > at and not parts and not _starts_message(owner, at):
                     raise InvalidOffsetError(f"Offset {at:020d} is inside a JSON message.")
                 data = read(owner, at, end)

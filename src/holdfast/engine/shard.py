@@ -78,9 +78,8 @@ class Shard:
     ) -> None:
         self.state = State(catalog)
         self.catalog = catalog
-        # Set by `attach` where there is storage to flush to.
+        # Set by `attach` if there is storage to flush to.
         self.tier: Tier | None = None
-        self.cold: ColdReader | None = None
         self.counters = Counters()
         self.live = LiveReaders(clock)
         self.log = log
@@ -131,7 +130,7 @@ class Shard:
         streams_cached_max: int,
     ) -> None:
         """Flush to storage, and read from it; called before `recover`."""
-        self.cold = self.reader.cold = cold
+        self.reader.cold = cold
         self.tier = Tier(
             self.state,
             self._staging,
@@ -165,7 +164,7 @@ class Shard:
                 self.state.replay(position, decode(body))
             except (AssertionError, KeyError, ValueError) as error:
                 raise LogCorruptError(
-                    f"The log's batch {position} is sound but cannot be applied: {error!r}. "
+                    f"The log's batch {position} is intact but cannot be applied: {error!r}. "
                     "It was written by a defective or newer server; nothing was changed."
                 ) from error
         self.lifetimes.recovered()

@@ -28,12 +28,12 @@ from holdfast.format.rows import (
     BUCKET_PREFIX,
     BucketRow,
     StreamRow,
+    apply_write,
     begin_fork,
     decode_bucket,
     publish_snapshot,
     remove,
     renewed_deadline_ms,
-    take_over,
 )
 
 if TYPE_CHECKING:
@@ -247,7 +247,7 @@ class State:
             bucket.size_bytes += size
         stream.last_write_ms = bucket.last_write_ms = record.at_ms
         if record.producer is not None or record.seq is not None or record.closes:
-            take_over(stream, record)
+            apply_write(stream, record)
         if stream.meta.ttl_s is not None:
             deadline_ms = renewed_deadline_ms(stream.meta, record.at_ms)
             if deadline_ms is not None:

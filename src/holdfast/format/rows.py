@@ -67,7 +67,7 @@ class Writable(Protocol):
     closer: Producer | None
 
 
-def take_over(stream: Writable, record: Record) -> None:
+def apply_write(stream: Writable, record: Record) -> None:
     """Apply the producer, sequence and closure of a record."""
     if record.producer is not None:
         producer_id, epoch, seq = record.producer

@@ -171,11 +171,11 @@ class MetricsPage:
 
 def storage_metrics(shard: Shard) -> Iterator[Metric]:
     """Every family, or none where nothing is ever flushed."""
-    if shard.tier is None or shard.cold is None:
+    if shard.tier is None or shard.reader.cold is None:
         return
     yield from _memory(shard, shard.tier)
     yield from _work(shard.tier)
-    yield from _cold_reads(shard.cold)
+    yield from _cold_reads(shard.reader.cold)
 
 
 def _memory(shard: Shard, tier: Tier) -> Iterator[Metric]:

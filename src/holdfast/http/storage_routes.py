@@ -128,7 +128,7 @@ def _respond_done(slot: Slot, error: HoldfastError | None) -> None:
 def _stats(app: App, _request: Request, slot: Slot, _name: str) -> None:
     """What is in memory, what is in packs, and whether the flush keeps up."""
     shard = app.shard
-    tier, cold = shard.tier, shard.cold
+    tier, cold = shard.tier, shard.reader.cold
     stats: dict[str, Any] = {"hot": _hot_stats(shard, tier)}
     if tier is None or cold is None:
         stats |= {"cold": None, "flush": None, "backpressure": None, "cache": None}

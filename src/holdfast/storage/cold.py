@@ -48,7 +48,7 @@ class ColdBytes(NamedTuple):
 class ColdRequest(NamedTuple):
     """A read of `stream` from `start`; everything up to `limit` is in packs.
 
-    With `must_give` a first message that does not fit is returned nevertheless.
+    With `at_least_one` a first message that does not fit is returned nevertheless.
     """
 
     stream: int
@@ -56,7 +56,7 @@ class ColdRequest(NamedTuple):
     start: int
     limit: int
     bytes_max: int
-    must_give: bool = True
+    at_least_one: bool = True
 
 
 class ColdReader:
@@ -146,7 +146,7 @@ class ColdReader:
         end = ends[index - 1] if index else extent.start
         if end > request.start:
             return end, False
-        if not request.must_give:
+        if not request.at_least_one:
             return request.start, False
         if request.media == JSON:
             return ends[index], False

@@ -32,6 +32,7 @@ from holdfast.format.rows import (
     BUCKET_PREFIX,
     BucketRow,
     StreamRow,
+    apply_write,
     begin_fork,
     decode_bucket,
     encode_bucket,
@@ -39,7 +40,6 @@ from holdfast.format.rows import (
     publish_snapshot,
     remove,
     renewed_deadline_ms,
-    take_over,
 )
 from holdfast.format.segments import decode_header, iter_batches
 from holdfast.protocol.content import JSON, SEPARATOR, media_type
@@ -240,7 +240,7 @@ class Share:
                 self.messages.add(len(payload), at_ms, position)
         row.last_write_ms = at_ms
         if record.producer is not None or record.seq is not None or record.closes:
-            take_over(row, record)
+            apply_write(row, record)
         if row.meta.ttl_s is not None:
             row.deadline_ms = renewed_deadline_ms(row.meta, at_ms) or row.deadline_ms
 

@@ -10,13 +10,13 @@ from hypothesis import strategies as st
 from holdfast.format.records import Fork, Kind, Record, Snapshot, StreamMeta
 from holdfast.format.rows import (
     StreamRow,
+    apply_write,
     begin_fork,
     decode_row,
     encode_row,
     publish_snapshot,
     remove,
     renewed_deadline_ms,
-    take_over,
 )
 from holdfast.protocol.producer import NUMBER_MAX, Producer, ProducerState
 
@@ -84,28 +84,28 @@ class TestTakeOver:
     def test_producers_are_kept_by_id(self):
         stream = row()
         for producer in (Producer(b"p", 0, 0), Producer(b"q", 3, 7), Producer(b"p", 1, 0)):
-            take_over(stream, Record(Kind.APPEND, 5, 0, producer=producer))
+            apply_write(stream, Record(Kind.APPEND, 5, 0, producer=producer))
         assert stream.producers == {b"p": ProducerState(1, 0), b"q": ProducerState(3, 7)}
         assert (stream.seq, stream.closed, stream.closer) == (None, False, None)
 
     def test_seq_is_the_last_one(self):
         stream = row()
         for seq in (b"a", b"b"):
-            take_over(stream, Record(Kind.APPEND, 5, 0, seq=seq))
+            apply_write(stream, Record(Kind.APPEND, 5, 0, seq=seq))
         assert stream.seq == b"b"
-        take_over(stream, Record(Kind.APPEND, 5, 0, closes=True))
+        apply_write(stream, Record(Kind.APPEND, 5, 0, closes=True))
         assert stream.seq == b"b"
 
     @pytest.mark.parametrize("producer", [None, Producer(b"p", 2, 9)])
     def test_closure_remembers_who_closed(self, producer):
         stream = row()
-        take_over(stream, Record(Kind.APPEND, 5, 0, closes=True, producer=producer))
+        apply_write(stream, Record(Kind.APPEND, 5, 0, closes=True, producer=producer))
         assert stream.closed
         assert stream.closer == producer
 
     def test_record_without_any_changes_nothing(self):
         stream = row(seq=b"a", producers={b"p": ProducerState(0, 0)})
-        take_over(stream, Record(Kind.APPEND, 5, 0, b"payload"))
+        apply_write(stream, Record(Kind.APPEND, 5, 0, b"payload"))
         assert stream == row(seq=b"a", producers={b"p": ProducerState(0, 0)})
 
 

@@ -44,15 +44,17 @@ class TestAgainstMemory:
         st.lists(st.integers(1, 80), min_size=1, max_size=3),
         st.booleans(),
     )
-    def test_cut_in_the_same_places(self, shared, media, script, extent_bytes, limits, must_give):
+    def test_cut_in_the_same_places(
+        self, shared, media, script, extent_bytes, limits, at_least_one
+    ):
         rig = shared
         number, stream = flushed(rig, media, script, extent_bytes)
         for start in boundaries(stream):
             for bytes_max in limits:
-                end = end_of_read(stream, start, bytes_max, must_give=must_give)
+                end = end_of_read(stream, start, bytes_max, at_least_one=at_least_one)
                 expected = ColdBytes(end, read(stream, start, end))
                 request = ColdRequest(
-                    number, stream.media, start, stream.tail, bytes_max, must_give
+                    number, stream.media, start, stream.tail, bytes_max, at_least_one
                 )
                 assert rig.read_cold(request) == expected
 
