@@ -67,7 +67,6 @@ def careful() -> Iterator[None]:
 
 
 def report(document: Mapping[str, object], line: str, *, as_json: bool) -> None:
-    """Print the result of a command."""
     print(json_module.dumps(document, ensure_ascii=False) if as_json else line, flush=True)
 
 
@@ -139,15 +138,15 @@ def _back_up(settings: Settings, place: ObjectStore) -> tuple[Manifest, dict[str
     source = open_objects(settings.storage, path / "objects")
     log_path = path / "log"
     with Backup(path / "catalog.sqlite", source, place, clock) as running:
-        with progress("copying the log", None) as bar:
+        with progress("copying the log", None) as advance:
             segments = export_log(Files(), log_path, clock, running.flushed)
-            running.copy_log(segments if log_path.is_dir() else (), bar.advance)
-        with progress("copying the catalog", None) as bar:
-            running.copy_catalog(bar.advance)
+            running.copy_log(segments if log_path.is_dir() else (), advance)
+        with progress("copying the catalog", None) as advance:
+            running.copy_catalog(advance)
         copied_bytes = running.find_missing()
-        with progress("copying packs and snapshots", copied_bytes) as bar:
-            running.copy_packs(bar.advance)
-            running.copy_snapshots(bar.advance)
+        with progress("copying packs and snapshots", copied_bytes) as advance:
+            running.copy_packs(advance)
+            running.copy_snapshots(advance)
         made = running.finish()
     return made, {
         "packs_copied": len(running.copied),

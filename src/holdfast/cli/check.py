@@ -14,7 +14,7 @@ from cyclopts import Parameter
 
 from holdfast.cli.backup import careful, report
 from holdfast.cli.config import NO_FLAGS, AsJson, ConfigFile, SettingFlags, load_settings
-from holdfast.cli.terminal import EXIT_INTERRUPTED, Bar, as_bytes, progress, set_up_logging
+from holdfast.cli.terminal import EXIT_INTERRUPTED, Advance, as_bytes, progress, set_up_logging
 from holdfast.clock import Clock, SystemClock
 from holdfast.errors import CatalogError, DataDirectoryLockedError, LogCorruptError, SettingsError
 from holdfast.format.records import Kind, decode, decode_snapshot
@@ -100,16 +100,16 @@ def _open_directory(path: Path) -> DataDirectory:
 @contextmanager
 def _bar(what: str) -> Iterator[Progress]:
     """A bar that appears once the total is known."""
-    bar: Bar | None = None
+    advance: Advance | None = None
     shown = 0
     with ExitStack() as stack:
 
         def show(done: int, total: int) -> None:
-            nonlocal bar, shown
-            if bar is None:
-                bar = stack.enter_context(progress(what, total))
+            nonlocal advance, shown
+            if advance is None:
+                advance = stack.enter_context(progress(what, total))
             if done - shown >= total // BAR_STEPS or done == total:
-                bar.advance(done - shown)
+                advance(done - shown)
                 shown = done
 
         yield show
@@ -140,7 +140,6 @@ def _words(finding: Finding) -> str:
 
 
 def as_document(outcome: CheckResult) -> dict[str, object]:
-    """The document that `--json` prints."""
     findings, verified = outcome.findings, outcome.verified
     return {
         "ok": findings.ok,

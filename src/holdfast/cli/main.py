@@ -143,5 +143,4 @@ def completion(
 
 
 def run() -> None:
-    """Run this process's command line and exit."""
     sys.exit(main(sys.argv[1:]))

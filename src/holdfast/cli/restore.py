@@ -27,7 +27,13 @@ from holdfast.cli.config import NO_FLAGS, AsJson, ConfigFile, SettingFlags, load
 from holdfast.cli.terminal import progress
 from holdfast.clock import Clock, SystemClock
 from holdfast.errors import DataDirectoryLockedError, SettingsError
-from holdfast.log.directory import FORMAT, UNFINISHED_FORMAT, Files
+from holdfast.log.directory import (
+    FORMAT,
+    UNFINISHED_FORMAT,
+    Files,
+    make_directory,
+    write_holder,
+)
 from holdfast.objects.store import ObjectStore
 from holdfast.settings import Settings
 from holdfast.storage.backup import Restore
@@ -88,14 +94,14 @@ def _restore(
         running = Restore(manifest, place, target, directory.identity)
         running.claim_store()
         shared_bytes = running.find_missing()
-        with progress("copying packs and snapshots", shared_bytes) as bar:
-            running.copy_packs(bar.advance)
-            running.copy_snapshots(bar.advance)
+        with progress("copying packs and snapshots", shared_bytes) as advance:
+            running.copy_packs(advance)
+            running.copy_snapshots(advance)
         own_bytes = manifest.size_bytes - manifest.shared_bytes
-        with progress("copying catalog and log", own_bytes) as bar:
-            running.copy_catalog(directory.catalog_path, bar.advance)
+        with progress("copying catalog and log", own_bytes) as advance:
+            running.copy_catalog(directory.catalog_path, advance)
             directory.log_path.mkdir(exist_ok=True)
-            running.copy_log(directory.log_path, bar.advance)
+            running.copy_log(directory.log_path, advance)
         directory.finish()
     return {
         "packs_copied": len(running.missing),
@@ -140,7 +146,7 @@ class UnfinishedDirectory:
         mark = _Mark(backup, store, f"{clock.random_u64():016x}")
         # Check before changing anything, and again under the lock.
         _found_mark(path, mark)
-        _make(path)
+        make_directory(path)
         lock = _lock(path)
         try:
             found = _found_mark(path, mark)
@@ -164,17 +170,8 @@ class UnfinishedDirectory:
         files.sync_directory(self.path)
 
     def close(self) -> None:
-        """Release the lock."""
-        _write_holder(self._lock, "")
+        write_holder(self._lock, "")
         os.close(self._lock)
-
-
-def _make(path: Path) -> None:
-    """Create the directory and its parents durably."""
-    new = [each for each in (path, *path.parents) if not each.exists()]
-    path.mkdir(parents=True, exist_ok=True)
-    for each in new:
-        Files().sync_directory(each.parent)
 
 
 def _lock(path: Path) -> int:
@@ -187,12 +184,8 @@ def _lock(path: Path) -> int:
         raise DataDirectoryLockedError(
             f"{path} is in use by a server or another restore. Choose another with --data-dir."
         ) from None
-    _write_holder(descriptor, str(os.getpid()))
+    write_holder(descriptor, str(os.getpid()))
     return descriptor
-
-
-def _write_holder(descriptor: int, process: str) -> None:
-    os.pwrite(descriptor, process.ljust(20).encode() + b"\n", 0)
 
 
 def _format(path: Path) -> str | None:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from functools import partial
-from typing import TYPE_CHECKING, Final, Protocol, TextIO
+from typing import TYPE_CHECKING, Final, TextIO
 
 if TYPE_CHECKING:
     from rich.progress import Progress, ProgressColumn, Task, TaskID
@@ -58,7 +58,6 @@ def as_bytes(value: float | None) -> str:
 
 
 def as_count(value: int | None) -> str:
-    """A whole number with thousands separators."""
     return NOTHING if value is None else f"{value:,}"
 
 
@@ -98,7 +97,6 @@ def as_duration(seconds: float | None) -> str:
 
 
 def as_share(share: float | None) -> str:
-    """A fraction as a percentage."""
     return NOTHING if share is None else f"{share * 100:.0f} %"
 
 
@@ -126,37 +124,19 @@ def _digits(value: float) -> str:
     return f"{value:.2f}" if value < 10 else f"{value:.1f}" if value < 100 else f"{value:.0f}"
 
 
-class Bar(Protocol):
-    """A progress bar; any thread may advance it."""
-
-    def advance(self, size_bytes: int) -> None: ...
-
-
-class _NoBar:
-    def advance(self, size_bytes: int) -> None:
-        pass
-
-
-class _ShownBar:
-    def __init__(self, advance: Callable[[float], None]) -> None:
-        self._advance = advance
-
-    def advance(self, size_bytes: int) -> None:
-        self._advance(size_bytes)
-
-
-NO_BAR: Final = _NoBar()
+# Advances a progress bar by a number of bytes; any thread may call it.
+Advance = Callable[[int], object]
 
 
 @contextmanager
-def progress(what: str, total_bytes: int | None) -> Iterator[Bar]:
+def progress(what: str, total_bytes: int | None, *, enabled: bool = True) -> Iterator[Advance]:
     """Show a progress bar on stderr if that is a terminal; None is an unknown total.
 
-    with progress("copying packs", total_bytes) as bar:
-        bar.advance(len(piece))
+    with progress("copying packs", total_bytes) as advance:
+        advance(len(piece))
     """
-    if not sys.stderr.isatty():
-        yield NO_BAR
+    if not enabled or not sys.stderr.isatty():
+        yield lambda _: None
         return
     # rich takes a tenth of a second to load.
     from rich.progress import (  # noqa: PLC0415
@@ -174,7 +154,7 @@ def progress(what: str, total_bytes: int | None) -> Iterator[Bar]:
         TransferSpeedColumn(),
         TimeRemainingColumn(),
     ) as shown:
-        yield _ShownBar(partial(shown.advance, shown.add_task(what, total=total_bytes)))
+        yield partial(shown.advance, shown.add_task(what, total=total_bytes))
 
 
 class Steps:

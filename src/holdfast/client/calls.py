@@ -130,7 +130,6 @@ def was_refused(error: HoldfastError) -> bool:
 
 
 async def pause(clock: Clock, seconds: float) -> None:
-    """Sleep by this clock."""
     over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     def end() -> None:
@@ -384,7 +383,6 @@ async def value_of(value: Value) -> str:
 
 
 def decode(body: bytes, kind: type[T]) -> T:
-    """Decode a JSON response."""
     return _decoded(msgspec.json.Decoder(kind).decode, body)
 
 

@@ -73,7 +73,6 @@ class LoopThread:
                 call.cancel()
 
     def stop(self) -> None:
-        """Stop the loop and wait for its thread."""
         with self._handing_over:
             if self.is_alive:
                 self._stopped = True

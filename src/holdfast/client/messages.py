@@ -96,6 +96,12 @@ class Batch(msgspec.Struct, frozen=True):
         return parse_json(self.data)
 
 
+def join_arrays(arrays: Iterable[bytes]) -> bytes:
+    """One JSON array with the elements of several."""
+    inner = [each.strip()[1:-1].strip() for each in arrays]
+    return b"[" + b",".join([each for each in inner if each]) + b"]"
+
+
 def parse_json(data: bytes) -> Any:
     """Parse JSON, including numbers beyond the range of a double, which servers accept."""
     try:
@@ -127,7 +133,6 @@ class Assembler:
         return bool(self._held or (self._unframer and self._unframer.pending_bytes))
 
     def feed(self, batch: Batch) -> list[Message]:
-        """The messages that this batch completes."""
         if self._unframer is not None:
             return self._framed(batch, self._unframer)
         if media_type(batch.content_type) == JSON:
@@ -247,7 +252,6 @@ def parse_lengths(text: str | None) -> Lengths | None:
 
 
 def check_framing(framing: str | None) -> None:
-    """Raise unless the framing is known."""
     if framing not in {None, LENGTH_PREFIXED}:
         raise InvalidRequestError(f"Unknown framing {framing!r}: use {LENGTH_PREFIXED!r} or None.")
 

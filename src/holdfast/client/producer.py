@@ -339,11 +339,9 @@ class Producer:
                 await self._calls.wait(failures, error)
 
     def _before(self, batch: _Batch) -> bool:
-        """Whether an earlier batch is in flight."""
         return any(other.seq < batch.seq for other in self._flying)
 
     def _settle(self, batch: _Batch) -> None:
-        """Note that the server has this batch."""
         self.acknowledged += batch.count
         self._pending_bytes -= batch.size_bytes
         self._wake()

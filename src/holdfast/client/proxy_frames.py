@@ -57,7 +57,6 @@ class Saved(msgspec.Struct, frozen=True, array_like=True):
     events: int = 0
 
     def text(self) -> str:
-        """The state as text."""
         return msgspec.json.encode(self).decode()
 
 
@@ -121,7 +120,6 @@ class FrameFeed:
         return placed
 
     def _note_end(self, batch: Batch, *, counts: bool) -> None:
-        """Move to the end of the batch."""
         parser = self._parser
         state = BETWEEN_FRAMES if parser.is_between_frames else parser.state()
         self.position = Position(batch.next_offset, self._skip, state)
@@ -180,7 +178,6 @@ class ProxySource:
         self._renewing = asyncio.Lock()
 
     def can_renew(self, error: SignatureExpiredError) -> bool:
-        """Whether the expired URL can be renewed."""
         return self._renew is not None and (error.renewable or not self._of_session)
 
     async def renew(self, expired: str) -> str:

@@ -219,7 +219,6 @@ class ResponseReading:
 
 
 def _check(end: Frame) -> None:
-    """Raise the error of a failed response."""
     if end.type == ERROR:
         raise error_of_frame(decode_error(end.payload))
 

@@ -37,6 +37,7 @@ from holdfast.client.messages import (
     Message,
     batch_of,
     check_framing,
+    join_arrays,
     parse_lengths,
 )
 from holdfast.errors import BadAnswerError, HoldfastError, InvalidRequestError, OutboundError
@@ -144,10 +145,7 @@ class Reading:
     async def read_bytes(self) -> bytes:
         """Everything to the end as bytes; a single array on a JSON stream."""
         pieces = [batch.data async for batch in self.batches() if batch.data]
-        if media_type(self.content_type) != JSON:
-            return b"".join(pieces)
-        inner = [piece.strip()[1:-1].strip() for piece in pieces]
-        return b"[" + b",".join([each for each in inner if each]) + b"]"
+        return join_arrays(pieces) if media_type(self.content_type) == JSON else b"".join(pieces)
 
     async def read_text(self) -> str:
         """Everything to the end as UTF-8 text."""
@@ -458,11 +456,8 @@ class LiveEvents:
     def _joined(self) -> bytes:
         if len(self._data) <= 1:
             return self._data[0] if self._data else b""
-        if media_type(self._content_type) != JSON:
-            return b"".join(self._data)
-        # Join several arrays before one control event into one.
-        inner = [each.strip()[1:-1].strip() for each in self._data]
-        return b"[" + b",".join([each for each in inner if each]) + b"]"
+        is_json = media_type(self._content_type) == JSON
+        return join_arrays(self._data) if is_json else b"".join(self._data)
 
     def _lengths(self, control: _Control) -> Lengths | None:
         if self._tells == JSON_LENGTHS:

@@ -225,7 +225,6 @@ class _Unframed:
         self._end = response.snapshot_offset
 
     def feed(self, message: Message) -> list[Message]:
-        """The messages that this append completes."""
         if self._assembler is None:
             return [message]
         append = Batch(

@@ -53,11 +53,11 @@ class DataDirectory:
         # Absolute, because processes with another working directory are given this path.
         path = path.absolute()
         try:
-            _make(path)
+            make_directory(path)
             directory = cls(path, _lock(path, sleep))
             try:
                 _check_format(path)
-                _make(directory.log_path)
+                make_directory(directory.log_path)
             except BaseException:
                 directory.close()
                 raise
@@ -80,16 +80,16 @@ class DataDirectory:
             return
         with contextlib.suppress(OSError):
             # The next server must not mistake this process for the child it has to wait for.
-            _write_holder(self._lock, "")
+            write_holder(self._lock, "")
         os.close(self._lock)
         self._lock = None
 
 
-def _make(path: Path) -> None:
+def make_directory(path: Path) -> None:
     """Create a directory and its parents durably."""
     if path.is_dir():
         return
-    _make(path.parent)
+    make_directory(path.parent)
     path.mkdir(exist_ok=True)
     _sync_directory(path.parent)
 
@@ -106,14 +106,14 @@ def _lock(path: Path, sleep: Callable[[float], object]) -> int:
     descriptor = os.open(path / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o640)
     try:
         _wait_for_lock(path, descriptor, sleep)
-        _write_holder(descriptor, str(os.getpid()))
+        write_holder(descriptor, str(os.getpid()))
     except BaseException:
         os.close(descriptor)
         raise
     return descriptor
 
 
-def _write_holder(descriptor: int, process: str) -> None:
+def write_holder(descriptor: int, process: str) -> None:
     # Always the same length and never truncated: a full disk might have no room to grow again.
     os.pwrite(descriptor, process.ljust(20).encode() + b"\n", 0)
 

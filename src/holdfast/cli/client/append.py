@@ -8,7 +8,7 @@ that was killed can be repeated with the same input, and stored messages are ski
 from __future__ import annotations
 
 import asyncio
-from contextlib import AbstractContextManager, aclosing, nullcontext, suppress
+from contextlib import aclosing, suppress
 from pathlib import Path
 from typing import Annotated, Final
 
@@ -17,7 +17,7 @@ from cyclopts import Parameter
 from holdfast.cli.client.connection import StreamName, check_framing_flag, client_command
 from holdfast.cli.client.output import Output
 from holdfast.cli.client.sources import Sources
-from holdfast.cli.terminal import NO_BAR, Bar, progress
+from holdfast.cli.terminal import Advance, progress
 from holdfast.client import Appended, Client, Producer, ProducerLimits, Stream
 from holdfast.clock import SystemClock
 from holdfast.errors import HoldfastError, SettingsError
@@ -89,7 +89,7 @@ async def append(
     if not is_conditional:
         sources.invite(output)
         writer = _writer(target, producer, epoch, batch, media, claims=claim)
-        result = await _Sending(sources, writer, output).send(media, close=close)
+        result = await _send(sources, writer, output, media, close=close)
         count = writer.acknowledged
     else:
         single = await sources.single(media)
@@ -136,54 +136,44 @@ def _messages(count: int) -> str:
     return f"{count} message{'' if count == 1 else 's'}"
 
 
-def _progress(total_bytes: int | None) -> AbstractContextManager[Bar]:
-    """A bar for files; the end of other input is unknown."""
-    return nullcontext(NO_BAR) if total_bytes is None else progress("appending", total_bytes)
+async def _send(
+    sources: Sources, writer: Producer, output: Output, media: str, *, close: bool
+) -> Appended | None:
+    """Send everything; if that fails, report how far it came."""
+    total_bytes = sources.total_bytes
+    # The end of input that is not a file is unknown.
+    with progress("appending", total_bytes, enabled=total_bytes is not None) as advance:
+        ticking = asyncio.ensure_future(_tick(sources, writer, advance))
+        try:
+            async with writer:
+                await _put_all(sources, writer, media)
+                return await (writer.close_stream() if close else writer.flush())
+        except (HoldfastError, asyncio.CancelledError):
+            if stored := writer.acknowledged:
+                more = ", perhaps more" if writer.pending_bytes else ""
+                output.notice(f"stopped after {_messages(stored)}{more}")
+            raise
+        finally:
+            ticking.cancel()
 
 
-class _Sending:
-    def __init__(self, sources: Sources, writer: Producer, output: Output) -> None:
-        self._sources = sources
-        self._writer = writer
-        self._output = output
+async def _put_all(sources: Sources, writer: Producer, media: str) -> None:
+    """Pass everything to the producer; messages before an invalid one are stored."""
+    async with aclosing(sources.messages(media)) as messages:
+        try:
+            async for message in messages:
+                await writer.append(message)
+        except HoldfastError:
+            with suppress(HoldfastError):
+                await writer.flush()
+            raise
 
-    async def send(self, media: str, *, close: bool) -> Appended | None:
-        """Send everything; if that fails, report how far it came."""
-        with _progress(self._sources.total_bytes) as bar:
-            ticking = asyncio.ensure_future(self._tick(bar))
-            try:
-                async with self._writer:
-                    await self._put_all(media)
-                    if close:
-                        return await self._writer.close_stream()
-                    return await self._writer.flush()
-            except (HoldfastError, asyncio.CancelledError):
-                self._say_how_far()
-                raise
-            finally:
-                ticking.cancel()
 
-    async def _put_all(self, media: str) -> None:
-        """Pass everything to the producer; messages before an invalid one are stored."""
-        async with aclosing(self._sources.messages(media)) as messages:
-            try:
-                async for message in messages:
-                    await self._writer.append(message)
-            except HoldfastError:
-                with suppress(HoldfastError):
-                    await self._writer.flush()
-                raise
-
-    def _say_how_far(self) -> None:
-        if stored := self._writer.acknowledged:
-            more = ", perhaps more" if self._writer.pending_bytes else ""
-            self._output.notice(f"stopped after {_messages(stored)}{more}")
-
-    async def _tick(self, bar: Bar) -> None:
-        """Show how much is stored, rather than how much was read."""
-        shown = 0
-        while True:
-            await asyncio.sleep(TICK_S)
-            done = self._sources.read_bytes - self._writer.pending_bytes
-            bar.advance(max(0, done - shown))
-            shown = max(done, shown)
+async def _tick(sources: Sources, writer: Producer, advance: Advance) -> None:
+    """Show how much is stored, rather than how much was read."""
+    shown = 0
+    while True:
+        await asyncio.sleep(TICK_S)
+        done = sources.read_bytes - writer.pending_bytes
+        advance(max(0, done - shown))
+        shown = max(done, shown)

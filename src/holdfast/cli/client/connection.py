@@ -23,11 +23,12 @@ import json
 import os
 import re
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import dataclass
 from functools import wraps
 from pathlib import Path
 from typing import Annotated, Any, Final
 
+import msgspec
 from cyclopts import Group, Parameter
 
 from holdfast.cli.client.output import Output
@@ -74,11 +75,10 @@ CONTEXTS_VERSION: Final = 1
 _NAME: Final = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 
 
-@dataclass(frozen=True, slots=True)
-class Context:
+class Context(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A server and the credentials for it."""
 
-    url: str
+    url: Annotated[str, msgspec.Meta(min_length=1)]
     token: str = ""
     token_file: str = ""
     ca_file: str = ""
@@ -93,12 +93,11 @@ def shown_url(url: str) -> str:
     return scheme + slashes + host.rpartition("@")[2] + slash + path
 
 
-@dataclass(slots=True)
-class Contexts:
+class Contexts(msgspec.Struct, forbid_unknown_fields=True):
     """The contexts of the file, and the name of the current one."""
 
     current: str = ""
-    contexts: dict[str, Context] = field(default_factory=dict)
+    contexts: dict[str, Context] = {}
 
     def find(self, name: str) -> Context:
         """The context of this name; the error lists the known ones."""
@@ -126,30 +125,18 @@ def load_contexts(path: Path) -> Contexts:
 
     try:
         found = tomllib.loads(path.read_text("utf-8"))
+        if found.pop("version", None) != CONTEXTS_VERSION:
+            raise SettingsError(f"{path} needs `version = {CONTEXTS_VERSION}`")
+        return msgspec.convert(found, Contexts)
     except (FileNotFoundError, NotADirectoryError):
         return Contexts()
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+    except (
+        OSError,
+        UnicodeDecodeError,
+        tomllib.TOMLDecodeError,
+        msgspec.ValidationError,
+    ) as error:
         raise SettingsError(f"the contexts in {path} cannot be read: {error}") from None
-    if found.get("version") != CONTEXTS_VERSION:
-        raise SettingsError(f"{path} needs `version = {CONTEXTS_VERSION}`")
-    unknown = set(found) - {"version", "current", "contexts"}
-    if unknown:
-        raise SettingsError(f"{path} has unknown keys: {', '.join(sorted(unknown))}")
-    current, entries = found.get("current", ""), found.get("contexts", {})
-    if not isinstance(current, str) or not isinstance(entries, dict):
-        raise SettingsError(f"in {path} `current` must be a string, and `contexts` a table")
-    return Contexts(current, {name: _parse(path, name, each) for name, each in entries.items()})
-
-
-def _parse(path: Path, name: str, entry: Any) -> Context:
-    known = {each.name for each in fields(Context)}
-    if not isinstance(entry, dict) or not all(isinstance(value, str) for value in entry.values()):
-        raise SettingsError(f"the context {name!r} in {path} must be a table of strings")
-    if set(entry) - known or not entry.get("url"):
-        raise SettingsError(
-            f"the context {name!r} in {path} needs a url, and may have {', '.join(sorted(known))}"
-        )
-    return Context(**entry)
 
 
 def save_contexts(path: Path, contexts: Contexts) -> None:
@@ -157,7 +144,7 @@ def save_contexts(path: Path, contexts: Contexts) -> None:
     lines = [f"version = {CONTEXTS_VERSION}", f"current = {_quote(contexts.current)}"]
     for name, context in sorted(contexts.contexts.items()):
         lines += ["", f"[contexts.{_quote(name)}]"]
-        given = {key: value for key, value in asdict(context).items() if value}
+        given = {key: value for key, value in msgspec.structs.asdict(context).items() if value}
         lines += [f"{key} = {_quote(value)}" for key, value in given.items()]
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -177,7 +164,6 @@ def _quote(text: str) -> str:
 
 
 def check_name(name: str) -> None:
-    """Raise unless this is a valid name for a context."""
     if not _NAME.fullmatch(name):
         raise SettingsError(
             f"{name!r} is not a valid name: use up to 64 letters, digits, '.', '_' and '-'"
@@ -262,7 +248,6 @@ def connect(server: _Server, output: Output) -> Client:
 
 
 def check_framing_flag(framing: str | None) -> None:
-    """Raise unless the value of --framing is known."""
     if framing not in {None, LENGTH_PREFIXED}:
         raise SettingsError(f"--framing must be {LENGTH_PREFIXED}, not {framing!r}")
 
@@ -311,7 +296,6 @@ def run(server: _Server, work: Callable[[Client, Output], Awaitable[int | None]]
 
 
 def exit_code(error: HoldfastError) -> int:
-    """The exit code for an error."""
     for classes, code in _EXITS:
         if isinstance(error, classes):
             return code

@@ -64,7 +64,6 @@ class Output:
         self.write(data)
 
     def document(self, document: Mapping[str, Any]) -> None:
-        """Write one JSON document on its own line."""
         self.write(msgspec.json.encode(document) + b"\n")
 
     def say(self, document: Mapping[str, Any], line: str) -> None:
@@ -101,7 +100,6 @@ class Output:
             self.write(b"\n")
 
     def flush(self) -> None:
-        """Write out everything."""
         self.end_line()
         self._stdout.flush()
 
@@ -159,7 +157,6 @@ def payload_field(payload: bytes, content_type: str) -> dict[str, Any]:
 
 
 def one_line(json_text: bytes) -> bytes:
-    """JSON text without line breaks."""
     return json_text.translate(_BREAKS)
 
 

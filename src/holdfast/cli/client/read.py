@@ -9,14 +9,13 @@ from __future__ import annotations
 import os
 import stat
 import sys
-from contextlib import AbstractContextManager, nullcontext
 from typing import Annotated, Any, Final
 
 from cyclopts import Parameter
 
 from holdfast.cli.client.connection import StreamName, check_framing_flag, client_command
 from holdfast.cli.client.output import Output, one_line, payload_document
-from holdfast.cli.terminal import Bar, progress
+from holdfast.cli.terminal import Advance, progress
 from holdfast.client import START, Client, Message, Reading, Stream
 from holdfast.client.messages import Assembler
 from holdfast.errors import InvalidOffsetError, SettingsError
@@ -68,8 +67,9 @@ async def read(
     source = _source(client, stream, framing)
     live = follow and not exit_
     reading = source.read(from_, live=live)
-    with _progress(None if live else await _size(source, from_)) as bar:
-        printer = _Printer(output, reading, framing, bar)
+    total_bytes = None if live else await _size(source, from_)
+    with progress("reading", total_bytes, enabled=total_bytes is not None) as advance:
+        printer = _Printer(output, reading, framing, advance)
         if count is None and until is None and framing is None and not output.as_json:
             await printer.print_batches()
         else:
@@ -97,7 +97,7 @@ async def tail(
     source = _source(client, stream, framing)
     start: dict[str, Any] = {"last": number} if number else {"offset": "now"}
     reading = source.read(**start, live=follow and not exit_)
-    printer = _Printer(output, reading, framing, None)
+    printer = _Printer(output, reading, framing)
     if framing is None:
         await printer.print(None, None)
     else:
@@ -124,18 +124,18 @@ async def _size(source: Stream, start: str) -> int | None:
     return max(0, int(head.next_offset) - int(begin))
 
 
-def _progress(total_bytes: int | None) -> AbstractContextManager[Bar | None]:
-    return nullcontext() if total_bytes is None else progress("reading", total_bytes)
-
-
 class _Printer:
     def __init__(
-        self, output: Output, reading: Reading, framing: str | None, bar: Bar | None
+        self,
+        output: Output,
+        reading: Reading,
+        framing: str | None,
+        advance: Advance | None = None,
     ) -> None:
         self._output = output
         self._reading = reading
         self._framed = framing is not None
-        self._bar = bar
+        self._advance = advance
 
     async def print(self, count: int | None, until: str | None) -> None:
         """Print messages, up to a count or an offset."""
@@ -187,8 +187,8 @@ class _Printer:
         else:
             end = b"\n" if self._framed else b""
             self._output.write_payload(b"".join([each + end for each in payloads]), content_type)
-        if self._bar is not None:
-            self._bar.advance(sum(map(len, payloads)) + (len(payloads) if media == JSON else 0))
+        if self._advance is not None:
+            self._advance(sum(map(len, payloads)) + (len(payloads) if media == JSON else 0))
 
 
 def _check_until(until: str | None, offset: str) -> None:

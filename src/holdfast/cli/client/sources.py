@@ -77,14 +77,12 @@ class Sources:
             output.notice("Reading from the terminal; end with Ctrl-D.")
 
     async def single(self, media: str) -> bytes:
-        """The only message; any other number is an error."""
         found = [message async for message in self.messages(media)]
         if len(found) != 1:
             raise SettingsError(f"--seq and --if-match are for a single message, not {len(found)}")
         return found[0]
 
     async def messages(self, media: str) -> AsyncGenerator[bytes, None]:
-        """All messages, in order."""
         for number, text in enumerate(self._messages, 1):
             message = text.encode()
             if media == JSON:
@@ -185,31 +183,17 @@ async def _lines_of(pieces: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
     """The lines with their line breaks; the last may have none."""
     held: list[bytes] = []
     async for piece in pieces:
-        first, *others = _split(piece)
+        # At LF only: a CR inside a line is data.
+        first, *others = piece.split(b"\n")
         held.append(first)
-        if not first.endswith(b"\n"):
-            continue
+        for part in others:
+            yield b"".join((*held, b"\n"))
+            held = [part]
+    if any(held):
         yield b"".join(held)
-        held.clear()
-        for line in others[:-1]:
-            yield line
-        if others and others[-1].endswith(b"\n"):
-            yield others[-1]
-        elif others:
-            held.append(others[-1])
-    if held:
-        yield b"".join(held)
-
-
-def _split(piece: bytes) -> list[bytes]:
-    """Split at LF only: a CR inside a line is data."""
-    parts = piece.split(b"\n")
-    lines = [part + b"\n" for part in parts[:-1]]
-    return [*lines, parts[-1]] if parts[-1] else lines
 
 
 def _check_json(text: bytes, place: str) -> None:
-    """Raise unless this is one JSON value."""
     try:
         if not text.isascii():
             text.decode()

@@ -51,7 +51,6 @@ SignedUrl = Annotated[
 
 
 def parse_headers(lines: list[str] | None) -> dict[str, str]:
-    """Parse the values of --header."""
     found: dict[str, str] = {}
     for line in lines or ():
         name, colon, value = line.partition(":")
@@ -97,7 +96,6 @@ class RequestBody:
             self._sources.check()
 
     async def read(self, output: Output) -> bytes:
-        """The whole body."""
         if self._sources is None:
             return self._text.encode()
         self._sources.invite(output)
@@ -116,7 +114,6 @@ def typed(headers: dict[str, str], body: bytes) -> dict[str, str]:
 
 
 def check_ttl(ttl: int | None) -> None:
-    """Raise unless this is a valid lifetime of a signed URL."""
     if ttl is not None and ttl < 1:
         raise SettingsError("--ttl must be at least 1")
 
@@ -132,7 +129,6 @@ def check_stream(url: str | None, session: str | None, response_id: int | None) 
 
 
 def check_signed_url(url: str) -> None:
-    """Raise unless this looks like a signed URL."""
     if not is_url(url):
         raise SettingsError(
             f"{url[:40]!r} is not a signed URL; it starts with http:// or https://, as printed by "
