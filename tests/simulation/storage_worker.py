@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from holdfast.clock import Clock, Timer
     from holdfast.format.packs import NewPack
-    from holdfast.objects.pack_merge import Merge
+    from holdfast.objects.pack_merge import MergePlan
     from holdfast.objects.store import ObjectStore
     from holdfast.storage.commands import Command
 
@@ -102,7 +102,7 @@ class SimWorker:
         self._restart_s = _RESTART_S_MIN
         self._collect_at_s = self._merge_at_s = self._merged_at_s = 0.0
         self._may_merge = True
-        self._plan: Merge | None = None
+        self._plan: MergePlan | None = None
         self._merged: NewPack | HoldfastError | None = None
         self._past = WorkCounters()
         self.restarts = 0

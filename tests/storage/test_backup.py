@@ -112,7 +112,7 @@ class TestWhatItConsistsOf:
             new_bytes = running.find_missing()
             running.copy_packs(ignore)
             made = running.finish()
-        (new,) = running.copied
+        (new,) = running.missing.packs
         assert new_bytes == new.size_bytes == source.store.size(new.name)
         # The pack and the manifest; the catalog goes in parts.
         assert place.calls["put"] == 2

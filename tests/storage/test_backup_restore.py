@@ -56,7 +56,7 @@ def restore(made, place, target, directory):
 
 def test_everything_is_there(made, place, target, directory):
     running = restore(made, place, target, directory)
-    assert len(running.missing) == 3
+    assert len(running.missing.packs) == 3
     assert claim(target, "whoever asks") == "new-mark"
     catalog = Catalog(directory / "catalog.sqlite")
     try:
@@ -89,7 +89,7 @@ def test_it_goes_on_where_it_was_cut_short(made, place, target, directory):
     (directory / "catalog.sqlite-wal").write_bytes(b"not of this catalog")
     (directory / "log" / "0000000009.seg").write_bytes(b"not of this log")
     again = restore(made, place, target, directory)
-    assert again.missing == [made.packs[1]]
+    assert again.missing.packs == [made.packs[1]]
     assert pack_names(target) == {pack.name for pack in made.packs}
     assert len(list((directory / "log").iterdir())) == 2
     catalog = Catalog(directory / "catalog.sqlite")

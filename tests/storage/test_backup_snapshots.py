@@ -111,8 +111,8 @@ class TestWhatItConsistsOf:
             running.copy_packs(ignore)
             running.copy_snapshots(ignore)
             made = running.finish()
-        assert [each.name for each in running.copied_snapshots] == [second]
-        assert size == len(SECOND) + sum(pack.size_bytes for pack in running.copied)
+        assert [each.name for each in running.missing.snapshots] == [second]
+        assert size == len(SECOND) + sum(pack.size_bytes for pack in running.missing.packs)
         assert {each.name for each in made.snapshots} == {source.first, second}
 
     def test_large_bodies_go_in_pieces(self, source, place, monkeypatch):
@@ -237,7 +237,7 @@ class TestRestore:
 
     def test_everything_is_there_and_a_check_finds_nothing(self, made, place, target, tmp_path):
         running = restore(made, place, target, tmp_path / "restored")
-        assert running.missing_snapshots == made.snapshots
+        assert running.missing.snapshots == made.snapshots
         assert bodies(target) == bodies(place)
         found = check(target, tmp_path / "restored")
         assert found.of("damage") == found.of("note") == []
@@ -259,8 +259,8 @@ class TestRestore:
         with killed_at(name), pytest.raises(KilledError):
             restore(made, place, target, tmp_path / "restored")
         again = restore(made, place, target, tmp_path / "restored")
-        assert again.missing == []
-        assert again.missing_snapshots == []
+        assert again.missing.packs == []
+        assert again.missing.snapshots == []
         assert check(target, tmp_path / "restored").ok
 
     def test_manifest_of_an_older_version_has_none(self, made, place, target, tmp_path):

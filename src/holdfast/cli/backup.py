@@ -23,7 +23,7 @@ from holdfast.log.export import export_log
 from holdfast.objects.store import ObjectStore
 from holdfast.settings import Settings, StorageSettings, all_settings
 from holdfast.storage.backup import Backup
-from holdfast.storage.manifest import Found, Manifest, find_backups
+from holdfast.storage.manifest import FoundBackup, Manifest, find_backups
 from holdfast.storage.open_objects import open_objects, probe
 
 BackupUrl = Annotated[
@@ -149,8 +149,8 @@ def _back_up(settings: Settings, place: ObjectStore) -> tuple[Manifest, dict[str
             running.copy_snapshots(advance)
         made = running.finish()
     return made, {
-        "packs_copied": len(running.copied),
-        "snapshots_copied": len(running.copied_snapshots),
+        "packs_copied": len(running.missing.packs),
+        "snapshots_copied": len(running.missing.snapshots),
         "bytes_copied": copied_bytes + made.size_bytes - made.shared_bytes,
     }
 
@@ -185,7 +185,7 @@ def _list(place: ObjectStore, *, as_json: bool) -> None:
         print(f"There is no backup at {place.url}.")
 
 
-def _row(found: Found) -> str:
+def _row(found: FoundBackup) -> str:
     made = found.manifest
     if made is None:
         return f"{found.id:<24} {found.trouble}"

@@ -104,8 +104,8 @@ def _restore(
             running.copy_log(directory.log_path, advance)
         directory.finish()
     return {
-        "packs_copied": len(running.missing),
-        "snapshots_copied": len(running.missing_snapshots),
+        "packs_copied": len(running.missing.packs),
+        "snapshots_copied": len(running.missing.snapshots),
         "bytes_copied": shared_bytes + own_bytes,
     }
 

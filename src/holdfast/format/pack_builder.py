@@ -1,4 +1,4 @@
-"""Building a pack, without any I/O: data goes out as it comes in, the rest once all is known."""
+"""Building a pack without I/O: data passes through, the index follows once everything is known."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ if TYPE_CHECKING:
 
 
 def pack_name(after: int, through: int, salt: int) -> str:
-    """The name of a new pack: its range of the log, and what tells attempts apart."""
+    """The name of a new pack: its range of the log, and a salt that distinguishes attempts."""
     return f"packs/{after:016x}-{through:016x}-{salt:016x}.pack"
 
 
 class Messages:
-    """The message index of a run of messages: three arrays of the same length."""
+    """The message index of a run of messages, in three arrays of the same length."""
 
     __slots__ = ("lengths", "positions", "timestamps")
 
@@ -55,19 +55,17 @@ class Messages:
         return len(self.lengths)
 
     def add(self, length: int, at_ms: int, position: int) -> None:
-        """Add one message."""
         self.lengths.append(length)
         self.timestamps.append(at_ms)
         self.positions.append(position)
 
     def part(self, first: int, last: int) -> Messages:
-        """The messages from `first` to before `last`."""
+        """The messages from `first` up to `last`, exclusive."""
         return Messages(
             self.lengths[first:last], self.timestamps[first:last], self.positions[first:last]
         )
 
     def extend(self, other: Messages) -> None:
-        """Add all of another run's messages."""
         self.lengths.extend(other.lengths)
         self.timestamps.extend(other.timestamps)
         self.positions.extend(other.positions)
@@ -91,7 +89,6 @@ class PackBuilder:
 
     @property
     def name(self) -> str:
-        """The name to store the pack under."""
         return pack_name(self.after, self.through, self.salt)
 
     @property
@@ -102,12 +99,11 @@ class PackBuilder:
 
     @staticmethod
     def header() -> bytes:
-        """The bytes a pack starts with."""
         return HEADER.pack(MAGIC, FORMAT_VERSION, 0)
 
     @property
     def data_bytes(self) -> int:
-        """Bytes of messages so far."""
+        """The size of the messages so far."""
         return self._data_end - HEADER_BYTES
 
     def add(self, stream: int, start: int, data: bytes, messages: Messages) -> None:
@@ -144,7 +140,7 @@ class PackBuilder:
         self._data_end += length
 
     def finish(self, meta: PackMeta, rows: Iterable[tuple[int, bytes]]) -> Iterator[bytes]:
-        """Everything behind the data; `rows` are sorted by number."""
+        """Everything after the data; `rows` are sorted by stream number."""
         index, data_end = self._index, self._data_end
         lengths_at = padded(data_end)
         timestamps_at = padded(lengths_at + 4 * len(index))
@@ -205,7 +201,7 @@ class PackBuilder:
 
 
 def _split(lengths: array[int]) -> Iterator[tuple[int, int, int]]:
-    """Cut a long run into extents: (first message, behind the last, bytes) of each."""
+    """Cut a long run into extents: (first message, end, bytes) of each."""
     first = size = 0
     for at, length in enumerate(lengths):
         if at > first and (size + length > EXTENT_BYTES_MAX or at - first >= EXTENT_MESSAGES_MAX):

@@ -1,4 +1,4 @@
-"""Packs: immutable objects that hold the bytes of many streams, and all it takes to find them.
+"""Packs: immutable objects that hold the bytes of many streams, and an index to find them.
 
     header | data | lengths | timestamps | positions | directory | delta | footer
 
@@ -58,32 +58,32 @@ assert sys.byteorder == "little", "arrays are written as they lie in memory"
 
 
 class PackFormatError(ValueError):
-    """The bytes are not a sound pack; the message says what is wrong."""
+    """The bytes are not a valid pack; the message says why."""
 
 
 class UnknownPackVersionError(PackFormatError):
-    """A sound pack of a version this code does not read."""
+    """A valid pack of a version that this code does not read."""
 
 
 class PackMeta(msgspec.Struct):
-    """What a pack says of itself besides its bytes."""
+    """A pack's metadata."""
 
     created_ms: int
     has_delta: bool
-    # Packs whose contents are all in this one or gone: a rebuild ignores them.
+    # Packs whose contents are in this one or deleted: a rebuild ignores them.
     supersedes: list[str] = []
     # Packs of one large stream each that belong to the same range of the log.
     companions: list[str] = []
     # Streams that ended in this range.
     removed: list[int] = []
-    # Documents that changed in this range, as of its end; None for those that are gone.
+    # Documents that changed in this range, None for deleted ones.
     documents: dict[str, bytes | None] = {}
     # When the last record of this range was written.
     last_ms: int = 0
 
 
 class Footer(NamedTuple):
-    """Where everything is."""
+    """The offsets, counts and checksums of all parts."""
 
     block_bytes: int
     salt: int
@@ -104,27 +104,24 @@ class Footer(NamedTuple):
 
     @property
     def lengths_at(self) -> int:
-        """Where the message index starts, with the lengths."""
+        """The start of the message index, which begins with the lengths."""
         return padded(self.data_end)
 
     @property
     def timestamps_at(self) -> int:
-        """Where the messages' timestamps start."""
         return padded(self.lengths_at + 4 * self.messages)
 
     @property
     def positions_at(self) -> int:
-        """Where the messages' positions start."""
         return self.timestamps_at + 8 * self.messages
 
     @property
     def size_bytes(self) -> int:
-        """The size of the whole pack."""
         return self.footer_at + FOOTER_BYTES
 
 
 class Extent(NamedTuple):
-    """A run of whole messages of one stream, and where in its pack it lies."""
+    """A run of whole messages of one stream, and where it is in its pack."""
 
     stream: int
     start: int
@@ -140,7 +137,6 @@ class Extent(NamedTuple):
 
     @property
     def end(self) -> int:
-        """The offset behind its last byte."""
         return self.start + self.length
 
 
@@ -260,17 +256,14 @@ def describe_pack(name: str, footer: Footer, meta: PackMeta) -> PackInfo:
 
 
 def padded(at: int) -> int:
-    """The next multiple of 8."""
     return at + 7 & ~7
 
 
 def checksum(data: bytes | memoryview, salt: int) -> int:
-    """The checksum of a part of a pack."""
     return xxh3_64_intdigest(data, seed=salt)
 
 
 def block_sums(data: bytes | memoryview, salt: int) -> array[int]:
-    """The checksum of each block of an extent."""
     view = memoryview(data)
     return array(
         "Q",
@@ -282,14 +275,13 @@ def block_sums(data: bytes | memoryview, salt: int) -> array[int]:
 
 
 def encode_footer(footer: Footer) -> bytes:
-    """The bytes a pack ends with."""
     block_bytes, *rest = footer
     packed = _FOOTER.pack(MAGIC, FORMAT_VERSION, block_bytes, *rest)
     return packed + _CHECKSUM.pack(xxh3_64_intdigest(packed))
 
 
 def decode_footer(data: bytes, size_bytes: int) -> Footer:
-    """The footer in the last bytes of a pack of this size."""
+    """Decode the last bytes of a pack of this size."""
     if len(data) < FOOTER_BYTES:
         raise PackFormatError("it is too short to be a pack")
     packed = data[-FOOTER_BYTES : -_CHECKSUM.size]
@@ -308,8 +300,6 @@ def decode_footer(data: bytes, size_bytes: int) -> Footer:
 
 
 class Directory:
-    """The decoded directory of a pack."""
-
     __slots__ = ("_arrays", "_block_bytes", "_sums")
 
     def __init__(self, arrays: dict[str, array[int]], sums: bytes, block_bytes: int) -> None:
@@ -338,7 +328,7 @@ class Directory:
 
 
 def decode_directory(data: bytes, footer: Footer) -> Directory:
-    """The directory, which lies between `directory_at` and `delta_at`."""
+    """Decode the bytes from `directory_at` to `delta_at`."""
     if checksum(data, footer.salt) != footer.directory_sum:
         raise PackFormatError("its directory is damaged")
     arrays: dict[str, array[int]] = {}
@@ -356,7 +346,7 @@ def decode_directory(data: bytes, footer: Footer) -> Directory:
 
 
 class Delta(NamedTuple):
-    """The decoded delta: rows are left encoded, sorted by number."""
+    """The decoded delta; its rows are still encoded, sorted by stream number."""
 
     meta: PackMeta
     numbers: array[int]
@@ -364,7 +354,7 @@ class Delta(NamedTuple):
     rows: bytes
 
     def items(self) -> Iterator[tuple[int, bytes]]:
-        """Each row's stream number and its bytes."""
+        """Stream numbers and encoded rows."""
         at = 0
         for number, size in zip(self.numbers, self.sizes, strict=True):
             yield number, self.rows[at : at + size]
@@ -376,7 +366,7 @@ _decode_meta = msgspec.msgpack.Decoder(PackMeta).decode
 
 
 def encode_delta(meta: PackMeta, rows: Iterator[tuple[int, bytes]]) -> tuple[list[bytes], int, int]:
-    """The delta's parts, the number of its rows and the size of its meta."""
+    """The delta's parts, its number of rows and the size of its metadata."""
     encoded = _encode_meta(meta)
     numbers, sizes, blobs = array("Q"), array("I"), []
     for number, row in rows:
@@ -394,7 +384,7 @@ def encode_delta(meta: PackMeta, rows: Iterator[tuple[int, bytes]]) -> tuple[lis
 
 
 def decode_delta(data: bytes, footer: Footer) -> Delta:
-    """The delta, which lies between `delta_at` and `footer_at`."""
+    """Decode the bytes from `delta_at` to `footer_at`."""
     if checksum(data, footer.salt) != footer.delta_sum:
         raise PackFormatError("its delta is damaged")
     meta = _decode_meta(data[: footer.meta_bytes])

@@ -1,9 +1,9 @@
-"""Merging: several packs become one, with every stream's bytes in one place again.
+"""Merging: several packs become one, in which every stream's bytes are contiguous again.
 
-Reads the sources' live extents in the order of the streams and writes them to a new pack as they
-come, in bounded memory. Nothing is in use until the swap, which is a transaction of the catalog's
-writer; so this may run in a thread beside flushes, or in a job elsewhere that asks the server for
-the swap, and a crash leaves an orphan object at most.
+The live extents are read in the order of the streams and written to a new pack, in bounded memory.
+The new pack is in use only after the swap, which is a transaction of the catalog's writer. So a
+merge can run in a thread beside flushes, or in a job elsewhere that requests the swap from the
+server, and a crash leaves at most an orphaned object.
 """
 
 from __future__ import annotations
@@ -26,42 +26,38 @@ if TYPE_CHECKING:
 _PART_BYTES: Final = 8 * 1024 * 1024
 
 
-class Merge(NamedTuple):
-    """What is to be merged, as the catalog had it when the merge was planned."""
+class MergePlan(NamedTuple):
+    """What to merge, as the catalog had it when the merge was planned."""
 
-    # Neighbours in the log, in its order, each with a delta; or a pack without one, by itself.
+    # Neighbours in the log, each with a delta; or a single pack without one.
     sources: Sequence[PackInfo]
     # Live extents by stream and start, each with the index of its source.
     extents: Sequence[tuple[int, Extent]]
-    # Packs that the sources superseded and whose objects are still there.
+    # Packs that the sources superseded, whose objects are still there.
     superseded: Sequence[str]
-    # Packs without a delta that are in use for the same range of the log. A source may not name
-    # them all: one may have taken the place of another that it names.
+    # Packs without a delta in use for the same range of the log. The sources may name others,
+    # which these have replaced.
     companions: frozenset[str]
-    # Where the bytes that are needed start, of streams that a snapshot has trimmed.
+    # Where the needed bytes start, of streams trimmed by a snapshot.
     starts: Mapping[int, int]
 
 
 class _Source:
-    """A pack that is being merged."""
-
     def __init__(self, store: ObjectStore, source: PackInfo) -> None:
         self.pack = Pack(store, source.name, source.size_bytes)
         self.index = self.pack.index()
         self._reader = SequentialReader(store, source.name, self.pack.footer.data_end)
 
     def data(self, extent: Extent) -> bytes:
-        """The verified bytes of an extent."""
         data = self._reader.read(extent.data_at, extent.length)
         return verified(self.pack.name, self.pack.footer.salt, extent, data)
 
     def messages(self, extent: Extent) -> Messages:
-        """The message index of an extent."""
         return self.index.part(extent.message_at, extent.message_at + extent.messages)
 
 
-def merge_packs(store: ObjectStore, clock: Clock, plan: Merge) -> NewPack:
-    """Write the merged pack; it is in the store and durable, but not in use."""
+def merge_packs(store: ObjectStore, clock: Clock, plan: MergePlan) -> NewPack:
+    """Write the merged pack: it is durable in the store, but not in use."""
     failpoint("merge.started")
     sources = [_Source(store, source) for source in plan.sources]
     after, through = plan.sources[0].after, plan.sources[-1].through
@@ -88,7 +84,7 @@ def merge_packs(store: ObjectStore, clock: Clock, plan: Merge) -> NewPack:
     return builder.pack
 
 
-def _contents(builder: PackBuilder, sources: list[_Source], plan: Merge) -> Iterator[bytes]:
+def _contents(builder: PackBuilder, sources: list[_Source], plan: MergePlan) -> Iterator[bytes]:
     """The header, then each stream's runs of adjacent extents."""
     yield builder.header()
     for run in _runs(plan.extents):
@@ -105,7 +101,7 @@ def _contents(builder: PackBuilder, sources: list[_Source], plan: Merge) -> Iter
 
 
 def _dead(messages: Messages, needed: int) -> tuple[int, int]:
-    """How many messages end before the first byte that is needed, and how many bytes they are."""
+    """How many messages, and bytes, end before the first needed byte."""
     count = size = 0
     if needed > 0:
         for length in messages.lengths:
@@ -117,7 +113,7 @@ def _dead(messages: Messages, needed: int) -> tuple[int, int]:
 
 
 def _runs(extents: Sequence[tuple[int, Extent]]) -> Iterator[list[tuple[int, Extent]]]:
-    """Adjacent extents of one stream, as many as together make one new extent."""
+    """Runs of adjacent extents of one stream that fit into one new extent."""
     for _, of_stream in groupby(extents, key=lambda each: each[1].stream):
         run: list[tuple[int, Extent]] = []
         size = 0
@@ -131,7 +127,7 @@ def _runs(extents: Sequence[tuple[int, Extent]]) -> Iterator[list[tuple[int, Ext
 
 
 def _gathered(parts: Iterator[bytes]) -> Iterator[bytes]:
-    """The same bytes in pieces of a useful size."""
+    """The same bytes in larger pieces."""
     held: list[bytes] = []
     size = 0
     for part in parts:
@@ -144,8 +140,6 @@ def _gathered(parts: Iterator[bytes]) -> Iterator[bytes]:
 
 
 class _Composed(NamedTuple):
-    """The deltas of neighbours as one."""
-
     rows: list[tuple[int, bytes]]
     removed: list[int]
     documents: dict[str, bytes | None]
@@ -154,7 +148,7 @@ class _Composed(NamedTuple):
 
 
 def _composed(sources: list[_Source], after: int) -> _Composed:
-    """The last row of each stream, who is gone, and the last of each document."""
+    """Combine the deltas: the last row of each stream and the last value of each document."""
     rows: dict[int, bytes] = {}
     removed: list[int] = []
     documents: dict[str, bytes | None] = {}
@@ -168,9 +162,9 @@ def _composed(sources: list[_Source], after: int) -> _Composed:
         last_ms = max(last_ms, delta.meta.last_ms)
         for number in delta.meta.removed:
             rows.pop(number, None)
-            # A stream that was born in the merged range is unknown to anything before it.
+            # A stream created in the merged range is unknown before it.
             if number >> INDEX_BITS <= after:
                 removed.append(number)
-    # Before the first position there was nothing that could be gone.
+    # Deletions matter only if something comes before this range.
     kept = {key: value for key, value in documents.items() if after or value is not None}
     return _Composed(sorted(rows.items()), removed, kept, last_ms, has_delta)

@@ -1,4 +1,4 @@
-"""Reading whole parts of packs from the store, each verified before it is believed."""
+"""Reading parts of packs from the store, each verified before it is used."""
 
 from __future__ import annotations
 
@@ -34,13 +34,13 @@ if TYPE_CHECKING:
     from holdfast.objects.store import ObjectStore
 
 _READ_BYTES: Final = 4 * 1024 * 1024
-# The footer and, for most packs, directory and delta come with the first read.
+# The first read gets the footer and, for most packs, the directory and the delta.
 _TAIL_BYTES: Final = 256 * 1024
 
 
 @contextmanager
 def naming(pack: str) -> Iterator[None]:
-    """Turn what is wrong with a pack's bytes into an error that names the pack."""
+    """Turn format errors into errors that name the pack."""
     try:
         yield
     except UnknownPackVersionError as error:
@@ -52,7 +52,7 @@ def naming(pack: str) -> Iterator[None]:
 
 
 class Pack:
-    """A pack in the store, opened by its footer; the rest is read on demand."""
+    """A pack in the store; opening it reads the footer, the rest is read on demand."""
 
     def __init__(self, store: ObjectStore, name: str, size_bytes: int | None = None) -> None:
         self.name = name
@@ -69,13 +69,11 @@ class Pack:
         return self._store.read(self.name, at, end - at)
 
     def directory(self) -> Directory:
-        """The extents, verified."""
         footer = self.footer
         with naming(self.name):
             return decode_directory(self._part(footer.directory_at, footer.delta_at), footer)
 
     def delta(self) -> Delta:
-        """The metadata delta, verified."""
         footer = self.footer
         with naming(self.name):
             return decode_delta(self._part(footer.delta_at, footer.footer_at), footer)
@@ -86,7 +84,6 @@ class Pack:
         return NewPack(info, list(self.directory()))
 
     def index(self) -> Messages:
-        """The message index of the whole pack, verified."""
         footer = self.footer
         data = self._part(footer.lengths_at, footer.directory_at)
         with naming(self.name):
@@ -101,7 +98,7 @@ class Pack:
         )
 
     def verify(self) -> Iterator[int]:
-        """Read everything and check it; yields the bytes read since the last time."""
+        """Read and check everything; yields the number of bytes read since the last time."""
         self.delta()
         self.check_frame()
         yield self.footer.size_bytes - self.footer.data_end + HEADER_BYTES
@@ -111,7 +108,7 @@ class Pack:
             yield extent.length
 
     def check_frame(self) -> None:
-        """Check the few bytes that no checksum covers: the header, and what pads the data."""
+        """Check the few bytes that no checksum covers: the header and the padding."""
         footer = self.footer
         with naming(self.name):
             if self._part(0, HEADER_BYTES) != PackBuilder.header():
@@ -121,7 +118,7 @@ class Pack:
                 raise PackFormatError("there is something between its data and its index")
 
     def contents(self) -> Iterator[tuple[Extent, bytes | PackCorruptError]]:
-        """Every extent with its data, or with what is wrong with it."""
+        """Every extent with its data, or with the error if it is damaged."""
         index = self.index()
         reader = SequentialReader(self._store, self.name, self.footer.data_end)
         for extent in self.directory():
@@ -146,7 +143,7 @@ class Pack:
 
 
 def verified(pack: str, salt: int, extent: Extent, data: bytes) -> bytes:
-    """The data of a whole extent, if it is what was written."""
+    """The data of a whole extent; raises if it does not match its checksums."""
     if len(data) != extent.length or block_sums(data, salt).tobytes() != extent.sums:
         raise PackCorruptError(
             f"The pack {pack} is damaged: the extent of stream {extent.stream:x} at offset "
@@ -166,7 +163,7 @@ class SequentialReader:
         self._window = b""
 
     def read(self, at: int, size: int) -> bytes:
-        """These bytes; `at` is never before the one of an earlier call."""
+        """Read these bytes; `at` never decreases."""
         inside = at - self._at
         if inside < 0 or inside + size > len(self._window):
             self._at, inside = at, 0

@@ -38,7 +38,7 @@ from holdfast.errors import (
 from holdfast.failpoints import failpoint
 from holdfast.format.packs import Extent, PackExtent, PackInfo
 from holdfast.objects.locations import StoreLocation
-from holdfast.objects.pack_merge import Merge, merge_packs
+from holdfast.objects.pack_merge import MergePlan, merge_packs
 from holdfast.objects.pack_reader import Pack
 from holdfast.objects.store import ObjectStore
 from holdfast.spark.connection import SparkClient, SparkConnection
@@ -247,7 +247,7 @@ def _rewrite(server: SparkClient, store: ObjectStore, group: PackGroup) -> Rewri
     return RewriteOutcome(result, dropped_bytes=before - made.info.data_bytes)
 
 
-def _plan_merge(server: SparkClient, store: ObjectStore, group: PackGroup) -> Merge | None:
+def _plan_merge(server: SparkClient, store: ObjectStore, group: PackGroup) -> MergePlan | None:
     """What is to be merged, as the server has it now; None if a pack is no longer in use.
 
     Extents are listed pack by pack while streams are trimmed and deleted. So the last start that
@@ -264,7 +264,7 @@ def _plan_merge(server: SparkClient, store: ObjectStore, group: PackGroup) -> Me
             starts[each.stream] = max(each.needed_from, starts.get(each.stream, 0))
             found.append((at, each.extent))
     needed = [each for each in found if each[1].end > starts[each[1].stream]]
-    return Merge(
+    return MergePlan(
         group.packs,
         sorted(needed, key=lambda each: each[1][:2]),
         _superseded(store, group),

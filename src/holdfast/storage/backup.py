@@ -1,15 +1,21 @@
-"""A backup: log, catalog, packs and snapshots of a data directory, copied while a server works.
+"""Backups and restores of a data directory, while a server works with it.
 
-1. Pin the packs: whatever is in use from now on stays until the pin is lifted or runs out.
-2. Copy the log. It starts behind something that the catalog covers.
-3. Copy the catalog, which covers at least as much by now: so there is no gap between the two. What
-   of the log it has overtaken is not needed, and is dropped.
-4. Copy the packs that this catalog uses, except those that are at the place already, and the
-   snapshots that its streams have or that records of the copied log publish.
+A backup:
+
+1. Pin the packs: those in use from now on stay until the pin is lifted or expires.
+2. Copy the log, which starts at a position that the catalog covers.
+3. Copy the catalog, which by now covers at least as much, so there is no gap between the two. Drop
+   the part of the copied log that the catalog covers.
+4. Copy the packs that this catalog uses, except those already at the destination, and the snapshots
+   of its streams and of the copied log.
 5. Write the manifest.
 
-The server is not asked for anything; SQLite lets this process write its pin beside it. Whatever
-goes wrong before 5, there is no backup, and packs that were copied are there for the next attempt.
+The server takes no part: SQLite lets this process write its pin beside it. If anything fails before
+5 there is no backup, and the packs that were copied are there for the next attempt.
+
+A restore claims the object store, which must be empty or claimed by the same restore, and copies
+packs, snapshots, the catalog and the log. Every step can be repeated. The caller makes sure
+that the directory is not used as a data directory before all steps are done.
 """
 
 from __future__ import annotations
@@ -36,20 +42,16 @@ from holdfast.storage.catalog import Catalog
 from holdfast.storage.catalog_writer import CatalogWriter
 from holdfast.storage.copying import (
     CopiedCatalog,
+    MissingObjects,
     adopt_catalog,
-    copied_pieces,
     copy_catalog,
-    copy_objects,
     download,
-    missing_objects,
     upload,
-    verified_pieces,
 )
 from holdfast.storage.garbage import PACKS_PREFIX, pin, unpin
 from holdfast.storage.manifest import (
     BACKUPS_PREFIX,
     CopiedObject,
-    CopiedPack,
     CopiedSegment,
     Manifest,
     backup_prefix,
@@ -70,7 +72,7 @@ if TYPE_CHECKING:
     from holdfast.clock import Clock
     from holdfast.format.records import Snapshot
     from holdfast.objects.store import ObjectStore
-    from holdfast.storage.manifest import CopiedObject, CopiedPack, Manifest
+    from holdfast.storage.manifest import CopiedObject, Manifest
 
     Advance = Callable[[int], object]
 
@@ -87,7 +89,7 @@ _SIDE_FILES: Final = ("", "-wal", "-shm", "-journal")
 
 
 class LogSegment(Protocol):
-    """A segment of the copied log; the one with number 1 voids all that were given before it."""
+    """A segment of the copied log; number 1 starts over and voids all earlier ones."""
 
     @property
     def number(self) -> int:
@@ -95,19 +97,19 @@ class LogSegment(Protocol):
 
     @property
     def first_position(self) -> int:
-        """Of its first batch."""
+        """The position of its first batch."""
 
     @property
     def last_position(self) -> int:
-        """Of its last batch."""
+        """The position of its last batch."""
 
     @property
     def data(self) -> bytes:
-        """All of it."""
+        """The bytes of the whole segment."""
 
 
 class Backup:
-    """One backup under way; its steps are called in order inside a `with` block."""
+    """One backup; call its steps in order inside a `with` block."""
 
     def __init__(
         self, catalog_path: Path, source: ObjectStore, target: ObjectStore, clock: Clock
@@ -127,9 +129,8 @@ class Backup:
         # Bodies that the log publishes, each with the position where it does.
         self._published: list[tuple[int, CopiedObject]] = []
         self._snapshots: list[CopiedObject] = []
-        # The packs and snapshots that were not at the place before.
-        self.copied: list[CopiedPack] = []
-        self.copied_snapshots: list[CopiedObject] = []
+        # Set by `find_missing`.
+        self.missing = MissingObjects(source, target, [], [])
 
     def __enter__(self) -> Self:
         self._check_places()
@@ -163,13 +164,13 @@ class Backup:
         return f"backup-{self.id}"
 
     def _pin(self, catalog: CatalogWriter) -> None:
-        """Pin the packs, or renew the pin: what it protects stays the same then."""
+        """Pin the packs, or renew the pin, which then protects the same packs."""
         self._renewed_ms = self._clock.now_ms()
         since_ms = self._renewed_ms - _PIN_EARLIER_MS
         pin(catalog, self._pin_name, since_ms, PIN_MS + _PIN_EARLIER_MS)
 
     def _check_places(self) -> None:
-        """See that packs of the backup are not for a server to remove."""
+        """Refuse a destination that is a server's own store, from which it removes packs."""
         source, target = f"{self._source.url}/", f"{self._target.url}/"
         inside = (source + PACKS_PREFIX, source + SNAPSHOTS_PREFIX)
         if store_owner(self._target) or target.startswith(inside):
@@ -182,11 +183,10 @@ class Backup:
 
     @property
     def flushed(self) -> int:
-        """The position from which the log is needed."""
+        """The log is needed after this position."""
         return 0 if self._writer is None else int(self._writer.fact("flushed"))
 
     def copy_log(self, segments: Iterable[LogSegment], advance: Advance) -> None:
-        """Copy the log's segments as they come."""
         for segment in segments:
             if segment.number == 1:
                 self._drop_log(segment.first_position)
@@ -206,7 +206,7 @@ class Backup:
         failpoint("backup.log_copied")
 
     def _drop_log(self, through: int) -> None:
-        """Drop what holds nothing past this position: like any log, this one can be trimmed."""
+        """Drop copied segments that hold nothing after this position."""
         while self._log and self._log[0].last_position <= through:
             self._target.remove(self._log.pop(0).name)
 
@@ -217,7 +217,7 @@ class Backup:
     # 3. The catalog.
 
     def copy_catalog(self, advance: Advance) -> None:
-        """Copy the catalog as it is now, and see that the log goes on behind it."""
+        """Copy the current catalog, and check that the copied log continues it."""
         if self._writer is not None:
             with tempfile.TemporaryDirectory(prefix="holdfast-backup-") as directory:
                 path = Path(directory) / "catalog.sqlite"
@@ -236,7 +236,7 @@ class Backup:
         failpoint("backup.catalog_copied")
 
     def _needed_snapshots(self) -> list[CopiedObject]:
-        """Those of the catalog and those that the log publishes behind it."""
+        """The snapshots of the catalog, and those that the log publishes after it."""
         needed = {each.name: each for each in self._found.snapshots}
         for position, each in self._published:
             if position > self._found.flushed:
@@ -246,48 +246,33 @@ class Backup:
     # 4. Packs and snapshots.
 
     def find_missing(self) -> int:
-        """Find out what has to be copied; how many bytes that is."""
+        """Find the objects to copy; returns their size."""
         found = self._found
         if (found.packs or self._snapshots) and store_owner(self._source) != found.store:
             raise SettingsError(
                 f"The object store {self._source.url} is not the one that the data was flushed to. "
                 "Give this command the settings of the server, such as --store or --config."
             )
-        self.copied = missing_objects(self._target, PACKS_PREFIX, found.packs)
-        self.copied_snapshots = missing_objects(self._target, SNAPSHOTS_PREFIX, self._snapshots)
-        packs_bytes = sum(each.size_bytes for each in self.copied)
-        return packs_bytes + sum(each.size_bytes for each in self.copied_snapshots)
+        self.missing = MissingObjects(self._source, self._target, found.packs, self._snapshots)
+        return self.missing.size_bytes
 
     def copy_packs(self, advance: Advance) -> None:
-        """Copy the packs that are missing."""
-
-        def copied() -> None:
-            failpoint("backup.pack_copied")
-            self._renew_pin()
-
-        pieces = partial(verified_pieces, self._source)
-        copy_objects(self._target, self.copied, pieces, copied, advance)
+        self.missing.copy_packs(partial(self._copied, "backup.pack_copied"), advance)
         failpoint("backup.packs_copied")
 
     def copy_snapshots(self, advance: Advance) -> None:
-        """Copy the snapshots that are missing."""
-
-        def copied() -> None:
-            failpoint("backup.snapshot_copied")
-            self._renew_pin()
-
-        pieces = partial(copied_pieces, self._source)
-        copy_objects(self._target, self.copied_snapshots, pieces, copied, advance)
+        self.missing.copy_snapshots(partial(self._copied, "backup.snapshot_copied"), advance)
         failpoint("backup.snapshots_copied")
 
-    def _renew_pin(self) -> None:
+    def _copied(self, name: str) -> None:
+        failpoint(name)
         if self._clock.now_ms() - self._renewed_ms > _RENEW_MS and self._writer is not None:
             self._pin(self._writer)
 
     # 5. The manifest.
 
     def finish(self) -> Manifest:
-        """Make it a backup."""
+        """Write the manifest, which makes it a backup."""
         found = self._found
         manifest = Manifest(
             id=self.id,
@@ -312,12 +297,12 @@ class Backup:
 
 
 def _is_there(path: Path) -> bool:
-    """Whether there is a catalog; an empty file is one that is only being made."""
+    """Whether there is a catalog; an empty file is one that is just being created."""
     return path.exists() and path.stat().st_size > 0
 
 
 def published_in(segment: bytes) -> Iterator[tuple[int, Snapshot]]:
-    """The snapshots of a segment's records, each with its position in the log."""
+    """The snapshots that a segment publishes, each with its position."""
     try:
         header = decode_header(segment)
         if header is None:
@@ -331,7 +316,7 @@ def published_in(segment: bytes) -> Iterator[tuple[int, Snapshot]]:
 
 
 class Restore:
-    """One restore under way; its steps are called in order."""
+    """One restore; call its steps in order."""
 
     def __init__(
         self, manifest: Manifest, source: ObjectStore, target: ObjectStore, identity: str
@@ -341,12 +326,11 @@ class Restore:
         self._target = target
         # What the target is marked with: the same in every attempt.
         self._identity = identity
-        # The packs and snapshots that no attempt before this one has copied.
-        self.missing: list[CopiedPack] = []
-        self.missing_snapshots: list[CopiedObject] = []
+        # Set by `find_missing`.
+        self.missing = MissingObjects(source, target, [], [])
 
     def claim_store(self) -> None:
-        """See that nobody else's packs are in the store, and mark it."""
+        """Check that the store is empty or claimed by this restore, and mark it."""
         url = self._target.url
         owner = store_owner(self._target)
         if owner and owner != self._identity:
@@ -364,29 +348,23 @@ class Restore:
             raise SettingsError(f"The object store {url} was just claimed by another server.")
 
     def find_missing(self) -> int:
-        """Find out what has to be copied; how many bytes that is."""
-        target, manifest = self._target, self._manifest
-        self.missing = missing_objects(target, PACKS_PREFIX, manifest.packs)
-        self.missing_snapshots = missing_objects(target, SNAPSHOTS_PREFIX, manifest.snapshots)
-        packs_bytes = sum(each.size_bytes for each in self.missing)
-        return packs_bytes + sum(each.size_bytes for each in self.missing_snapshots)
+        """Find the objects to copy; returns their size."""
+        manifest = self._manifest
+        self.missing = MissingObjects(
+            self._source, self._target, manifest.packs, manifest.snapshots
+        )
+        return self.missing.size_bytes
 
     def copy_packs(self, advance: Advance) -> None:
-        """Copy the packs that are missing."""
-        pieces = partial(verified_pieces, self._source)
-        copied = partial(failpoint, "restore.pack_copied")
-        copy_objects(self._target, self.missing, pieces, copied, advance)
+        self.missing.copy_packs(partial(failpoint, "restore.pack_copied"), advance)
         failpoint("restore.packs_copied")
 
     def copy_snapshots(self, advance: Advance) -> None:
-        """Copy the snapshots that are missing."""
-        pieces = partial(copied_pieces, self._source)
-        copied = partial(failpoint, "restore.snapshot_copied")
-        copy_objects(self._target, self.missing_snapshots, pieces, copied, advance)
+        self.missing.copy_snapshots(partial(failpoint, "restore.snapshot_copied"), advance)
         failpoint("restore.snapshots_copied")
 
     def copy_catalog(self, path: Path, advance: Advance) -> None:
-        """Write the catalog, which knows its store; without one in the backup it is a new one."""
+        """Write the catalog and set its store; if the backup has none, create an empty one."""
         for suffix in _SIDE_FILES:
             path.with_name(path.name + suffix).unlink(missing_ok=True)
         if self._manifest.catalog is not None:
@@ -395,7 +373,7 @@ class Restore:
         failpoint("restore.catalog_copied")
 
     def copy_log(self, directory: Path, advance: Advance) -> None:
-        """Write the log's segments; the directory is there, and what else is in it goes."""
+        """Write the log to an existing directory, whose files are removed first."""
         for path in directory.iterdir():
             path.unlink()
         for segment in self._manifest.log:

@@ -1,4 +1,4 @@
-"""Reading the catalog: which streams there are, and in which packs their bytes lie."""
+"""Reading the catalog: which streams there are, and which packs hold their bytes."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _EXTENTS: Final = (
     "extents.data_at, extents.message_at, extents.messages, extents.sums "
     "FROM extents JOIN packs ON packs.id = extents.pack "
 )
-# Extents that are looked at in one step.
+# Extents that are read in one step.
 _EXTENTS_PER_STEP: Final = 1000
 _PACKS: Final = (
     f"SELECT {PACK_COLUMNS} FROM packs WHERE retired_ms IS NULL ORDER BY after, through, id"  # noqa: S608 (ours)
@@ -44,7 +44,7 @@ _USED_EXTENTS: Final = (
 
 
 class Located(NamedTuple):
-    """An extent, and all it takes to read and verify it."""
+    """An extent with everything needed to read and verify it."""
 
     pack: str
     salt: int
@@ -58,13 +58,10 @@ class Located(NamedTuple):
 
     @property
     def end(self) -> int:
-        """The offset behind its last byte."""
         return self.start + self.length
 
 
 class Totals(NamedTuple):
-    """What the catalog adds up to."""
-
     flushed: int
     streams: int
     stored_bytes: int
@@ -82,14 +79,13 @@ class Due(NamedTuple):
 
 
 class Catalog:
-    """A catalog open for reading; every call sees what was committed last."""
+    """A catalog open for reading; every call sees the last commit."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self._connection = open_for_reading(path)
 
     def close(self) -> None:
-        """Let go of the file."""
         self._connection.close()
 
     def fact(self, name: str) -> Any:
@@ -98,30 +94,26 @@ class Catalog:
 
     @property
     def flushed(self) -> int:
-        """The position in the log up to which everything is in packs."""
+        """The log is in packs up to this position."""
         return int(self.fact("flushed"))
 
     def find_name(self, name: str) -> StreamRow | None:
-        """The stream of this name."""
         found = self._one("SELECT row FROM streams WHERE name = ?", (name,))
         return None if found is None else decoded_row(self.path, found[0])
 
     def find_number(self, number: int) -> StreamRow | None:
-        """The stream with this number."""
         found = self._one("SELECT row FROM streams WHERE number = ?", (number,))
         return None if found is None else decoded_row(self.path, found[0])
 
     def name_of(self, number: int) -> str | None:
-        """The name of the stream with this number."""
         found = self._one("SELECT name FROM streams WHERE number = ?", (number,))
         return None if found is None else str(found[0])
 
     def documents(self) -> Iterator[tuple[str, bytes]]:
-        """Every document by key."""
         yield from self._all("SELECT key, value FROM documents")
 
     def page(self, prefix: str, after: str, limit: int) -> list[StreamRow]:
-        """Streams whose names start so, behind `after`, in the order of their names."""
+        """Streams with this prefix whose names come after `after`, sorted by name."""
         rows = self._all(
             "SELECT row FROM streams WHERE name >= ? AND name > ? AND name < ? "
             "ORDER BY name LIMIT ?",
@@ -130,7 +122,7 @@ class Catalog:
         return [decoded_row(self.path, row) for (row,) in rows]
 
     def extents(self, stream: int, offset: int, extents_max: int) -> list[Located]:
-        """The extent that holds `offset` and those that follow it, in order."""
+        """The extent that holds `offset` and those after it."""
         rows = self._all(
             _EXTENTS + "WHERE extents.stream = ?1 AND extents.start >= coalesce((SELECT max(start) "
             "FROM extents WHERE stream = ?1 AND start <= ?2), ?2) ORDER BY extents.start LIMIT ?3",
@@ -139,7 +131,7 @@ class Catalog:
         return [_located(row) for row in rows]
 
     def due(self, now_ms: int, after: Due, limit: int) -> list[Due]:
-        """Streams whose recorded deadline has passed, soonest first, behind `after`."""
+        """Streams whose recorded deadline has passed, earliest first, after `after`."""
         rows = self._all(
             "SELECT deadline_ms, number FROM streams WHERE deadline_ms IS NOT NULL "
             "AND deadline_ms <= ? AND (deadline_ms, number) > (?, ?) "
@@ -149,7 +141,7 @@ class Catalog:
         return [Due(*row) for row in rows]
 
     def totals(self) -> Totals:
-        """Streams, bytes and packs; costs a look at every pack's row."""
+        """Reads every pack's row."""
         packs = self._one(
             "SELECT count(*) FILTER (WHERE retired_ms IS NULL), "
             "coalesce(sum(size_bytes) FILTER (WHERE retired_ms IS NULL), 0), "
@@ -159,7 +151,6 @@ class Catalog:
         return Totals(self.flushed, self.fact("streams"), self.fact("stored_bytes"), *packs)
 
     def is_used(self, pack: str) -> bool:
-        """Whether a pack of this name is in use."""
         return (
             self._one("SELECT 1 FROM packs WHERE name = ? AND retired_ms IS NULL", (pack,))
             is not None
@@ -174,7 +165,7 @@ class Catalog:
         return (found for found, gone in self.scanning(scanned).ranges() if not gone)
 
     def scanning(self, scanned: Scanned) -> CatalogScan:
-        """A scan of the catalog, for a thread."""
+        """A scan, which may run in a thread."""
         return CatalogScan(self.path, scanned)
 
     def _one(self, statement: str, values: Sequence[object] = ()) -> Any:
@@ -207,10 +198,10 @@ def _located(row: tuple[Any, ...]) -> Located:
 
 
 def used_packs(path: Path) -> list[PackInfo]:
-    """The packs in use in the order of the log."""
+    """The packs in use, in the order of the log."""
     with closing(open_for_reading(path)) as connection:
         try:
-            # One view of both: a swap may come between.
+            # One transaction: a swap may come between the two.
             connection.execute("BEGIN")
             packs = connection.execute(_PACKS).fetchall()
             retired = connection.execute(_SUPERSEDED).fetchall()
@@ -223,7 +214,7 @@ def used_packs(path: Path) -> list[PackInfo]:
 
 
 def used_extents(path: Path, pack: str) -> Iterator[PackExtent]:
-    """The extents in use of a pack, by stream and offset; nothing is held between two steps."""
+    """The extents in use of a pack, by stream and offset; no lock is held between two steps."""
     stream, start = 0, -1
     with closing(open_for_reading(path)) as connection:
         while True:
@@ -236,7 +227,7 @@ def used_extents(path: Path, pack: str) -> Iterator[PackExtent]:
 
 
 def pack_extent(columns: Sequence[Any], row: StreamRow | None) -> PackExtent:
-    """An extent from its columns, of which `sums` comes last, and the row of its stream."""
+    """An extent from its columns, the last of which is `sums`, and its stream's row."""
     *places, sums = columns
     sums = bytes(sums)
     values = [*places, sums[:8].hex(), sums[8:].hex()]

@@ -1,13 +1,12 @@
-"""Scanning the catalog: where the records of many streams lie, between two positions of the log.
+"""Scanning the catalog: where the records of many streams are, between two positions of the log.
 
-There are two ways to the same answer. By name: all streams of a prefix are looked at, some at a
-time. By pack: the packs that reach past a position tell which streams have anything there, and only
-those are looked at. Whichever has less to look at is taken, so that what changed since the last
-time costs what changed.
+There are two ways to the same result. By name: page through all streams of a prefix. By pack: find
+the streams that have anything in the packs after a position, and look only at those. The cheaper
+one is chosen, so the cost of finding what changed depends on how much changed.
 
-A query that is under way would hold back what every other call on its connection sees, and a reader
-that takes long would keep SQLite's log from ever being shortened. So a scan has a connection of its
-own, and between two pages of streams nothing is held.
+A running query would hide later commits from every other call on its connection, and a slow reader
+would keep SQLite's write-ahead log from being truncated. So a scan has its own connection and holds
+no transaction between two pages of streams.
 """
 
 from __future__ import annotations
@@ -27,17 +26,17 @@ if TYPE_CHECKING:
 
     FoundRange = tuple[ScanRange, bool]
 
-# Streams that a scan looks at in one step.
+# Streams that are read in one step.
 _SCAN_STREAMS: Final = 500
-# Streams that are kept in mind on the way by pack: if more have something, all are looked at.
+# Streams that a scan by pack keeps in memory; if there are more it scans by name.
 _CANDIDATES_MAX: Final = 50_000
-# Streams that are counted to choose a way; and how many extents are looked at, as measured, in the
-# time that it takes to look at a stream by name with all that belongs to it.
+# Streams that are counted to choose a way; and how many extents can be read (measured) in the time
+# that it takes to read one stream by name.
 _COUNTED_MAX: Final = 250_000
 _EXTENTS_PER_STREAM: Final = 4
 _LAST_CHARACTER: Final = chr(0x10FFFF)
 _FIRST_SURROGATE: Final = 0xD800
-_BEHIND_SURROGATES: Final = 0xE000
+_AFTER_SURROGATES: Final = 0xE000
 
 _NAMES: Final = "streams.name >= :least AND streams.name < :beyond AND streams.name <= :last"
 _PAGE: Final = (
@@ -53,7 +52,7 @@ _RANGES: Final = (
     "WHERE extents.last_position > :after AND extents.first_position <= :until AND "
 )
 _IN_ORDER: Final = " ORDER BY streams.name, extents.start"
-# Joined in this order: packs that have something in the range, their extents, these streams.
+# Joined in this order: packs that reach into the range, their extents, the streams.
 _BY_PACK: Final = (
     "FROM packs CROSS JOIN extents INDEXED BY extents_by_pack ON extents.pack = packs.id "
 )
@@ -82,7 +81,7 @@ _TRIMMED: Final = (
 
 
 class Amount(NamedTuple):
-    """What an extent holds, and the positions between which it was appended."""
+    """How much an extent holds, and the positions between which it was appended."""
 
     first_position: int
     last_position: int
@@ -105,11 +104,11 @@ class Scanned(NamedTuple):
 
     @property
     def values(self) -> dict[str, object]:
-        """What the statements ask for."""
+        """The parameters of the statements."""
         return {
             "least": max(self.prefix, self.first),
             "beyond": after_prefix(self.prefix),
-            # Any blob sorts behind all text.
+            # Any blob sorts after all text.
             "last": b"" if self.last is None else self.last,
             "after": self.after,
             "until": self.until,
@@ -117,7 +116,7 @@ class Scanned(NamedTuple):
 
 
 class CatalogScan:
-    """One scan of a catalog, with a connection of its own."""
+    """One scan of a catalog, with its own connection."""
 
     def __init__(self, path: Path, scanned: Scanned) -> None:
         self._path = path
@@ -137,26 +136,23 @@ class CatalogScan:
                 yield from self._ranges_by_pack(candidates)
 
     def amounts(self) -> list[Amount]:
-        """How much was appended between which positions, in no order."""
+        """How much was appended between which positions, unsorted."""
         with closing(open_for_reading(self._path)) as self._connection:
             by_pack = self._is_less_by_pack(1)
-            # As they are: there may be very many.
+            # Left as tuples: there may be very many.
             return self._all(_AMOUNTS_BY_PACK if by_pack else _AMOUNTS_BY_NAME)
 
     def flushed(self) -> int:
-        """The position up to which everything is in packs."""
         with closing(open_for_reading(self._path)) as self._connection:
             ((flushed,),) = self._all("SELECT value FROM facts WHERE name = 'flushed'")
         return int(flushed)
 
     def trimmed_since(self, number: int) -> Iterator[StreamRow]:
-        """Streams from this number on that have a snapshot."""
         with closing(open_for_reading(self._path)) as self._connection:
             for (row,) in self._all(_TRIMMED, number=number):
                 yield decoded_row(self._path, row)
 
     def trimmed_of(self, numbers: Sequence[int]) -> Iterator[StreamRow]:
-        """Those of these streams that have a snapshot."""
         with closing(open_for_reading(self._path)) as self._connection:
             for at in range(0, len(numbers), _SCAN_STREAMS):
                 some = _listed(numbers[at : at + _SCAN_STREAMS])
@@ -165,13 +161,13 @@ class CatalogScan:
                     yield decoded_row(self._path, row)
 
     def _is_less_by_pack(self, extents_per_stream: int) -> bool:
-        """Whether the packs have little to look at, compared with the streams that there are."""
+        """Whether scanning by pack reads fewer rows than scanning by name."""
         ((streams,),) = self._all(_COUNT_STREAMS, limit=_COUNTED_MAX)
         ((extents,),) = self._all(_COUNT_EXTENTS, limit=streams * extents_per_stream)
         return bool(extents < streams * extents_per_stream)
 
     def _candidates(self) -> list[tuple[str, int]] | None:
-        """Names and numbers of the streams that have something, in order; None if too many do."""
+        """Names and numbers of the streams with anything in the range; None if too many."""
         if not self._scanned.after or not self._is_less_by_pack(_EXTENTS_PER_STREAM):
             return None
         found = self._all(_CANDIDATES, limit=_CANDIDATES_MAX + 1)
@@ -203,14 +199,14 @@ class CatalogScan:
         return decoded_row(self._path, row).meta.name
 
     def _completed(self, rows: dict[int, bytes], found: list[Any]) -> Iterator[FoundRange]:
-        """The ranges with what the rows of their streams add; most rows are never decoded."""
+        """The ranges with the fields from their streams; most rows are never decoded."""
         number, row = 0, None
         for each in found:
             if each[0] != number:
                 number, encoded = each[0], rows.get(each[0])
                 row = None if encoded is None else decoded_row(self._path, encoded)
             if row is not None:
-                # Some of it may be there for forks only.
+                # Extents may be kept for forks only.
                 stream, pack, start, length, *places, sums, salt, data_bytes, messages = each
                 gone = row.deleted or start + length <= row.earliest
                 values = [
@@ -242,12 +238,12 @@ def _listed(numbers: Sequence[int]) -> str:
 
 
 def after_prefix(prefix: str) -> str | bytes:
-    """The first value that sorts behind everything with this prefix.
+    """The first value that sorts after everything with this prefix.
 
-    Text sorts by code point, which is the order of its UTF-8 too, and any blob behind all text.
+    SQLite sorts text by code point, which is also the order of UTF-8, and blobs after all text.
     """
     shorter = prefix.rstrip(_LAST_CHARACTER)
     if not shorter:
         return b""
     code = ord(shorter[-1]) + 1
-    return shorter[:-1] + chr(_BEHIND_SURROGATES if code == _FIRST_SURROGATE else code)
+    return shorter[:-1] + chr(_AFTER_SURROGATES if code == _FIRST_SURROGATE else code)

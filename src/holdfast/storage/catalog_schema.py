@@ -28,11 +28,11 @@ _APPLICATION_ID: Final = 0x48464354
 _WRITER_CACHE_KIB: Final = 32 * 1024
 _READER_CACHE_KIB: Final = 8 * 1024
 _BUSY_TIMEOUT_S: Final = 30.0
-# What ends by itself, or when somebody makes room.
+# Errors that pass by themselves, or when there is room again.
 _PASSING: Final = frozenset(
     {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR}
 )
-# What came with format 2: the columns `start` and `snapshot`, and the other tables.
+# New in format 2: the columns `start` and `snapshot`, and the other tables.
 _SECOND: Final = """
 CREATE TABLE streams (
     number INTEGER PRIMARY KEY,
@@ -94,11 +94,11 @@ INSERT INTO facts VALUES
 
 
 def open_for_writing(path: Path) -> sqlite3.Connection:
-    """Open the catalog for its one writer, making it if it is not there."""
+    """Open the catalog for its one writer, creating or upgrading it if necessary."""
     with _opened(path, "rwc") as connection:
         connection.execute("PRAGMA journal_mode = WAL")
         connection.execute("PRAGMA synchronous = FULL")
-        # Only macOS knows the difference.
+        # These matter on macOS only.
         connection.execute("PRAGMA fullfsync = ON")
         connection.execute("PRAGMA checkpoint_fullfsync = ON")
         connection.execute(f"PRAGMA cache_size = -{_WRITER_CACHE_KIB}")
@@ -111,7 +111,7 @@ def open_for_writing(path: Path) -> sqlite3.Connection:
 
 
 def open_for_reading(path: Path) -> sqlite3.Connection:
-    """Open a catalog that exists, to read it while its writer goes on."""
+    """Open an existing catalog for reading, beside its writer."""
     with _opened(path, "rw") as connection:
         connection.execute("PRAGMA query_only = ON")
         connection.execute(f"PRAGMA cache_size = -{_READER_CACHE_KIB}")
@@ -120,7 +120,6 @@ def open_for_reading(path: Path) -> sqlite3.Connection:
 
 
 def decoded_row(path: Path, encoded: bytes) -> StreamRow:
-    """A stream's row as it is kept in the catalog."""
     try:
         return decode_row(encoded)
     except msgspec.DecodeError as error:
@@ -128,12 +127,12 @@ def decoded_row(path: Path, encoded: bytes) -> StreamRow:
 
 
 def salt_text(salt: bytes) -> str:
-    """A pack's salt, which the catalog keeps in little-endian bytes, as its name has it."""
+    """A salt from the catalog, where it is little-endian, as it appears in the pack's name."""
     return f"{int.from_bytes(salt, 'little'):016x}"
 
 
 def damaged(path: Path, error: Exception) -> HoldfastError:
-    """The error for a catalog that SQLite cannot work with, for now or at all."""
+    """The error for a catalog that SQLite cannot use: a StoreError if that may pass."""
     if getattr(error, "sqlite_errorcode", 0) & 0xFF in _PASSING:
         return StoreError(f"The catalog {path} cannot be used now: {error}.")
     return CatalogError(
@@ -144,7 +143,7 @@ def damaged(path: Path, error: Exception) -> HoldfastError:
 
 @contextmanager
 def _opened(path: Path, mode: str) -> Iterator[sqlite3.Connection]:
-    """A connection, which is closed again if it cannot be made ready."""
+    """A connection, closed again if its setup fails."""
     connection = None
     try:
         connection = sqlite3.connect(
@@ -158,7 +157,7 @@ def _opened(path: Path, mode: str) -> Iterator[sqlite3.Connection]:
     except BaseException as error:
         if connection is not None:
             connection.close()
-        # A damaged schema can be text that is none.
+        # A damaged schema may not even be valid text.
         if isinstance(error, sqlite3.Error | UnicodeDecodeError | msgspec.DecodeError):
             raise damaged(path, error) from error
         raise
@@ -177,10 +176,10 @@ def _create(connection: sqlite3.Connection) -> None:
 
 
 def _upgrade(connection: sqlite3.Connection) -> None:
-    """Bring a catalog of format 1 up to date, in one transaction.
+    """Upgrade a catalog of format 1 in one transaction.
 
-    Its rows stay as they are, since fields that were added have defaults. Buckets are counted: what
-    a catalog of that time knows of them are their streams.
+    Rows stay as they are, since new fields have defaults. Format 1 has no rows for buckets, so they
+    are counted.
     """
     connection.execute("BEGIN IMMEDIATE")
     try:
@@ -226,9 +225,9 @@ def _check(connection: sqlite3.Connection, path: Path) -> None:
 
 
 def count_buckets(rows: Iterable[StreamRow]) -> dict[str, BucketRow]:
-    """A row for each bucket that holds a stream; those that are only there for forks count not.
+    """A row for each bucket that holds a stream, not counting deleted ones kept for forks.
 
-    When a bucket was created, and written to last, is known only as far as its streams tell.
+    The times of creation and of the last write are those of its streams.
     """
     buckets: dict[str, BucketRow] = {}
     for row in rows:
@@ -249,7 +248,7 @@ def _add(buckets: dict[str, BucketRow], row: StreamRow) -> None:
 
 
 def complete(connection: sqlite3.Connection) -> None:
-    """Enter the buckets that a catalog does not have, though it has streams in them."""
+    """Insert rows for buckets that have streams but no row."""
     rows = (decode_row(row) for (row,) in connection.execute("SELECT row FROM streams"))
     connection.executemany(
         "INSERT OR IGNORE INTO documents VALUES (?, ?)",

@@ -2,13 +2,13 @@
 
 Rules:
 
-- `flushed` only ever moves to the end of a flush that started where the last one ended.
-- Extents of a stream are contiguous from its `start`, or from somewhat before it since extents go
-  as a whole, to the end of what is flushed.
-- A swap takes packs out of use and puts others in; it happens only if all that go are still in use
+- `flushed` only moves to the end of a flush that started where the last one ended.
+- Extents of a stream are contiguous from its `start`, or from somewhat before it since extents are
+  dropped whole, to the end of what is flushed.
+- A swap retires packs and puts others into use; it happens only if all that go are still in use
   (compare-and-set), and if every live byte of them is in those that come.
-- A pack out of use keeps its row until its object is removed, so that nothing is ever removed
-  that the catalog has not given up durably before. A snapshot that no stream has any more gets one.
+- A retired pack keeps its row until its object is removed, so nothing is removed before the catalog
+  has durably given it up. The same holds for a snapshot that no stream has any more.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ def pack_row(columns: Sequence[Any]) -> PackRow:
 
 
 class RowChange(NamedTuple):
-    """A stream's row as of a flush's end, encoded for packs and catalog alike."""
+    """A stream's row at the end of a flush, in the columns of the catalog."""
 
     number: int
     name: str
@@ -84,7 +84,6 @@ class RowChange(NamedTuple):
 
 
 def row_change(row: StreamRow, encoded: bytes) -> RowChange:
-    """A row with what the catalog looks for by itself."""
     snapshot = None if row.snapshot is None else row.snapshot.object
     return RowChange(row.number, row.meta.name, row.deadline_ms, row.start, snapshot, encoded)
 
@@ -97,12 +96,11 @@ class CatalogWriter:
         self._connection = open_for_writing(path)
 
     def close(self) -> None:
-        """Let go of the file."""
         self._connection.close()
 
     @contextmanager
     def transaction(self) -> Iterator[sqlite3.Connection]:
-        """All of it or nothing, durable once it ends."""
+        """All or nothing; durable once it ends."""
         connection = self._connection
         try:
             connection.execute("BEGIN IMMEDIATE")
@@ -118,7 +116,6 @@ class CatalogWriter:
             raise damaged(self.path, error) from error
 
     def read(self, statement: str, values: Sequence[object] = ()) -> list[Any]:
-        """The rows of a query."""
         try:
             return self._connection.execute(statement, values).fetchall()
         except sqlite3.Error as error:
@@ -129,16 +126,15 @@ class CatalogWriter:
         return self.read("SELECT value FROM facts WHERE name = ?", (name,))[0][0]
 
     def set_fact(self, name: str, value: object) -> None:
-        """Change one of the catalog's own numbers and names."""
         with self.transaction() as connection:
             _set_fact(connection, name, value)
 
     def settle(self) -> None:
-        """Make sure that what cannot be seen now never will be.
+        """Make sure that an invisible transaction stays invisible.
 
-        A writer that is killed while it commits can leave the transaction whole in SQLite's log and
-        missing in the index over it. Nobody sees it then; but once all have closed the file, or
-        were killed, recovery finds it there, unless something was written in its place.
+        A writer that is killed during a commit can leave a whole transaction in SQLite's log that
+        is missing from the index over it. Nobody sees it; but once every process has closed the
+        file, recovery would find it, unless something was written in its place.
         """
         with self.transaction() as connection:
             connection.execute(
@@ -147,19 +143,17 @@ class CatalogWriter:
             )
 
     def find_number(self, number: int) -> StreamRow | None:
-        """The stream with this number."""
         found = self.read("SELECT row FROM streams WHERE number = ?", (number,))
         return decoded_row(self.path, found[0][0]) if found else None
 
     def find_document(self, key: str) -> bytes | None:
-        """The document with this key."""
         found = self.read("SELECT value FROM documents WHERE key = ?", (key,))
         return found[0][0] if found else None
 
     def packs(
         self, where: str = "retired_ms IS NULL", values: Sequence[object] = ()
     ) -> list[PackRow]:
-        """Packs in use in the order of the log, or those that fit a condition."""
+        """Packs in use, or those that match a condition, in the order of the log."""
         rows = self.read(
             f"SELECT {ROW_COLUMNS} FROM packs WHERE {where} ORDER BY after, through, id",  # noqa: S608 (conditions are ours)
             values,
@@ -181,10 +175,10 @@ class CatalogWriter:
         last_ms: int,
         now_ms: int,
     ) -> None:
-        """Put a flush's packs into use, and bring the streams' rows up to its end.
+        """Put a flush's packs into use, and update the streams' rows.
 
-        `dropped` are snapshots that a stream had and has no more, with their sizes; `last_ms` is
-        the time of the range's last record.
+        `dropped` are snapshots that streams no longer have, with their sizes; `last_ms` is the time
+        of the last record.
         """
         with self.transaction() as connection:
             if self.fact("flushed") != after:
@@ -208,9 +202,9 @@ class CatalogWriter:
         self.checkpoint()
 
     def checkpoint(self) -> None:
-        """Move what was committed from SQLite's log into its file, as far as readers allow.
+        """Move commits from SQLite's write-ahead log into its file, as far as readers allow.
 
-        What was committed stays so if this fails, and the next one does it.
+        A failure is harmless: the next checkpoint does it.
         """
         try:
             self._connection.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchall()
@@ -223,12 +217,10 @@ def _set_fact(connection: sqlite3.Connection, name: str, value: object) -> None:
 
 
 def add_to_fact(connection: sqlite3.Connection, name: str, amount: int) -> None:
-    """Add to one of the catalog's own numbers."""
     connection.execute("UPDATE facts SET value = value + ? WHERE name = ?", (amount, name))
 
 
 def put_rows(connection: sqlite3.Connection, rows: Iterable[RowChange]) -> None:
-    """Bring streams' rows up to date, and add those of new streams."""
     connection.executemany(
         "INSERT INTO streams VALUES (?, ?, ?, ?, ?, ?) ON CONFLICT (number) DO UPDATE "
         "SET deadline_ms = excluded.deadline_ms, start = excluded.start, "
@@ -238,7 +230,7 @@ def put_rows(connection: sqlite3.Connection, rows: Iterable[RowChange]) -> None:
 
 
 def put_documents(connection: sqlite3.Connection, documents: Mapping[str, bytes | None]) -> None:
-    """Bring documents up to date, and let go of those that are gone."""
+    """Write documents, and delete those whose value is None."""
     connection.executemany(
         "INSERT INTO documents VALUES (?, ?) ON CONFLICT (key) DO UPDATE "
         "SET value = excluded.value",
@@ -251,7 +243,7 @@ def put_documents(connection: sqlite3.Connection, documents: Mapping[str, bytes 
 
 
 def _put_dropped(connection: sqlite3.Connection, dropped: Mapping[str, int], now_ms: int) -> None:
-    """Enter snapshots that are garbage from now on, unless a fork has them still."""
+    """Record snapshots as garbage, unless a fork still has them."""
     connection.executemany(
         "INSERT OR IGNORE INTO dropped_snapshots SELECT ?1, ?2, ?3 "
         "WHERE NOT EXISTS (SELECT 1 FROM streams WHERE snapshot = ?1)",
@@ -262,7 +254,7 @@ def _put_dropped(connection: sqlite3.Connection, dropped: Mapping[str, int], now
 def insert_pack(
     connection: sqlite3.Connection, pack: PackInfo, extents: Iterable[Extent], dead_bytes: int = 0
 ) -> int:
-    """Insert a pack and those of its extents that are in use; its id."""
+    """Insert a pack and those of its extents that are in use; returns its id."""
     cursor = connection.execute(
         "INSERT INTO packs (name, size_bytes, data_bytes, dead_bytes, messages, rows, has_delta, "
         "after, through, salt, created_ms) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
@@ -304,14 +296,14 @@ def insert_pack(
 
 
 def _remove_stream(connection: sqlite3.Connection, number: int) -> int:
-    """Forget a stream; its bytes in packs are dead from now on, and returned."""
+    """Delete a stream; returns how many bytes of it are dead now."""
     total = _drop_before(connection, number, OFFSET_MAX)
     connection.execute("DELETE FROM streams WHERE number = ?", (number,))
     return total
 
 
 def _drop_before(connection: sqlite3.Connection, number: int, start: int) -> int:
-    """Forget the extents of a stream that end at `start` or before; their bytes."""
+    """Delete the extents of a stream that end at or before `start`; returns their size."""
     total = 0
     for pack, size in connection.execute(
         "SELECT pack, sum(length) FROM extents WHERE stream = ? AND start + length <= ? "

@@ -1,8 +1,8 @@
 """The storage process: `python -m holdfast.storage.child`, started by the server.
 
-It lives as long as its standard input: when the server is gone, however it went, the end of the
-pipe ends this process at once. That is safe at any point, and it matters: the lock of the data
-directory is inherited, so a new server waits until this process is gone.
+It lives as long as its standard input: when the server ends, however it ends, the closed pipe ends
+this process at once. That is safe at any point, and necessary: this process inherits the lock of
+the data directory, so a new server waits until it is gone.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from holdfast.allocator import give_freed_memory_back
 from holdfast.clock import SystemClock
 from holdfast.errors import HoldfastError, SwapRefusedError
 from holdfast.format.packs import NewPack
-from holdfast.objects.pack_merge import Merge
+from holdfast.objects.pack_merge import MergePlan
 from holdfast.storage.catalog_writer import CatalogWriter
 from holdfast.storage.commands import (
     HEARTBEAT_S,
@@ -47,10 +47,10 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("holdfast.storage")
 _COLLECT_S: Final = 600.0
-# Where a collection had to stop, so that a flush does not wait for long.
+# After a collection that stopped early, so that a flush does not wait for long.
 _COLLECT_MORE_S: Final = 10.0
 _MERGE_RETRY_S: Final = 10.0
-# The server comes first where both want the processor.
+# The server has priority for the processor.
 _NICENESS: Final = 5
 
 
@@ -59,14 +59,14 @@ _sending = threading.Lock()
 
 
 class _Merged(NamedTuple):
-    """A merge whose pack is written, or that failed."""
+    """The result of a merge: a written pack, or an error."""
 
     result: NewPack | HoldfastError
     seconds: float
 
 
 class _Verified(NamedTuple):
-    """A swap whose new packs were read, or could not be."""
+    """A swap whose new packs were read, or the error."""
 
     id: int
     swap: SwapPacks
@@ -74,7 +74,7 @@ class _Verified(NamedTuple):
 
 
 class Child:
-    """The main loop: commands first, then merging, now and then garbage."""
+    """The main loop: commands first, then merging, and garbage from time to time."""
 
     def __init__(self, setup: Setup, inbox: SimpleQueue[Any]) -> None:
         self._clock = SystemClock()
@@ -93,7 +93,6 @@ class Child:
         self._collect_at_s = self._merge_at_s = self._clock.monotonic_s()
 
     def run(self) -> None:
-        """Work until the process is ended from outside."""
         send(Hello(self._worker.flushed))
         while True:
             with contextlib.suppress(Empty):
@@ -103,7 +102,7 @@ class Child:
             send(Report(self._worker.counters))
 
     def _housekeeping(self) -> None:
-        """Merge, and collect garbage; whatever goes wrong there must not keep flushes away."""
+        """MergePlan and collect garbage; failures there must not stop flushes."""
         now_s = self._clock.monotonic_s()
         try:
             if now_s >= self._collect_at_s:
@@ -122,7 +121,7 @@ class Child:
             _log.exception("merging or collecting garbage ended in a defect")
 
     def _idle_s(self) -> float:
-        """How long there is nothing to do unless somebody asks."""
+        """Seconds until the next scheduled work."""
         due_s = [self._collect_at_s]
         now_s = self._clock.monotonic_s()
         if self._merge_at_s > now_s:
@@ -135,13 +134,13 @@ class Child:
                 self._merge_at_s = self._clock.monotonic_s() + _MERGE_RETRY_S
         elif isinstance(item, _Verified):
             swap = item.swap
-            self._answer(item.id, lambda: self._worker.finish_swap(swap, item.packs))
+            self._respond(item.id, lambda: self._worker.finish_swap(swap, item.packs))
         elif isinstance(item.command, SwapPacks):
             # Reading the packs may take long, and a flush must not wait for it.
             threading.Thread(target=self._verify, args=(item.id, item.command), daemon=True).start()
         else:
             command = item.command
-            self._answer(item.id, lambda: self._worker.handle(command))
+            self._respond(item.id, lambda: self._worker.handle(command))
 
     def _verify(self, number: int, swap: SwapPacks) -> None:
         try:
@@ -151,8 +150,8 @@ class Child:
             packs = SwapRefusedError(f"The packs cannot be read: {error!r}.")
         self._inbox.put(_Verified(number, swap, packs))
 
-    def _answer(self, number: int, work: Callable[[], None]) -> None:
-        """Do it, and tell the server how it went."""
+    def _respond(self, number: int, work: Callable[[], None]) -> None:
+        """Carry out a command and report the result to the server."""
         try:
             self._check_owner()
             work()
@@ -162,12 +161,12 @@ class Child:
             _log.exception("a command of the server failed")
             send(Failed(number, HoldfastError.code, f"{type(error).__name__}: {error}"))
         else:
-            # First what was done: this process may end before it can say so.
+            # Counters first: this process may end before it can send them.
             send(Report(self._worker.counters))
             send(Done(number, self._worker.flushed))
 
     def _check_owner(self) -> None:
-        """Nothing is written or removed before it is certain whose store this is."""
+        """Claim or recognise the store before anything is written or removed."""
         if not self._is_ours:
             take_ownership(self._catalog, self._store, f"{self._clock.random_u64():016x}")
             self._is_ours = True
@@ -177,7 +176,7 @@ class Child:
         if plan is not None:
             threading.Thread(target=self._merge, args=(plan,), daemon=True).start()
 
-    def _merge(self, plan: Merge) -> None:
+    def _merge(self, plan: MergePlan) -> None:
         started_s = self._clock.monotonic_s()
         try:
             result = self._worker.write_merge(plan)
@@ -188,12 +187,11 @@ class Child:
 
 
 class _ToServer(logging.Handler):
-    """Has the server log what this process has to say."""
+    """Sends log records to the server's log."""
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Send one line, with the exception if there is one."""
         try:
-            # Names of files may hold what is no text.
+            # File names may not be valid text.
             line = self.format(record).encode("utf-8", "backslashreplace").decode()
             send(LogLine(record.levelno, line))
         except Exception:  # noqa: BLE001 (as every handler does)
@@ -201,7 +199,7 @@ class _ToServer(logging.Handler):
 
 
 def send(message: FromChild) -> None:
-    """Tell the server; it may be gone, and then this process is about to end."""
+    """Send a message; if the server is gone this process is about to end."""
     data = framed(message)
     with _sending, contextlib.suppress(OSError):
         while data:
@@ -209,7 +207,7 @@ def send(message: FromChild) -> None:
 
 
 def _receive(inbox: SimpleQueue[Any]) -> None:
-    """Hand over what the server says, and end with it."""
+    """Queue the server's messages, and end with the server."""
     status = 1
     try:
         while (body := read_frame(sys.stdin.buffer.read)) is not None:
@@ -220,7 +218,7 @@ def _receive(inbox: SimpleQueue[Any]) -> None:
 
 
 def _beat() -> None:
-    """Let the server know now and then that this process runs."""
+    """Send heartbeats."""
     pause = threading.Event()
     while True:
         pause.wait(HEARTBEAT_S)
@@ -228,8 +226,7 @@ def _beat() -> None:
 
 
 def main() -> None:
-    """Run until the server is gone."""
-    # Ctrl-C in a terminal reaches this process too; the server decides when to end.
+    # Ctrl-C in a terminal reaches this process too, but the server decides when to end.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     with contextlib.suppress(OSError):

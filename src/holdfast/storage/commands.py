@@ -1,4 +1,4 @@
-"""What the server asks of the storage process, and what it answers: MessagePack over pipes."""
+"""The protocol between the server and the storage process: MessagePack over pipes."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ HEARTBEAT_S: Final = 5.0
 
 
 class Setup(msgspec.Struct, tag="setup"):
-    """The first message: where everything is, and how to treat it."""
+    """The first message: paths and settings."""
 
     catalog_path: str
     objects_path: str
@@ -35,21 +35,21 @@ class FlushLog(msgspec.Struct, tag="flush"):
 
 
 class SwapPacks(msgspec.Struct, tag="swap"):
-    """Put packs into use that are in the store, in place of others."""
+    """Put packs from the store into use, in place of others."""
 
     add: list[str]
     remove: list[str]
 
 
 class PinPacks(msgspec.Struct, tag="pin"):
-    """Keep everything that is in use now for some time; none at all lifts the pin."""
+    """Keep everything that is in use now for `ttl_s` seconds; 0 lifts the pin."""
 
     name: str
     ttl_s: float
 
 
 class CollectGarbage(msgspec.Struct, tag="collect"):
-    """Remove what is due now, instead of at the next round."""
+    """Collect garbage now instead of at the next round."""
 
 
 Command = FlushLog | SwapPacks | PinPacks | CollectGarbage
@@ -73,7 +73,7 @@ class WorkCounters(msgspec.Struct):
 
 
 class Worker(Protocol):
-    """Who carries out commands: a child process, or a simulation."""
+    """Carries out commands: a child process, or a simulation."""
 
     restarts: int
 
@@ -82,11 +82,11 @@ class Worker(Protocol):
         """What it has done so far."""
 
     def submit(self, command: Command, done: Callable[[int | HoldfastError], None]) -> None:
-        """Carry out a command; `done` gets the position the catalog covers then, or why not."""
+        """Carry out a command; `done` gets the position that the catalog covers, or an error."""
 
 
 class Ask(msgspec.Struct, tag="ask"):
-    """A command with a number that its answer carries."""
+    """A command with an id, which its response carries."""
 
     id: int
     command: Command
@@ -99,14 +99,14 @@ class Hello(msgspec.Struct, tag="hello"):
 
 
 class Done(msgspec.Struct, tag="done"):
-    """A command is carried out; `flushed` is where the catalog stands."""
+    """A command succeeded; `flushed` is the position that the catalog covers."""
 
     id: int
     flushed: int
 
 
 class Failed(msgspec.Struct, tag="failed"):
-    """A command failed and changed nothing; `code` is an error's."""
+    """A command failed and changed nothing; `code` is the error's code."""
 
     id: int
     code: str
@@ -114,17 +114,15 @@ class Failed(msgspec.Struct, tag="failed"):
 
 
 class Report(msgspec.Struct, tag="report"):
-    """The counters as they are now."""
-
     counters: WorkCounters
 
 
 class Alive(msgspec.Struct, tag="alive"):
-    """The storage process runs, whatever it is doing."""
+    """A heartbeat."""
 
 
 class LogLine(msgspec.Struct, tag="log"):
-    """Something for the server's log."""
+    """A line for the server's log."""
 
     level: int
     message: str
@@ -139,13 +137,13 @@ decode_from_child = msgspec.msgpack.Decoder(FromChild).decode
 
 
 def framed(message: ToChild | FromChild) -> bytes:
-    """A message with its length in front."""
+    """A message with its length as a prefix."""
     body = encode(message)
     return _LENGTH.pack(len(body)) + body
 
 
 def read_frame(read: Callable[[int], bytes | None]) -> bytes | None:
-    """The next message's bytes from a blocking file, or None at its end."""
+    """The next message's bytes from a blocking file; None at its end."""
     head = read(_LENGTH.size)
     if head is None or len(head) < _LENGTH.size:
         return None

@@ -1,4 +1,8 @@
-"""Copying objects from one store to another, several at a time, each whole or not at all."""
+"""Copying objects, packs, snapshots and catalogs between stores, for backups and restores.
+
+Every byte is verified on its way. A pack's checksums are at its end, so the end is read first; then
+the pack is read in pieces, and each block is checked before the next piece is requested.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +11,7 @@ import sqlite3
 import threading
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import closing
+from functools import partial
 from struct import iter_unpack
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol, TypeVar
 
@@ -17,7 +22,9 @@ from holdfast.format.packs import PackFormatError, checksum, encode_footer
 from holdfast.objects.pack_reader import Pack, naming
 from holdfast.storage.catalog_schema import damaged, decoded_row, open_for_reading
 from holdfast.storage.catalog_writer import CatalogWriter
+from holdfast.storage.garbage import PACKS_PREFIX
 from holdfast.storage.manifest import CopiedObject, CopiedPack, copied_snapshot
+from holdfast.storage.snapshot_store import SNAPSHOTS_PREFIX
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -29,36 +36,63 @@ if TYPE_CHECKING:
     Advance = Callable[[int], object]
 
 PIECE_BYTES: Final = 8 * 1024 * 1024
-# A store far away is slow to answer, not slow to send.
+# A distant store has a high latency, not a low throughput.
 _AT_ONCE: Final = 4
 _PAGES_PER_STEP: Final = 4096
 
 
 class Copied(Protocol):
-    """An object that a backup needs."""
-
     @property
     def name(self) -> str:
         """The same in every store."""
 
     @property
     def size_bytes(self) -> int:
-        """How large it is."""
+        """The size in bytes."""
 
 
 Each = TypeVar("Each", bound=Copied)
 
 
 class _StoppedError(Exception):
-    """Another object could not be copied, so this one need not be either."""
+    """Copying another object failed, so this one stops too."""
 
 
 def missing_objects(target: ObjectStore, prefix: str, objects: Sequence[Each]) -> list[Each]:
-    """Those that the target does not have yet; names are unique, so size and name suffice."""
+    """The objects that the target lacks; names are unique, so name and size identify one."""
     if not objects:
         return []
     there = {info.name: info.size_bytes for info in target.list(prefix)}
     return [each for each in objects if there.get(each.name) != each.size_bytes]
+
+
+class MissingObjects:
+    """The packs and snapshots that a target store lacks, and how to copy them from the source."""
+
+    def __init__(
+        self,
+        source: ObjectStore,
+        target: ObjectStore,
+        packs: Sequence[CopiedPack],
+        snapshots: Sequence[CopiedObject],
+    ) -> None:
+        self._source = source
+        self._target = target
+        self.packs = missing_objects(target, PACKS_PREFIX, packs)
+        self.snapshots = missing_objects(target, SNAPSHOTS_PREFIX, snapshots)
+
+    @property
+    def size_bytes(self) -> int:
+        missing: list[Copied] = [*self.packs, *self.snapshots]
+        return sum(each.size_bytes for each in missing)
+
+    def copy_packs(self, copied: Callable[[], object], advance: Advance) -> None:
+        pieces = partial(verified_pieces, self._source)
+        copy_objects(self._target, self.packs, pieces, copied, advance)
+
+    def copy_snapshots(self, copied: Callable[[], object], advance: Advance) -> None:
+        pieces = partial(copied_pieces, self._source)
+        copy_objects(self._target, self.snapshots, pieces, copied, advance)
 
 
 def copy_objects(
@@ -68,10 +102,10 @@ def copy_objects(
     copied: Callable[[], object],
     advance: Advance,
 ) -> None:
-    """Copy some objects at a time; `copied` is called for each, here, `advance` in any thread.
+    """Copy several objects at a time.
 
-    `pieces` gives the verified bytes of an object, and raises before the last of them if they are
-    not what was stored.
+    `pieces` yields the verified bytes of an object and raises before the last piece if they are
+    damaged. `copied` is called for each object in this thread, `advance` in any thread.
     """
     stopping = threading.Event()
     with ThreadPoolExecutor(_AT_ONCE, "object-copy") as pool:
@@ -114,15 +148,13 @@ def _copy(
 
 
 class _Region(NamedTuple):
-    """A run of bytes with a checksum."""
-
     start: int
     end: int
     sum: int
 
 
 def verified_pieces(store: ObjectStore, pack: CopiedPack) -> Iterator[bytes]:
-    """The bytes of a pack, if they are what was written; raises before the end if not."""
+    """The bytes of a pack; raises before the last piece if they are damaged."""
     name, size = pack.name, pack.size_bytes
     try:
         check = _Check(Pack(store, name, size))
@@ -136,7 +168,7 @@ def verified_pieces(store: ObjectStore, pack: CopiedPack) -> Iterator[bytes]:
 
 
 class _Check:
-    """Checks a pack's regions as their bytes come by."""
+    """Checks a pack's regions while its bytes pass through."""
 
     def __init__(self, pack: Pack) -> None:
         self._size = pack.footer.size_bytes
@@ -147,12 +179,11 @@ class _Check:
         self._hash = xxh3_64(seed=self._salt)
 
     def update(self, piece: bytes, *, last: bool) -> None:
-        """Take the bytes that come next."""
         view = memoryview(piece)
         piece_at, piece_end = self._at, self._at + len(piece)
         while self._at < piece_end:
             start, end, expected = self._region
-            # Before a region there may be a header, or some bytes to fill up.
+            # A header or padding may precede a region.
             upto = min(piece_end, start if self._at < start else end)
             if self._at >= start:
                 self._hash.update(view[self._at - piece_at : upto - piece_at])
@@ -167,7 +198,7 @@ class _Check:
 
 
 def _regions(pack: Pack) -> Iterator[_Region]:
-    """Everything in a pack that has a checksum, in order."""
+    """All parts of a pack that have a checksum, in order."""
     footer = pack.footer
     for extent in pack.directory():
         start, extent_end = extent.data_at, extent.data_at + extent.length
@@ -184,7 +215,7 @@ def _regions(pack: Pack) -> Iterator[_Region]:
 
 
 class CopiedCatalog(NamedTuple):
-    """What a copied catalog says."""
+    """What the manifest needs to know about a copied catalog."""
 
     flushed: int
     streams: int
@@ -195,18 +226,18 @@ class CopiedCatalog(NamedTuple):
 
 
 def copy_catalog(path: Path, copy: Path) -> CopiedCatalog:
-    """Copy the catalog as of one moment, while its writer goes on.
+    """Copy the catalog at one moment, while its writer continues.
 
-    Packs and snapshots that are out of use stay behind, and pins: they mean nothing elsewhere.
+    Retired packs, dropped snapshots and pins are left out: they mean nothing elsewhere.
     """
     try:
         with closing(open_for_reading(path)) as source, closing(sqlite3.connect(copy)) as target:
-            # One transaction around all steps, or every commit of the writer would start it over.
+            # One transaction around all steps: otherwise every commit would restart the copy.
             source.execute("BEGIN")
             source.execute("SELECT value FROM facts").fetchall()
-            # With something to call between the steps Ctrl-C is noticed there.
+            # With a progress callback, Ctrl-C is noticed between the steps.
             source.backup(target, pages=_PAGES_PER_STEP, progress=lambda *_: None)
-            # The whole copy is one file.
+            # Without a write-ahead log the copy is one file.
             target.execute("PRAGMA journal_mode = DELETE")
             target.execute("DELETE FROM pins")
             target.execute("DELETE FROM packs WHERE retired_ms IS NOT NULL")
@@ -237,7 +268,7 @@ def _facts(path: Path, catalog: sqlite3.Connection) -> CopiedCatalog:
 
 
 def _snapshots(path: Path, catalog: sqlite3.Connection) -> Iterator[CopiedObject]:
-    """Every body that a stream has, once; a fork may have that of its source."""
+    """Every stream's snapshot, once: a fork may share that of its source."""
     rows = catalog.execute(
         "SELECT row FROM streams WHERE snapshot IS NOT NULL GROUP BY snapshot ORDER BY snapshot"
     )
@@ -249,7 +280,7 @@ def _snapshots(path: Path, catalog: sqlite3.Connection) -> Iterator[CopiedObject
 
 
 def adopt_catalog(path: Path, store: str) -> None:
-    """Have a copied catalog belong to the object store with this mark."""
+    """Make a copied catalog belong to the object store with this identity."""
     catalog = CatalogWriter(path)
     try:
         catalog.set_fact("store", store)
@@ -258,7 +289,6 @@ def adopt_catalog(path: Path, store: str) -> None:
 
 
 def upload(store: ObjectStore, name: str, path: Path, advance: Advance) -> CopiedObject:
-    """Put a file into a store, piece by piece."""
     digest = xxh3_64()
     size = 0
 
@@ -278,7 +308,7 @@ def upload(store: ObjectStore, name: str, path: Path, advance: Advance) -> Copie
 def download(
     store: ObjectStore, copied: CopiedObject | CopiedSegment, path: Path, advance: Advance
 ) -> None:
-    """Write an object to a file, piece by piece; raises if it is not what was put there."""
+    """Write an object to a file; raises if it does not match its checksum."""
     digest = xxh3_64()
     path.touch(0o640)
     with path.open("wb") as file:
@@ -297,7 +327,7 @@ def download(
 
 
 def verified_body(store: ObjectStore, name: str, size_bytes: int, checksum: int) -> Iterator[bytes]:
-    """The body piece by piece, if it is what was stored; raises before the last piece if not."""
+    """A snapshot in pieces; raises before the last piece if it is damaged."""
     found = store.size(name)
     if found != size_bytes:
         raise _damaged(store, name, f"it has {found} bytes instead of {size_bytes}")
@@ -314,7 +344,6 @@ def verified_body(store: ObjectStore, name: str, size_bytes: int, checksum: int)
 
 
 def copied_pieces(store: ObjectStore, copied: CopiedObject) -> Iterator[bytes]:
-    """The verified bytes of a body that a backup needs."""
     return verified_body(store, copied.name, copied.size_bytes, int(copied.xxh3, 16))
 
 

@@ -1,12 +1,13 @@
-"""The flush: sealed log becomes packs and catalog rows, in steps that can each be the last.
+"""The flush: the sealed log becomes packs and catalog rows, in steps that can each be the last.
 
-1. Gather the records of a range of the log.
-2. Upload packs: one for all streams, and one of its own for each stream with a lot of bytes.
+1. Gather the records of a range of the log. They are applied to the streams' rows exactly as the
+   engine applies them to its streams, and their bytes are collected by stream.
+2. Upload packs: one for all streams, and a separate one for each stream with a lot of bytes.
 3. Commit the packs and the streams' rows to the catalog, in one transaction.
 
-Whatever happens before 3, the log still has everything, and an object that no catalog row names
-is collected as garbage. Only after 3 may the log be trimmed. A long log is flushed in ranges of
-about `RANGE_BYTES_MAX`, so that memory stays bounded.
+Until 3 the log still has everything, and uploaded objects that no row of the catalog names are
+garbage. Only after 3 may the log be trimmed. A long log is flushed in ranges of about
+`RANGE_BYTES_MAX`, so that memory stays bounded.
 """
 
 from __future__ import annotations
@@ -56,12 +57,12 @@ if TYPE_CHECKING:
 RANGE_BYTES_MAX: Final = 64 * 1024 * 1024
 # A stream with more bytes than this in one range gets a pack of its own.
 OWN_PACK_BYTES: Final = 8 * 1024 * 1024
-# Their times are deadlines, which may be long past or still to come.
+# Their times are deadlines, which may be in the past or in the future.
 _WITH_DEADLINES: Final = (Kind.TOUCH, Kind.EXPIRE)
 
 
 class SegmentRef(msgspec.Struct, frozen=True):
-    """A part of the log that is durable and final: a file up to a byte."""
+    """A durable, final part of the log: a file up to the byte `end`."""
 
     path: str
     end: int
@@ -69,8 +70,6 @@ class SegmentRef(msgspec.Struct, frozen=True):
 
 
 class Flushed(NamedTuple):
-    """What a flush did."""
-
     through: int
     packs: int
     pack_bytes: int
@@ -79,8 +78,6 @@ class Flushed(NamedTuple):
 
 
 class Flush:
-    """Flushes the log into one store and one catalog."""
-
     def __init__(
         self,
         catalog: CatalogWriter,
@@ -94,7 +91,7 @@ class Flush:
         self._read_file = read_file
 
     def run(self, segments: Sequence[SegmentRef]) -> Flushed:
-        """Flush everything in these segments that is not flushed yet."""
+        """Flush what is not flushed yet of these segments."""
         failpoint("flush.started")
         flushed = int(self._catalog.fact("flushed"))
         packs = pack_bytes = data_bytes = streams = 0
@@ -133,7 +130,7 @@ class Flush:
         return gather
 
     def _take_back(self, created: list[NewPack], flushed: int) -> None:
-        """Remove what was uploaded in vain: the disk may be full, and the flush is repeated."""
+        """Remove packs that were not committed: the disk may be full, and the flush is repeated."""
         with contextlib.suppress(HoldfastError):
             if self._catalog.fact("flushed") == flushed:
                 for pack in created:
@@ -159,7 +156,7 @@ class Flush:
     def _upload_pack(
         self, gather: Gather, shares: list[tuple[int, Share]], meta: PackMeta | None
     ) -> NewPack:
-        """Build and upload one pack; only the one with the meta carries the rows."""
+        """Build and upload one pack; only the pack with `meta` carries the rows."""
         builder = PackBuilder(self._clock.random_u64(), gather.after, gather.through)
         out = bytearray(builder.header())
         for number, share in shares:
@@ -197,7 +194,7 @@ def _encoded_rows(gather: Gather) -> Iterator[tuple[int, bytes]]:
 
 
 def _ranges(segments: Sequence[SegmentRef]) -> Iterator[list[SegmentRef]]:
-    """Group segments so that each group is small enough to be held in memory."""
+    """Groups of segments that are small enough to be held in memory."""
     group: list[SegmentRef] = []
     size = 0
     for segment in segments:
@@ -211,7 +208,7 @@ def _ranges(segments: Sequence[SegmentRef]) -> Iterator[list[SegmentRef]]:
 
 
 class Share:
-    """One stream's share of the range: its row as of now, and the bytes it gained."""
+    """One stream's share of the range: its current row, and the bytes it gained."""
 
     __slots__ = ("bucket", "is_json", "messages", "parts", "row", "size_bytes", "start")
 
@@ -225,7 +222,7 @@ class Share:
         self.size_bytes = 0
 
     def write(self, record: Record, position: int) -> None:
-        """Take over what an append, or a creation with content, adds."""
+        """Apply an append, or the content of a creation."""
         row, payload, at_ms = self.row, record.payload, record.at_ms
         self.bucket.last_write_ms = at_ms
         if payload:
@@ -245,14 +242,14 @@ class Share:
             row.deadline_ms = renewed_deadline_ms(row.meta, at_ms) or row.deadline_ms
 
     def take_data(self) -> bytes:
-        """All bytes it gained; they are not kept any longer."""
+        """All bytes it gained, which are released."""
         data = b"".join(self.parts)
         self.parts.clear()
         return data
 
 
 class Gather:
-    """Applies batches in order to rows that start as the catalog has them."""
+    """Applies batches in order, starting from the rows of the catalog."""
 
     def __init__(
         self,
@@ -263,20 +260,19 @@ class Gather:
         self.after = after
         self.through = after
         self.shares: dict[int, Share] = {}
-        # Streams that are gone and were there before this range.
+        # Streams that ended in this range and existed before it.
         self.removed: list[int] = []
-        # Snapshots that a stream had and has no more, with their sizes; a fork may have them still.
+        # Snapshots that streams no longer have, with their sizes; a fork may still have them.
         self.dropped: dict[str, int] = {}
-        # When the last record was written whose time is the writer's own.
+        # The time of the last record that carries the time of its writing.
         self.last_ms = 0
-        # Documents by key as of now, None for those that are gone; buckets' rows come on top.
+        # Documents by key, None for deleted ones; buckets' rows are kept apart.
         self._documents: dict[str, bytes | None] = {}
         self._buckets: dict[str, BucketRow] = {}
         self._find_row = find_row
         self._find_document = find_document
 
     def apply(self, position: int, body: bytes) -> None:
-        """Apply the next batch."""
         if position != self.through + 1:
             raise LogCorruptError(
                 f"The log goes on at position {position} where {self.through + 1} is needed."
@@ -296,7 +292,7 @@ class Gather:
         self.through = position
 
     def documents(self) -> dict[str, bytes | None]:
-        """The documents that changed, buckets' rows among them, as of the range's end."""
+        """The documents that changed, including buckets' rows, at the end of the range."""
         changed = dict(self._documents)
         for name, bucket in self._buckets.items():
             in_use = bucket.explicit or bucket.streams > 0
@@ -325,7 +321,7 @@ class Gather:
             self._bucket(record.payload.decode(), record.at_ms).explicit = False
 
     def _bucket(self, name: str, at_ms: int) -> BucketRow:
-        """The bucket's row; a new one where there is none, or none any more."""
+        """The bucket's row, or a new one."""
         bucket = self._buckets.get(name)
         if bucket is None:
             found = self._find_document(BUCKET_PREFIX + name)
@@ -360,7 +356,7 @@ class Gather:
         share.write(record, position)
 
     def _end(self, share: Share) -> None:
-        """A stream was deleted or has expired: it goes, or stays for its forks only."""
+        """End a deleted or expired stream: it is removed, or kept for its forks."""
         row = share.row
         share.bucket.streams -= 1
         share.bucket.size_bytes -= row.tail - row.start
@@ -384,5 +380,4 @@ class Gather:
             self._share(row.number).bucket.size_bytes -= freed
 
     def is_new(self, number: int) -> bool:
-        """Whether a stream was created in this range."""
         return number >> INDEX_BITS > self.after

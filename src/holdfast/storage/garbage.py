@@ -1,9 +1,16 @@
-"""Garbage: objects that nobody needs any more, removed late and carefully.
+"""Garbage: removing objects that are no longer needed.
 
-An object is removed only if the catalog does not use it, it has been so for the grace period, and
-nobody who pinned the packs may still be reading it: a pin protects everything that was in use when
-it was made, so whatever went out of use after the oldest pin stays. Snapshots go by the same rule;
-see `snapshot_garbage`.
+An object is removed only if the catalog has not used it for the grace period and no pin protects
+it. A pin protects everything that was in use when it was made, so whatever was retired after the
+oldest pin stays.
+
+Snapshots follow the same rule. A flush records snapshots that no stream has any more; no later
+record can name them, since a fork gets the snapshot that its source has at that time. A snapshot
+that no stream ever had is either a failed upload, or was published by a record that is not flushed
+yet. Such a record is younger than the last flushed one, and an upload is published within the grace
+period (or `PUBLISHED_MS_MAX`). So a snapshot that is older than the last flushed record by more
+than that is an orphan. The time of the flush would not do: a flush may be repeated for hours with
+the same end, while later records are written.
 """
 
 from __future__ import annotations
@@ -25,10 +32,10 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 PACKS_PREFIX: Final = "packs/"
-# Bodies looked at and removed in one collection, so that a flush does not wait for long.
+# Snapshots examined and removed in one collection, so that a flush does not wait for long.
 SWEEP_OBJECTS_MAX: Final = 10_000
 REMOVED_MAX: Final = 500
-# From the end of an upload to its record is a moment, unless the machine stands still.
+# An upload is published at once after it ends, unless the machine is stopped in between.
 PUBLISHED_MS_MAX: Final = 600_000
 
 
@@ -41,15 +48,14 @@ def collect(
     merging: bool = False,
     sweep: OrphanSweep | None = None,
 ) -> Collected:
-    """Remove what is due: packs and snapshots that are out of use, and objects no row names.
+    """Remove retired packs, dropped snapshots, and objects that no row names.
 
     While a merge is written its object has no row, and it may name packs that are dead by now; so
-    only what was out of use before is removed then. `sweep` is where the search for snapshots that
-    were never published stands.
+    then only what was retired before is removed. `sweep` keeps the position of the search for
+    orphaned snapshots.
     """
     if not merging:
         _retire_dead(catalog, now_ms)
-    # An object that is due went out of use before this moment.
     before_ms = min(now_ms - grace_ms, _oldest_pin_ms(catalog, now_ms) - 1)
     objects = size_bytes = 0
     for pack in catalog.packs("retired_ms <= ?", (before_ms,)):
@@ -77,7 +83,7 @@ def collect(
 
 
 def pin(catalog: CatalogWriter, name: str, now_ms: int, ttl_ms: int) -> None:
-    """Protect everything that is in use now, until the time is over or the pin is lifted."""
+    """Protect everything that is in use now, until the pin expires or is lifted."""
     with catalog.transaction() as connection:
         connection.execute(
             "INSERT INTO pins VALUES (?1, ?2, ?3) ON CONFLICT (name) DO UPDATE SET until_ms = ?3",
@@ -86,13 +92,13 @@ def pin(catalog: CatalogWriter, name: str, now_ms: int, ttl_ms: int) -> None:
 
 
 def unpin(catalog: CatalogWriter, name: str) -> None:
-    """Lift a pin; harmless if it is not there."""
+    """Lift a pin if it exists."""
     with catalog.transaction() as connection:
         connection.execute("DELETE FROM pins WHERE name = ?", (name,))
 
 
 def _retire_dead(catalog: CatalogWriter, now_ms: int) -> None:
-    """Take packs out of use of which nothing is."""
+    """Retire packs that hold nothing but dead bytes."""
     for pack in catalog.packs("retired_ms IS NULL AND NOT has_delta AND dead_bytes = data_bytes"):
         swap(catalog, [], [pack.name], now_ms)
 
@@ -101,15 +107,15 @@ def _oldest_pin_ms(catalog: CatalogWriter, now_ms: int) -> int:
     with catalog.transaction() as connection:
         connection.execute("DELETE FROM pins WHERE until_ms <= ?", (now_ms,))
     oldest = catalog.read("SELECT min(created_ms) FROM pins")[0][0]
-    # Without pins nothing is held back: the moment after now.
+    # Without pins nothing is held back.
     return now_ms + 1 if oldest is None else int(oldest)
 
 
 def _orphans(catalog: CatalogWriter, store: ObjectStore, before_ms: int) -> list[tuple[str, int]]:
-    """Packs in the store that no row of the catalog names, from before this moment.
+    """Packs older than this that no row of the catalog names.
 
-    Those of one range of the log go together: to a rebuild, one with a delta counts for something
-    as long as it is there, and what it lacks of its companions is missing.
+    Those of one range of the log are removed together: a rebuild would use one with a delta as long
+    as it is there, and miss the companions that were removed.
     """
     known = {row.name for row in catalog.packs("TRUE")}
     orphans = [info for info in store.list(PACKS_PREFIX) if info.name not in known]
@@ -118,13 +124,11 @@ def _orphans(catalog: CatalogWriter, store: ObjectStore, before_ms: int) -> list
 
 
 def _range(name: str) -> str:
-    """The range of the log that a pack stands for, as its name has it."""
+    """The range of the log in the name of a pack."""
     return name.rpartition("-")[0]
 
 
 class Collected(NamedTuple):
-    """What a collection removed."""
-
     objects: int
     size_bytes: int
     # Whether there is more that is due.
@@ -132,7 +136,7 @@ class Collected(NamedTuple):
 
 
 def remove_dropped(catalog: CatalogWriter, store: ObjectStore, before_ms: int) -> Collected:
-    """Remove bodies that no stream has since this moment, or longer; the oldest first."""
+    """Remove snapshots that were dropped before then, the oldest first."""
     rows = catalog.read(
         "SELECT name, size_bytes FROM dropped_snapshots WHERE dropped_ms <= ? "
         "ORDER BY dropped_ms, name LIMIT ?",
@@ -150,14 +154,14 @@ def remove_dropped(catalog: CatalogWriter, store: ObjectStore, before_ms: int) -
 
 
 class OrphanSweep:
-    """Goes through all bodies in the store, some in each collection, and then again."""
+    """Finds orphaned snapshots, going through some of the store in each collection."""
 
     def __init__(self, store: ObjectStore) -> None:
         self._store = store
         self._walk: Iterator[ObjectInfo] | None = None
 
     def remove(self, catalog: CatalogWriter, before_ms: int, grace_ms: int) -> Collected:
-        """Remove orphans from before this moment among those that come next."""
+        """Remove orphans older than this among the next snapshots."""
         while_ms = max(grace_ms, PUBLISHED_MS_MAX)
         before_ms = min(before_ms, int(catalog.fact("flushed_ms")) - while_ms - 1)
         orphans = [
@@ -180,7 +184,7 @@ class OrphanSweep:
 
 
 def _is_known(catalog: CatalogWriter, name: str) -> bool:
-    """Whether a stream has it, or had it lately."""
+    """Whether a stream has the snapshot, or had it recently."""
     return bool(
         catalog.read(
             "SELECT 1 FROM streams WHERE snapshot = ?1 "

@@ -1,10 +1,10 @@
-"""What a backup is, and which there are at a place.
+"""The manifest of a backup, and the layout of backups in a store.
 
-    packs/…                          shared by all backups at the place
-    snapshots/…                      the same
+    packs/…                          shared by all backups
+    snapshots/…                      shared by all backups
     backups/<id>/catalog.sqlite      missing if the server had none yet
     backups/<id>/log/0000000001.seg  missing if the catalog covers everything
-    backups/<id>/manifest.json       written last: what has none is no backup
+    backups/<id>/manifest.json       written last: without it there is no backup
 
 Ids start with the time in UTC, so that they sort by age.
 """
@@ -33,7 +33,7 @@ _TIME: Final = len("20261115T201500Z")
 
 
 class CopiedObject(msgspec.Struct, frozen=True):
-    """An object of one backup; the checksum is XXH3-64 as 16 hexadecimal digits."""
+    """An object of one backup; the checksum is XXH3-64 in 16 hexadecimal digits."""
 
     name: str
     size_bytes: int
@@ -41,13 +41,10 @@ class CopiedObject(msgspec.Struct, frozen=True):
 
 
 def copied_snapshot(snapshot: Snapshot) -> CopiedObject:
-    """A snapshot's body as a backup names it."""
     return CopiedObject(snapshot.object, snapshot.size_bytes, f"{snapshot.checksum:016x}")
 
 
 class CopiedSegment(msgspec.Struct, frozen=True):
-    """A segment of a backup's log."""
-
     name: str
     size_bytes: int
     xxh3: str
@@ -56,14 +53,14 @@ class CopiedSegment(msgspec.Struct, frozen=True):
 
 
 class CopiedPack(msgspec.Struct, frozen=True):
-    """A pack that a backup needs; its checksums are its own."""
+    """A pack that a backup needs; packs contain their own checksums."""
 
     name: str
     size_bytes: int
 
 
 class Manifest(msgspec.Struct, frozen=True, kw_only=True):
-    """Everything a backup consists of. Later versions may add fields, which are passed over."""
+    """Everything a backup consists of. Later versions may add fields, which are ignored."""
 
     format: int = FORMAT_VERSION
     id: str
@@ -86,23 +83,22 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def pack_bytes(self) -> int:
-        """The size of all its packs."""
         return sum(pack.size_bytes for pack in self.packs)
 
     @property
     def shared_bytes(self) -> int:
-        """The size of what other backups at the place may have in common with it."""
+        """The size of the packs and snapshots, which other backups may share."""
         return self.pack_bytes + sum(snapshot.size_bytes for snapshot in self.snapshots)
 
     @property
     def size_bytes(self) -> int:
-        """What it takes up, with the packs and snapshots that it may share."""
+        """The total size, including shared packs and snapshots."""
         catalog = self.catalog.size_bytes if self.catalog else 0
         return self.shared_bytes + catalog + sum(segment.size_bytes for segment in self.log)
 
 
-class Found(NamedTuple):
-    """A backup at a place; one that cannot be read has `trouble` instead of a manifest."""
+class FoundBackup(NamedTuple):
+    """A backup in a store; `trouble` says why its manifest cannot be read."""
 
     id: str
     manifest: Manifest | None
@@ -114,30 +110,28 @@ class _Version(msgspec.Struct):
 
 
 def new_id(clock: Clock, now_ms: int) -> str:
-    """The id of a backup that is begun now."""
     moment = datetime.fromtimestamp(now_ms // 1000, UTC)
     return f"{moment:%Y%m%dT%H%M%SZ}-{clock.random_u64() & 0xFFFFFF:06x}"
 
 
 def timestamp(now_ms: int) -> str:
-    """A moment as manifests write it: RFC 3339, to the millisecond, so that it sorts."""
+    """RFC 3339 with milliseconds, so that it sorts."""
     moment = datetime.fromtimestamp(now_ms // 1000, UTC)
     return f"{moment:%Y-%m-%dT%H:%M:%S}.{now_ms % 1000:03d}Z"
 
 
 def backup_prefix(backup: str) -> str:
-    """What the names of a backup's own objects start with."""
     return f"{BACKUPS_PREFIX}{backup}/"
 
 
 def write_manifest(store: ObjectStore, manifest: Manifest) -> None:
-    """Make it a backup: everything it names is in the store and durable."""
+    """Write the manifest, once everything it names is durable in the store."""
     data = msgspec.json.format(msgspec.json.encode(manifest), indent=2)
     store.put(f"{backup_prefix(manifest.id)}manifest.json", data)
 
 
 def read_manifest(store: ObjectStore, backup: str) -> Manifest:
-    """The manifest of a backup, if there is such a backup and this version can read it."""
+    """Raises if there is no such backup or this version cannot read it."""
     text = _read_text(store, backup)
     try:
         version = msgspec.json.decode(text, type=_Version).format
@@ -164,13 +158,13 @@ def _read_text(store: ObjectStore, backup: str) -> bytes:
 
 
 def backup_ids(store: ObjectStore) -> list[str]:
-    """The backups at a place, oldest first; those of the same second in any order."""
+    """The ids in a store, oldest first; those of the same second in any order."""
     matches = (_MANIFEST.fullmatch(info.name) for info in store.list(BACKUPS_PREFIX))
     return sorted(match[1] for match in matches if match)
 
 
 def newest(store: ObjectStore) -> Manifest:
-    """The backup that was begun last."""
+    """The backup that was started last."""
     ids = backup_ids(store)
     if not ids:
         raise HoldfastError(f"There is no backup at {store.url}.")
@@ -178,14 +172,14 @@ def newest(store: ObjectStore) -> Manifest:
     return max((read_manifest(store, each) for each in same_second), key=lambda each: each.created)
 
 
-def find_backups(store: ObjectStore) -> list[Found]:
-    """All backups at a place, oldest first."""
+def find_backups(store: ObjectStore) -> list[FoundBackup]:
+    """All backups in a store, oldest first."""
     found = []
     for backup in backup_ids(store):
         try:
-            found.append(Found(backup, read_manifest(store, backup)))
+            found.append(FoundBackup(backup, read_manifest(store, backup)))
         except HoldfastError as error:
-            found.append(Found(backup, None, error.message))
+            found.append(FoundBackup(backup, None, error.message))
     return sorted(
         found, key=lambda each: (each.id[:_TIME], each.manifest.created if each.manifest else "")
     )

@@ -1,13 +1,18 @@
-"""Which packs to merge next: size-tiered, over neighbours in the log.
+"""Merging in the server: which packs to merge next, and the swap that ends a merge.
 
-Rules:
+Merges are size-tiered, over neighbours in the log:
 
 - Only packs with a delta are merged, and only runs without a gap in the log, so that the merged
-  pack again stands for one range of it and its delta is one delta.
-- A run is merged once it has `merge_packs` packs of one tier. Smaller ones between them go along,
-  so none gets stuck; they do not count, so a large pack is not rewritten for a few small ones.
-- A pack of which half is dead is rewritten by itself.
-- What a merge holds in memory is bounded: a run that would exceed the limits is cut shorter.
+  pack covers one range with one delta.
+- A run is merged once it has `merge_packs` packs of one tier. Smaller packs between them are merged
+  too, so none gets stuck, but do not count, so a large pack is not rewritten for a few small ones.
+- A pack that is half dead is rewritten by itself.
+- The memory of a merge is bounded: a run that would exceed the limits is cut shorter.
+
+A swap retires packs and puts others into use, by compare-and-set. Jobs that rewrite packs elsewhere
+end with one too. It is refused if a pack to be removed is not in use any more, or if the added
+packs do not hold exactly the needed bytes of the removed ones. Bytes before a stream's start, and
+all of a stream that is gone, may or may not be included.
 """
 
 from __future__ import annotations
@@ -23,7 +28,7 @@ from holdfast.errors import (
 )
 from holdfast.failpoints import failpoint
 from holdfast.format.packs import Extent, NewPack
-from holdfast.objects.pack_merge import Merge
+from holdfast.objects.pack_merge import MergePlan
 from holdfast.objects.pack_reader import Pack
 from holdfast.protocol.headers import OFFSET_MAX
 from holdfast.storage.catalog_writer import PackRow, add_to_fact, insert_pack
@@ -45,9 +50,9 @@ _DEAD_BYTES_MIN: Final = 1 << 20
 
 
 def next_merge(packs: Sequence[PackRow], merge_packs: int, spoilt: set[str]) -> list[PackRow]:
-    """The packs to merge into one, or none. `packs` are in the order of the log.
+    """The packs to merge into one, if any. `packs` are in the order of the log.
 
-    `spoilt` are packs that could not be read; they are left alone.
+    Packs in `spoilt` could not be read and are skipped.
     """
     mains = [pack for pack in packs if pack.has_delta]
     for least, most in pairwise((0, *_TIER_BYTES)):
@@ -59,8 +64,8 @@ def next_merge(packs: Sequence[PackRow], merge_packs: int, spoilt: set[str]) -> 
             if run and run[-1].through != pack.after:
                 run = []
             if run and not _fits([*run, pack]):
-                # It cannot grow any more: half of what is wanted is better than nothing, and two
-                # of a size are better than that, since doubling costs little in the long run.
+                # The run cannot grow: merge it if it has half of the wanted packs, or packs of
+                # similar sizes, since doubling a size costs little in the long run.
                 if _count(run, least) >= max(2, merge_packs // 2) or _are_alike(run):
                     return run
                 while run and not _fits([*run, pack]):
@@ -99,8 +104,8 @@ def _half_dead(mains: Sequence[PackRow], spoilt: set[str]) -> list[PackRow]:
     return []
 
 
-def plan_merge(catalog: CatalogWriter, sources: list[PackRow]) -> Merge:
-    """Everything a merge needs to know of the catalog, read at once."""
+def plan_merge(catalog: CatalogWriter, sources: list[PackRow]) -> MergePlan:
+    """Read everything that a merge needs to know from the catalog."""
     places = {row.id: index for index, row in enumerate(sources)}
     rows = catalog.read(
         "SELECT pack, stream, start, length, data_at, message_at, messages, first_position, "  # noqa: S608 (only marks)
@@ -118,7 +123,7 @@ def plan_merge(catalog: CatalogWriter, sources: list[PackRow]) -> Merge:
         "retired_ms IS NULL AND NOT has_delta AND after < ? AND through > ?",
         (sources[-1].through, sources[0].after),
     )
-    return Merge(
+    return MergePlan(
         sources,
         extents,
         [row.name for row in superseded],
@@ -128,7 +133,7 @@ def plan_merge(catalog: CatalogWriter, sources: list[PackRow]) -> Merge:
 
 
 def _starts(catalog: CatalogWriter, packs: Iterable[int]) -> dict[int, int]:
-    """Where the bytes that are needed start, of streams whose first extent here is in part dead."""
+    """Where the needed bytes start, for streams whose first extent is partly dead."""
     rows = catalog.read(
         "SELECT number, streams.start FROM streams JOIN extents ON extents.stream = number "  # noqa: S608 (only marks)
         f"AND extents.start < streams.start WHERE pack IN ({_marks(packs)})",
@@ -140,7 +145,7 @@ def _starts(catalog: CatalogWriter, packs: Iterable[int]) -> dict[int, int]:
 def swap(
     catalog: CatalogWriter, added: Sequence[NewPack], removed: Sequence[str], now_ms: int
 ) -> None:
-    """Put `added` into use and take `removed` out of it, or raise and change nothing."""
+    """Put `added` into use and retire `removed`, or raise and change nothing."""
     with catalog.transaction() as connection:
         going = catalog.packs(f"retired_ms IS NULL AND name IN ({_marks(removed)})", removed)
         if not removed or len(going) != len(set(removed)):
@@ -159,7 +164,7 @@ def swap(
 
 
 def _put_into_use(connection: sqlite3.Connection, pack: NewPack, starts: dict[int, int]) -> int:
-    """Insert a pack with those of its extents that hold something needed; their bytes."""
+    """Insert a pack with the extents that are needed; returns their size."""
     in_use = [extent for extent in pack.extents if extent.end > starts.get(extent.stream, 0)]
     size_bytes = sum(extent.length for extent in in_use)
     insert_pack(connection, pack.info, in_use, pack.info.data_bytes - size_bytes)
@@ -167,7 +172,7 @@ def _put_into_use(connection: sqlite3.Connection, pack: NewPack, starts: dict[in
 
 
 def verified_packs(store: ObjectStore, names: Iterable[str]) -> list[NewPack]:
-    """Packs that somebody else uploaded, read in full and found sound."""
+    """Packs uploaded by a job, after reading them completely."""
     packs = []
     for name in names:
         try:
@@ -176,9 +181,9 @@ def verified_packs(store: ObjectStore, names: Iterable[str]) -> list[NewPack]:
                 pass
             packs.append(pack.describe())
         except (ObjectMissingError, PackCorruptError, UnknownFormatError) as error:
-            # The job's fault, not the store's: what is in use is as good as ever.
+            # The job's fault: the packs in use are not affected.
             raise SwapRefusedError(error.message) from None
-    # The pack with the delta first: it is the one that the others' names are kept with.
+    # The pack with the delta first: retired packs are recorded as replaced by it.
     return sorted(packs, key=lambda pack: not pack.info.has_delta)
 
 
@@ -193,7 +198,7 @@ def _check_names(catalog: CatalogWriter, added: Sequence[NewPack]) -> None:
 
 
 def _check_deltas(going: Sequence[PackRow], added: Sequence[NewPack]) -> None:
-    """What goes and what comes stand for the same range of the log."""
+    """Removed and added packs cover the same range of the log."""
     old = [(row.after, row.through) for row in going if row.has_delta]
     new = [(pack.info.after, pack.info.through) for pack in added if pack.info.has_delta]
     if any(first[1] != second[0] for first, second in pairwise(old)):
@@ -214,7 +219,7 @@ def _live_ranges(connection: sqlite3.Connection, going: Sequence[PackRow]) -> Ra
 
 
 def _coalesced(extents: Iterable[tuple[int, int, int]]) -> Ranges:
-    """The byte ranges of each stream, adjacent ones joined."""
+    """The byte ranges of each stream, with adjacent ones joined."""
     ranges: Ranges = {}
     for stream, start, end in sorted(extents):
         known = ranges.setdefault(stream, [])
@@ -228,9 +233,9 @@ def _coalesced(extents: Iterable[tuple[int, int, int]]) -> Ranges:
 def _check_contents(
     connection: sqlite3.Connection, live: Ranges, added: Sequence[NewPack]
 ) -> dict[int, int]:
-    """Where the bytes that are needed start, of streams for which that makes a difference.
+    """Where the needed bytes start, for streams whose ranges differ.
 
-    Raises if a byte that is needed is lost or doubled.
+    Raises if a needed byte is lost or doubled.
     """
     coming = _coalesced(
         (extent.stream, extent.start, extent.end) for pack in added for extent in pack.extents
@@ -241,7 +246,7 @@ def _check_contents(
         if new == old:
             continue
         start = starts[stream] = _start(connection, stream)
-        # Dead bytes may come along, but not twice: a rebuild would not know which ones to take.
+        # Dead bytes may be included, but not twice: a rebuild could not tell which ones to use.
         is_doubled = any(first[1] > second[0] for first, second in pairwise(new))
         if is_doubled or _from(old, start) != _from(new, start):
             raise SwapRefusedError(
@@ -252,18 +257,17 @@ def _check_contents(
 
 
 def _start(connection: sqlite3.Connection, stream: int) -> int:
-    """Where the bytes that are needed start: behind everything if the stream is gone."""
+    """Where the needed bytes start: after everything if the stream is gone."""
     found = connection.execute("SELECT start FROM streams WHERE number = ?", (stream,)).fetchone()
     return OFFSET_MAX if found is None else int(found[0])
 
 
 def _from(ranges: list[tuple[int, int]], start: int) -> list[tuple[int, int]]:
-    """What of these ranges lies behind a stream's start."""
+    """The parts of these ranges at or after `start`."""
     return [(max(first, start), end) for first, end in ranges if end > start]
 
 
 def _words(ranges: list[tuple[int, int]]) -> str:
-    """Ranges as a message names them."""
     if not ranges:
         return "no bytes"
     return "bytes " + ", ".join(f"{first} to {end}" for first, end in ranges)
@@ -274,7 +278,7 @@ def _retire(
 ) -> None:
     ids, names = [row.id for row in going], [row.name for row in going]
     connection.execute(f"DELETE FROM extents WHERE pack IN ({_marks(ids)})", ids)  # noqa: S608 (only marks)
-    # What these had superseded is superseded by their successor now.
+    # The successor now also supersedes what these superseded.
     connection.execute(
         f"UPDATE packs SET retired_by = ? WHERE retired_by IN ({_marks(names)})",  # noqa: S608 (only marks)
         (successor, *names),

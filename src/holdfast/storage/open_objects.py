@@ -1,4 +1,4 @@
-"""The object store that the settings name: opened, tried at start, and claimed."""
+"""The object store that the settings name: how it is opened, probed at start, and claimed."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _PROBE: Final = "holdfast-probe"
 
 
 def store_location(storage: StorageSettings, default_directory: Path) -> StoreLocation:
-    """Where the settings say that packs are, or the directory if they do not say."""
+    """The location in the settings, or the default directory."""
     return StoreLocation(
         url=storage.store or default_directory.absolute().as_uri(),
         endpoint=storage.s3_endpoint,
@@ -34,12 +34,12 @@ def store_location(storage: StorageSettings, default_directory: Path) -> StoreLo
 
 
 def open_objects(storage: StorageSettings, default_directory: Path) -> ObjectStore:
-    """The store for packs. Nothing is asked of it or written to it yet."""
+    """The store for packs. No request is sent yet."""
     return open_store(store_location(storage, default_directory))
 
 
 def open_uploads(storage: StorageSettings, default_directory: Path) -> ObjectStore:
-    """The same store for snapshots, of which several are uploaded at once."""
+    """The same store for snapshots, several of which are uploaded at once."""
     store = open_objects(storage, default_directory)
     return store.with_parts(PART_BYTES) if isinstance(store, ObstoreObjects) else store
 
@@ -52,8 +52,7 @@ def open_ranges(storage: StorageSettings, default_directory: Path) -> RangeReade
 def probe(store: ObjectStore) -> None:
     """List, write and remove once, within seconds.
 
-    A SettingsError says what has to be changed before this can work; a StoreError, that the store
-    may yet come back.
+    Raises a SettingsError that says what to change, or a StoreError if the store may recover.
     """
     if isinstance(store, ObstoreObjects):
         store = store.with_timeouts(PROBING)
@@ -68,20 +67,21 @@ def probe(store: ObjectStore) -> None:
 
 
 def claim(store: ObjectStore, identity: str) -> str:
-    """Mark an unmarked store as the one of `identity`; whose store it is in any case."""
+    """Mark an unclaimed store with `identity`; returns the identity of the store's owner."""
     try:
         return read_marker(store)
     except ObjectMissingError:
         store.create(MARKER, encode_marker(identity))
-        # Read again: another server may have been faster.
+        # Read it back: another server may have been faster.
         return read_marker(store)
 
 
 def take_ownership(catalog: CatalogWriter, store: ObjectStore, new_identity: str) -> None:
-    """See that the store belongs to the catalog, or claim an empty one; raise if it is not ours.
+    """Check that the store belongs to the catalog, or claim an empty one; raises otherwise.
 
-    Two data directories in one store would collect one another's packs as garbage, and so would a
-    server the packs of backups. The catalog knows first: a crash in between leaves no orphan mark.
+    Two data directories in one store would remove each other's packs as garbage, and a server would
+    remove those of backups. The catalog is written first: a crash in between leaves no orphaned
+    marker.
     """
     owner, known = store_owner(store), str(catalog.fact("store"))
     if owner and owner != known:

@@ -1,8 +1,8 @@
-"""The storage process as the server sees it: started, spoken to, and started again if it dies.
+"""The storage process as the server sees it: it starts the process, talks to it, and restarts it.
 
-Two pipes carry the messages of `commands`. A thread per incarnation reads what the child says and
-posts it to the event loop; everything else here runs on the loop. Whatever was asked of a child
-that dies is answered with an error, which callers treat as any failure: they ask again.
+Two pipes carry the messages of `commands`. A thread for each process reads its messages and posts
+them to the event loop; everything else here runs on the loop. Commands that are pending when it
+dies fail with an error, and callers retry them like after any failure.
 """
 
 from __future__ import annotations
@@ -57,43 +57,42 @@ class StorageProcess:
         self._inherited = inherited
         self._post: Callable[..., object] | None = None
         self._process: subprocess.Popen[bytes] | None = None
-        self._asked: dict[int, Reply] = {}
+        self._pending: dict[int, Reply] = {}
         self._last_id = 0
         self._restart_s = _RESTART_S_MIN
         self._stopping = False
         self._started_s = self._heard_s = 0.0
         self._outbox: SimpleQueue[bytes | None] = SimpleQueue()
         self.restarts = 0
-        # Of the incarnations that are gone, and of the present one.
+        # Of earlier processes, and of the current one.
         self._past = WorkCounters()
         self._present = WorkCounters()
 
     @property
     def pid(self) -> int | None:
-        """The id of the child process, while there is one."""
         return None if self._process is None else self._process.pid
 
     @property
     def counters(self) -> WorkCounters:
-        """What all incarnations have done together."""
+        """The total over all processes so far."""
         return _added(self._past, self._present)
 
     def start(self, post: Callable[..., object]) -> None:
-        """Start the child; `post` runs a call on the event loop from any thread."""
+        """Start the process; `post` runs a call on the event loop from any thread."""
         self._post = post
         self._spawn()
 
     def submit(self, command: Command, done: Reply) -> None:
-        """Ask the child; at once an error if there is none."""
+        """Send a command; `done` gets an error at once if there is no process."""
         if self._process is None:
             done(StoreError("The storage process is not running; it is being started again."))
             return
         self._last_id += 1
-        self._asked[self._last_id] = done
+        self._pending[self._last_id] = done
         self._send(Ask(self._last_id, command))
 
     def stop(self) -> None:
-        """End the child and wait for it; for a thread, once nothing is submitted any more."""
+        """End the process and wait for it. Blocks; call it after the last `submit`."""
         self._stopping = True
         process, self._process = self._process, None
         if process is None:
@@ -110,7 +109,7 @@ class StorageProcess:
             return
         try:
             process = subprocess.Popen(
-                # Nothing is imported from the directory the server was started in.
+                # -P: import nothing from the current directory.
                 [sys.executable, "-P", "-m", "holdfast.storage.child"],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
@@ -140,9 +139,9 @@ class StorageProcess:
 
     @staticmethod
     def _write(process: subprocess.Popen[bytes], outbox: SimpleQueue[bytes | None]) -> None:
-        """In a thread, since a pipe may be full: tell the child what there is to say."""
+        """Write messages, in a thread since the pipe may be full."""
         assert process.stdin is not None
-        # If it has died the thread that reads from it says so.
+        # If the process has died, the reading thread notices.
         with contextlib.suppress(OSError):
             while (frame := outbox.get()) is not None:
                 while frame:
@@ -151,7 +150,7 @@ class StorageProcess:
             process.stdin.close()
 
     def _watch(self, process: subprocess.Popen[bytes]) -> None:
-        """A child that says nothing for long hangs: end it, and another one takes over."""
+        """Kill a process that hangs; another one is started."""
         if process is not self._process or self._stopping:
             return
         silent_s = self._clock.monotonic_s() - self._heard_s
@@ -162,7 +161,7 @@ class StorageProcess:
             self._clock.call_later(_SILENCE_S_MAX - silent_s, self._watch, process)
 
     def _receive(self, process: subprocess.Popen[bytes]) -> None:
-        """In a thread: hand over what the child says, and its end."""
+        """Post messages and the end of the process to the event loop, from a thread."""
         assert process.stdout is not None
         while (body := read_frame(process.stdout.read)) is not None:
             self._hand_over(self._received, decode_from_child(body))
@@ -184,9 +183,9 @@ class StorageProcess:
             case Hello():
                 _log.debug("the storage process is ready, flushed through %d", message.flushed)
             case Done():
-                self._asked.pop(message.id)(message.flushed)
+                self._pending.pop(message.id)(message.flushed)
             case Failed():
-                self._asked.pop(message.id)(_rebuilt(message))
+                self._pending.pop(message.id)(_rebuilt(message))
             case Report():
                 self._present = message.counters
             case LogLine():
@@ -203,14 +202,14 @@ class StorageProcess:
         self.restarts += 1
         how = f"was killed by signal {-status}" if status < 0 else f"ended with status {status}"
         _log.error("the storage process %s; starting another", how)
-        asked, self._asked = self._asked, {}
-        for done in asked.values():
+        pending, self._pending = self._pending, {}
+        for done in pending.values():
             done(StoreError(f"The storage process {how}."))
         self._spawn_later()
 
 
 def _rebuilt(failure: Failed) -> HoldfastError:
-    """The error as it was raised in the child."""
+    """The error that was raised in the process."""
     cls = error_classes().get(failure.code, HoldfastError)
     error = cls.__new__(cls)
     HoldfastError.__init__(error, failure.message)

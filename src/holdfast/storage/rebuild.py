@@ -1,16 +1,25 @@
-"""Which packs of a store are live, as the packs themselves tell it: without a catalog.
+"""Rebuilding the catalog from the packs, into a new file that replaces the old one.
 
-Rules:
+Which packs are live follows from the packs alone:
 
-- A pack without a sound footer, directory and delta counts for nothing.
-- Packs with a delta stand for ranges of the log. The live ones are a chain of ranges from position
-  0 on without a gap, as far as there is one. Where several packs start at the same position the
-  one that reaches furthest is taken: a flush or merge that did not finish leaves a pack that a
-  later attempt covers, and a merged pack covers those it was made of.
-- Whatever overlaps with the chain is superseded by it if a pack of the chain says so, and an orphan
-  otherwise. A sound pack beyond the chain's end means that something between them is missing.
+- A pack without a sound footer, directory and delta is ignored.
+- Packs with a delta cover ranges of the log. The live ones form a chain from position 0 without a
+  gap, as far as there is one. Where several start at the same position, the one that reaches
+  furthest wins: an unfinished flush or merge leaves a pack that a later attempt covers, and a
+  merged pack covers its sources.
+- A pack that overlaps with the chain is superseded if a pack of the chain says so, and an orphan
+  otherwise. A sound pack beyond the end of the chain means that something in between is missing.
 - Packs without a delta are live if a live pack names them as companions, or if they supersede one
-  that would be.
+  that is named.
+
+The steps, each of which can be the last:
+
+1. Apply the deltas of the live packs, in the order of the log, to a new catalog beside the old one.
+   Extents of streams that no longer exist at the end are dead.
+2. Check that every stream is whole; if not, nothing is replaced.
+3. Move the old catalog aside together with its write-ahead log, then rename the new one. SQLite
+   would apply the log of one catalog to another, so there is a moment without any catalog; a crash
+   there means that the rebuild has to be run again.
 """
 
 from __future__ import annotations
@@ -52,7 +61,7 @@ _SHARED: Final = "-shm"
 
 
 class SoundPack(NamedTuple):
-    """What a pack says of itself, without its contents."""
+    """A pack that is sound, without its contents."""
 
     name: str
     size_bytes: int
@@ -65,14 +74,14 @@ class SoundPack(NamedTuple):
 
 
 class Survey(NamedTuple):
-    """Every pack in a store: the sound ones, and what is wrong with the others."""
+    """All packs in a store: the sound ones, and the faults of the others."""
 
     sound: dict[str, SoundPack]
     unsound: dict[str, str]
 
 
 class LivePacks(NamedTuple):
-    """The packs that hold the state, and those that were superseded by them."""
+    """The packs that hold the state, and those that they supersede."""
 
     # With a delta, in the order of the log.
     mains: list[SoundPack]
@@ -84,17 +93,16 @@ class LivePacks(NamedTuple):
 
     @property
     def through(self) -> int:
-        """The position in the log up to which everything is in packs."""
+        """The log is in packs up to this position."""
         return self.mains[-1].through if self.mains else 0
 
     @property
     def names(self) -> set[str]:
-        """The names of all live packs."""
         return {pack.name for pack in (*self.mains, *self.companions)}
 
 
 def survey(store: ObjectStore) -> Survey:
-    """Look at every pack in the store: at everything but its index and data."""
+    """Read everything of every pack but its index and data."""
     found = Survey({}, {})
     for info in store.list(PACKS_PREFIX):
         try:
@@ -121,7 +129,7 @@ def survey(store: ObjectStore) -> Survey:
 
 
 def resolve(sound: dict[str, SoundPack], spoilt: Collection[str] = frozenset()) -> LivePacks:
-    """Find the live packs. Those in `spoilt`, whose data is damaged, only if there is no other."""
+    """Find the live packs; those in `spoilt`, whose data is damaged, are the last choice."""
     mains = [pack for pack in sound.values() if pack.has_delta and pack.through > pack.after]
     chain = _chain(mains, sound, spoilt)
     through = chain[-1].through if chain else 0
@@ -142,9 +150,9 @@ def resolve(sound: dict[str, SoundPack], spoilt: Collection[str] = frozenset()) 
 
 
 class _Worth(NamedTuple):
-    """How good it is to go on with a pack: compared from the first field on, more is better."""
+    """Ranks packs that start at the same position: compared field by field, more is better."""
 
-    # How far the log is covered then, and less the packs on the way that are spoilt.
+    # How far the log is covered, and minus the number of spoilt packs on the way.
     reach: int
     spoilt: int
     through: int
@@ -157,10 +165,10 @@ class _Worth(NamedTuple):
 def _chain(
     mains: Iterable[SoundPack], sound: dict[str, SoundPack], spoilt: Collection[str]
 ) -> list[SoundPack]:
-    """Neighbours in the log from position 0 on, as far as any reach.
+    """The longest chain of adjacent packs from position 0 on.
 
-    Taking the pack that reaches furthest at each position could end in a dead end, where a merge
-    was left unfinished and one of its sources went into another; so this goes from the end back.
+    Always taking the pack that reaches furthest could end early, where a merge was left unfinished
+    and one of its sources was merged with others. So this works from the end back.
     """
     superseded = {name for pack in mains for name in pack.supersedes}
     # By the position that packs start after, the best of them.
@@ -188,13 +196,13 @@ def _chain(
 def _companions(chain: Sequence[SoundPack], sound: dict[str, SoundPack]) -> list[SoundPack]:
     """The packs without a delta that belong to the chain.
 
-    One that is named and not there is no fault as such: it goes once all its streams are gone.
+    A named one may be missing: a companion is removed once all its streams are gone.
     """
     named = {name for pack in chain for name in pack.companions}
     covered = {name for pack in chain for name in pack.supersedes}
     extras = {name: pack for name, pack in sound.items() if not pack.has_delta}
     live = {name: extras[name] for name in (named - covered) & extras.keys()}
-    # Who supersedes others knows all of them, so one round is enough if the latest come first.
+    # A pack names everything it supersedes, so one pass is enough if the latest come first.
     for pack in sorted(extras.values(), key=lambda pack: pack.created_ms, reverse=True):
         replaced = pack.supersedes & (named - covered)
         if replaced and pack.name not in live and pack.name not in covered:
@@ -214,9 +222,9 @@ def _missing(mains: Iterable[SoundPack], through: int) -> tuple[int, int] | None
 
 
 def rebuild(store: ObjectStore, live: LivePacks, path: Path, now_ms: int) -> Path | None:
-    """Put a catalog of the live packs in place; where the old one is now, if there was one.
+    """Replace the catalog with one built from the live packs; returns where the old one is now.
 
-    Raises a CatalogError, with everything left as it was, if the packs do not have it all.
+    Raises a CatalogError and changes nothing if the packs do not have all bytes.
     """
     if live.missing is not None:
         raise CatalogError(
@@ -239,7 +247,6 @@ def rebuild(store: ObjectStore, live: LivePacks, path: Path, now_ms: int) -> Pat
 
 
 def build(store: ObjectStore, live: LivePacks, path: Path, now_ms: int) -> None:
-    """Write a new catalog of the live packs."""
     catalog = CatalogWriter(path)
     try:
         for companion in live.companions:
@@ -259,7 +266,7 @@ def build(store: ObjectStore, live: LivePacks, path: Path, now_ms: int) -> None:
 
 
 def _insert(catalog: CatalogWriter, pack: Pack, delta: Delta | None) -> None:
-    """Put a pack into use with all of its extents, and apply its delta."""
+    """Insert a pack with all of its extents, and apply its delta."""
     new = pack.describe()
     with catalog.transaction() as connection:
         try:
@@ -294,7 +301,7 @@ def _changes(delta: Delta) -> Iterator[RowChange]:
 def _insert_retired(
     catalog: CatalogWriter, store: ObjectStore, pack: SoundPack, by: str, now_ms: int
 ) -> None:
-    """Enter a superseded pack as out of use since now, for garbage collection to find."""
+    """Insert a superseded pack as retired, so that garbage collection removes it."""
     new = Pack(store, pack.name, pack.size_bytes).describe()
     with catalog.transaction() as connection:
         number = insert_pack(connection, new.info, ())
@@ -304,7 +311,7 @@ def _insert_retired(
 
 
 def _settle(catalog: CatalogWriter) -> None:
-    """Let go of extents whose streams are gone, and count what is left."""
+    """Delete extents whose streams are gone, and count what is left."""
     with catalog.transaction() as connection:
         # Packs of older versions do not tell of buckets.
         complete(connection)
@@ -358,7 +365,7 @@ def _beside(path: Path, suffix: str) -> Path:
 
 
 def _remove(path: Path) -> None:
-    """Remove a catalog with what SQLite keeps beside it, as far as it is there."""
+    """Remove a catalog and the files that SQLite keeps beside it."""
     for each in (path, _beside(path, _WAL), _beside(path, _SHARED)):
         each.unlink(missing_ok=True)
 

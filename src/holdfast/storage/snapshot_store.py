@@ -1,9 +1,12 @@
-"""Snapshot bodies: from a request to the object store, and from there to answers.
+"""Snapshot bodies: from requests to the object store, and back to responses.
 
-A small body is gathered in memory and stored with one request. A larger one goes through a thread
-of its own, whatever the store: the thread asks the event loop for the next part and blocks until
-there is one. There are few of those, so that what they hold in memory is bounded; who comes when
-all are taken is told to come again. Small bodies that were used last are kept in memory.
+A small body is collected in memory and stored with one request. A larger one has a thread of its
+own, which asks the event loop for the next part and blocks until it arrives. The number of large
+uploads is limited, so memory is bounded; further ones are refused until one ends. Small bodies that
+were used recently are cached.
+
+In a directory, small bodies that arrive together are stored together, since syncing several files
+costs little more than syncing one. A body that arrives alone does not wait.
 """
 
 from __future__ import annotations
@@ -39,15 +42,15 @@ _CACHED_BYTES_MAX: Final = 512 * 1024
 SMALL_AT_ONCE_MAX: Final = 128
 LARGE_AT_ONCE_MAX: Final = 8
 _SMALL_THREADS: Final = 4
-# Directories that snapshots are spread over.
+# The number of directories that snapshots are spread over.
 _SHELVES: Final = 256
 _GROUP_MAX: Final = 64
-# The next group is written while the one before is synced.
+# One group is written while the previous one is synced.
 _GROUPS_AT_ONCE: Final = 2
 
 
 class Uploaded(NamedTuple):
-    """An object that is in the store and durable."""
+    """A snapshot that is durable in the store."""
 
     name: str
     size_bytes: int
@@ -74,7 +77,7 @@ class SnapshotStore:
         self._gathering = self._uploading = 0
 
     async def put(self, stream: int, offset: int, body: AsyncIterator[bytes]) -> Uploaded:
-        """Store a body under a name of its own; raises what the body raises, storing nothing."""
+        """Store a body under a new name; an exception of the body stores nothing."""
         name = self._name(stream, offset)
         first = await self._put_small(name, body)
         checksum = xxh3_64(first)
@@ -90,7 +93,7 @@ class SnapshotStore:
         return f"{SNAPSHOTS_PREFIX}{shelf:02x}/{stream:016x}-{offset:020d}-{salt:016x}"
 
     async def _put_small(self, name: str, body: AsyncIterator[bytes]) -> bytes:
-        """Store the body if it is small; it, or otherwise the beginning of it, is returned."""
+        """Store the body if it is small; returns the body, or the beginning of a larger one."""
         if self._gathering >= SMALL_AT_ONCE_MAX:
             raise OverloadedError("Too many snapshots are being sent. Try again later.")
         self._gathering += 1
@@ -109,13 +112,13 @@ class SnapshotStore:
     async def _put_large(
         self, name: str, body: AsyncIterator[bytes], first: bytes, checksum: xxh3_64
     ) -> int:
-        """Send a body in parts; how long it was."""
+        """Store a body in parts; returns its size."""
         if self._uploading >= LARGE_AT_ONCE_MAX:
             raise OverloadedError("Too many large snapshots are being sent. Try again later.")
         self._uploading += 1
         parts = _Parts(asyncio.get_running_loop(), body, first, checksum)
         upload = self._in_thread(self._large, self._store.put_parts, name, parts)
-        # The thread goes on if the request ends: its place is free once it has.
+        # If the request ends first, the upload still counts until its thread is done.
         upload.add_done_callback(self._uploaded)
         await asyncio.shield(upload)
         return parts.size_bytes
@@ -123,7 +126,7 @@ class SnapshotStore:
     def _uploaded(self, upload: asyncio.Future[None]) -> None:
         self._uploading -= 1
         if not upload.cancelled():
-            # Whoever waited for it has got it, unless they are gone.
+            # The caller got the exception already, unless it is gone.
             upload.exception()
 
     def _in_thread(
@@ -132,21 +135,21 @@ class SnapshotStore:
         return asyncio.get_running_loop().run_in_executor(threads, call, *arguments)
 
     async def remove(self, name: str) -> None:
-        """Remove an object that will never be published; garbage collection finds what is left."""
+        """Remove a snapshot that will not be published; garbage collection is the fallback."""
         try:
             await self._in_thread(self._small, self._store.remove, name)
         except HoldfastError as error:
             _log.warning("a snapshot that was not published stays for now: %s", error.message)
 
     def cached(self, snapshot: Snapshot) -> bytes | None:
-        """The body if it is in memory."""
+        """The body if it is cached."""
         found = self._cache.get(snapshot.object)
         if found is not None:
             self._cache.move_to_end(snapshot.object)
         return found
 
     async def pieces(self, snapshot: Snapshot) -> AsyncIterator[bytes]:
-        """The body piece by piece; the last one only if all of it is what was stored."""
+        """The body in pieces; raises before the last one if it is damaged."""
         cached = self.cached(snapshot)
         if cached is not None:
             yield cached
@@ -164,7 +167,7 @@ class SnapshotStore:
             yield piece
 
     def close(self) -> None:
-        """Let go of threads; uploads under way fail with their requests."""
+        """Stop the threads; pending uploads fail with their requests."""
         for threads in (self._small, self._large):
             threads.shutdown(wait=False, cancel_futures=True)
 
@@ -193,7 +196,7 @@ class SnapshotStore:
 
 
 async def _gathered(body: AsyncIterator[bytes], least: int) -> bytes:
-    """The next part of a body: all that is left of it, or at least so many bytes."""
+    """The next part of a body: at least `least` bytes, or all that is left."""
     parts: list[bytes] = []
     size = 0
     async for piece in body:
@@ -205,7 +208,7 @@ async def _gathered(body: AsyncIterator[bytes], least: int) -> bytes:
 
 
 class _Parts:
-    """A body as the parts that a thread uploads, counted and summed on the way."""
+    """A body as parts for an upload in a thread, with its size and checksum."""
 
     def __init__(
         self,
@@ -240,7 +243,7 @@ class _Waiting(NamedTuple):
 
 
 class GroupedPuts:
-    """Puts objects in a directory from the event loop, with the threads of an executor."""
+    """Stores objects in a directory from the event loop, in the threads of an executor."""
 
     def __init__(self, store: DirectoryObjects, threads: Executor) -> None:
         self._store = store
@@ -249,7 +252,6 @@ class GroupedPuts:
         self._under_way = 0
 
     async def put(self, name: str, data: bytes) -> None:
-        """Store an object; it is durable then."""
         stored: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiting.append(_Waiting(name, data, stored))
         self._go_on()
@@ -257,7 +259,7 @@ class GroupedPuts:
 
     def _go_on(self) -> None:
         while self._waiting and self._under_way < _GROUPS_AT_ONCE:
-            # Whoever gave up meanwhile has nothing stored.
+            # Cancelled puts are not stored.
             alive = [each for each in self._waiting if not each.stored.done()]
             group, self._waiting = alive[:_GROUP_MAX], alive[_GROUP_MAX:]
             if not group:

@@ -1,7 +1,7 @@
-"""The storage worker: carries out commands one at a time, and merges when there is time.
+"""The storage worker: carries out commands one at a time, and merges in between.
 
-This is what the child process runs; a simulation runs the same on a fake clock. Merging is split in
-three (plan, write, swap) so that the writing, which takes long, may happen beside flushes.
+The child process runs it, and the simulation runs it on a fake clock. A merge has three steps
+(plan, write, swap), so that the slow writing can run beside flushes.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from holdfast.errors import (
     SwapRefusedError,
     UnknownFormatError,
 )
-from holdfast.objects.pack_merge import Merge, merge_packs
+from holdfast.objects.pack_merge import MergePlan, merge_packs
 from holdfast.storage.commands import (
     CollectGarbage,
     Command,
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from holdfast.storage.catalog_writer import CatalogWriter
 
 _log = logging.getLogger(__name__)
-# What trying again will not mend.
+# Errors that a retry will not fix.
 _UNREADABLE: Final = (ObjectMissingError, PackCorruptError, UnknownFormatError)
 
 
@@ -62,19 +62,19 @@ class StorageWorker:
         self._grace_ms = int(garbage_grace_s * 1000)
         self._flush = Flush(catalog, store, clock, read_file)
         self._sweep = OrphanSweep(store)
-        # Packs that could not be read: merging would fail again and again.
+        # Packs that could not be read: merging them would fail again.
         self._spoilt: set[str] = set()
         self.counters = WorkCounters()
-        # Set while a merge is written elsewhere: its object is not in the catalog yet.
-        self.merging: Merge | None = None
+        # Set while a merge is written: its object is not in the catalog yet.
+        self.merging: MergePlan | None = None
 
     @property
     def flushed(self) -> int:
-        """Where the catalog stands."""
+        """The position that the catalog covers."""
         return int(self._catalog.fact("flushed"))
 
     def handle(self, command: Command) -> None:
-        """Carry out a command, or raise and leave everything as it was."""
+        """Carry out a command, or raise and change nothing."""
         match command:
             case FlushLog():
                 self._run_flush(command)
@@ -86,7 +86,7 @@ class StorageWorker:
                 self.collect()
 
     def verify_swap(self, command: SwapPacks) -> list[NewPack] | HoldfastError:
-        """Read the packs that are to come; touches nothing else, so any thread may."""
+        """Read the packs to be added; may run in any thread."""
         try:
             return verified_packs(self._store, command.add)
         except HoldfastError as error:
@@ -123,8 +123,8 @@ class StorageWorker:
         counters.data_bytes += done.data_bytes
         _log.debug("flushed through position %d: %d packs", done.through, done.packs)
 
-    def plan_merge(self) -> Merge | None:
-        """What is worth merging now; `write_merge` and `finish_merge` come next."""
+    def plan_merge(self) -> MergePlan | None:
+        """The next merge, if one is due; `write_merge` and `finish_merge` follow."""
         if self.merging is not None:
             return None
         sources = next_merge(self._catalog.packs(), self._merge_packs, self._spoilt)
@@ -133,15 +133,15 @@ class StorageWorker:
         self.merging = plan_merge(self._catalog, sources)
         return self.merging
 
-    def write_merge(self, plan: Merge) -> NewPack | HoldfastError:
-        """Write the merged pack; touches neither catalog nor counters, so any thread may."""
+    def write_merge(self, plan: MergePlan) -> NewPack | HoldfastError:
+        """Write the merged pack; may run in any thread."""
         try:
             return merge_packs(self._store, self._clock, plan)
         except HoldfastError as error:
             return error
 
     def finish_merge(self, result: NewPack | HoldfastError, seconds: float) -> bool:
-        """Put the merged pack into use, unless a source went out of use; whether it is."""
+        """Put the merged pack into use unless a source was retired; returns whether it is."""
         plan, self.merging = self.merging, None
         assert plan is not None, "a merge is planned before it is finished"
         names = [source.name for source in plan.sources]
@@ -164,9 +164,9 @@ class StorageWorker:
         return True
 
     def collect(self) -> bool:
-        """Remove garbage, but nothing that only looks like some while a merge is written.
+        """Remove garbage, sparing the pack of a running merge, which no row names yet.
 
-        Whether there is more of it, for which there should be another collection soon.
+        Returns whether there is more, so that another collection should follow soon.
         """
         done = collect(
             self._catalog,

@@ -25,7 +25,6 @@ class _Entry:
         return (self.at_s, self.order) < (other.at_s, other.order)
 
     def cancel(self) -> None:
-        """Call it off."""
         self.cancelled = True
 
 
@@ -40,11 +39,11 @@ class FakeClock:
         self._order = 0
 
     def now_ms(self) -> int:
-        """Milliseconds since the Unix epoch, as far as this clock was moved."""
+        """Milliseconds since the Unix epoch."""
         return self._start_ms + round(self._elapsed_s * 1000)
 
     def monotonic_s(self) -> float:
-        """Seconds this clock was moved."""
+        """Seconds that this clock was advanced."""
         return self._elapsed_s
 
     def call_soon(self, call: Callable[..., object], *args: Any) -> None:
@@ -52,7 +51,7 @@ class FakeClock:
         self.call_later(0, call, *args)
 
     def call_later(self, delay_s: float, call: Callable[..., object], *args: Any) -> _Entry:
-        """Run `call` once the clock was moved that far."""
+        """Run `call` once the clock was advanced that far."""
         self._order += 1
         entry = _Entry(self._elapsed_s + delay_s, self._order, call, args)
         heapq.heappush(self._heap, entry)
@@ -63,19 +62,17 @@ class FakeClock:
         return self._random.randint(low, high)
 
     def random_u64(self) -> int:
-        """64 bits from the seed."""
         return self._random.getrandbits(64)
 
     def random_bytes(self, count: int) -> bytes:
-        """So many bytes from the seed."""
         return self._random.randbytes(count)
 
     def run(self) -> None:
-        """Run everything that is due, without moving the clock."""
+        """Run everything that is due, without advancing the clock."""
         self.advance(0)
 
     def advance(self, seconds: float) -> None:
-        """Move the clock, running what comes due on the way, in order."""
+        """Advance the clock, running what becomes due on the way, in order."""
         until_s = self._elapsed_s + seconds
         while self._heap and self._heap[0].at_s <= until_s:
             entry = heapq.heappop(self._heap)
@@ -86,9 +83,9 @@ class FakeClock:
 
 
 class HurriedClock:
-    """Timers run in the event loop's next round; time is moved on by what they were to wait.
+    """A clock whose timers run in the event loop's next round, advancing it by their delay.
 
-    `delays_s` has every delay that was asked for, in order. Chance comes from a seed.
+    `delays_s` has every requested delay, in order. Randomness comes from a seed.
     """
 
     def __init__(self, *, seed: int = 0) -> None:
@@ -102,11 +99,9 @@ class HurriedClock:
         self.advance = clock.advance
 
     def call_soon(self, call: Callable[..., object], *args: Any) -> None:
-        """Run `call` in the event loop's next round."""
         asyncio.get_running_loop().call_soon(call, *args)
 
     def call_later(self, delay_s: float, call: Callable[..., object], *args: Any) -> Timer:
-        """Run `call` in the event loop's next round, as if `delay_s` seconds had passed."""
         self.delays_s.append(delay_s)
         return asyncio.get_running_loop().call_soon(self._run, delay_s, call, args)
 

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class Faults:
-    """Operations that fail the next `n` times on command."""
+    """Errors that operations are to fail with."""
 
     def __init__(self) -> None:
         self._faults: dict[str, list[int]] = {}
@@ -24,11 +24,11 @@ class Faults:
         self._faults.setdefault(operation, []).extend([code] * times)
 
     def heal(self) -> None:
-        """Forget all faults that were not used up."""
+        """Forget all faults that did not occur yet."""
         self._faults.clear()
 
     def take(self, operation: str) -> OSError | None:
-        """The error that is due for this operation, if any."""
+        """The next error for this operation, if any."""
         queue = self._faults.get(operation)
         if not queue:
             return None
@@ -36,14 +36,14 @@ class Faults:
         return OSError(code, os.strerror(code))
 
     def meet(self, operation: str) -> None:
-        """Raise the error that is due for this operation, if any."""
+        """Raise the next error for this operation, if any."""
         error = self.take(operation)
         if error is not None:
             raise error
 
 
 class FaultyFile(File):
-    """A file whose writes and syncs fail when its `Faults` say so."""
+    """A file whose writes and syncs fail on command."""
 
     def __init__(self, inner: File, faults: Faults) -> None:
         self._inner = inner
@@ -64,46 +64,39 @@ class FaultyFile(File):
         self._inner.sync()
 
     def close(self) -> None:
-        """Close the file."""
         self._inner.close()
 
 
 class FaultyFiles(Faults, Files):
-    """Files on disk whose operations fail on command, and then have done nothing."""
+    """Files on disk whose operations fail on command, without any effect."""
 
     def create(self, path: Path) -> File:
-        """Create a file, or fail."""
         self.meet("create")
         return FaultyFile(super().create(path), self)
 
     def open(self, path: Path) -> File:
-        """Open a file, or fail."""
         self.meet("open")
         return FaultyFile(super().open(path), self)
 
     def allocate(self, path: Path, size_bytes: int) -> None:
-        """Reserve room, or fail."""
         self.meet("allocate")
         super().allocate(path, size_bytes)
 
     def truncate(self, path: Path, size_bytes: int) -> None:
-        """Cut a file, or fail."""
         self.meet("truncate")
         super().truncate(path, size_bytes)
 
     def remove(self, path: Path) -> None:
-        """Remove a file, or fail."""
         self.meet("remove")
         super().remove(path)
 
     def sync_directory(self, directory: Path) -> None:
-        """Sync the directory, or fail."""
         self.meet("sync_directory")
         super().sync_directory(directory)
 
 
 class HangingFiles(FaultyFiles):
-    """Files whose operations can also be made to wait."""
+    """Files whose operations can also be made to hang."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -118,16 +111,15 @@ class HangingFiles(FaultyFiles):
         self._held = operation
 
     def wait_until_stuck(self, timeout_s: float) -> bool:
-        """Wait until a call waits; whether one does."""
+        """Wait until a call hangs; returns whether one does."""
         return self._stuck.wait(timeout_s)
 
     def release(self) -> None:
-        """Let the call that waits go on."""
+        """Let the hanging call continue."""
         self._held = None
         self._released.set()
 
     def take(self, operation: str) -> OSError | None:
-        """Wait if told to, then fail if told to."""
         if operation == self._held:
             self._stuck.set()
             assert self._released.wait(30), "nobody released it"

@@ -28,12 +28,11 @@ class ScriptedLog:
         self._trimmed = 0
 
     def replay(self, after: int) -> Iterator[ReplayedBatch]:
-        """The batches answered COMMITTED, or settled so."""
+        """The batches that were committed."""
         self._trimmed = max(self._trimmed, after)
         return iter([batch for batch in self.batches if batch.position > after])
 
     def start(self, post: Callable[..., object]) -> None:
-        """Make ready to append."""
         self._post = post
 
     def append(
@@ -46,13 +45,13 @@ class ScriptedLog:
         self._done = done
 
     def settle(self, done: Callable[[CommitResult], None]) -> None:
-        """Hold the question until `answer`."""
+        """Hold the request until `answer`."""
         assert self.under_way is not None, "only an unknown outcome needs settling"
         self.settling = True
         self._done = done
 
     def answer(self, outcome: CommitOutcome, *, stored: bool | None = None) -> None:
-        """Give the batch under way this outcome; `stored` tells what is true for UNKNOWN."""
+        """Give the pending batch this outcome; `stored` is what is true if it is UNKNOWN."""
         assert self.under_way is not None, "no batch is under way"
         assert self._done is not None, "the outcome was given already"
         self._give_cuts()
@@ -70,7 +69,7 @@ class ScriptedLog:
         )
 
     def cut(self, done: Callable[[Cut], None]) -> None:
-        """Tell what is committed now, before anything else is answered; there are no segments."""
+        """Report what is committed now; there are no segments."""
         assert self._post is not None, "start() comes before cut()"
         unsettled = self.under_way
         through = self._last_position if unsettled is None else unsettled.position - 1
@@ -88,13 +87,11 @@ class ScriptedLog:
         return max(last, self._trimmed)
 
     def trim(self, through: int) -> None:
-        """Forget batches up to `through`."""
         self._trimmed = max(self._trimmed, min(through, self._last_position))
         self.batches[:] = [batch for batch in self.batches if batch.position > through]
 
     def stats(self) -> LogStats:
-        """Bytes of the batches kept."""
         return LogStats(sum(len(batch.body) for batch in self.batches), 1)
 
     def close(self) -> None:
-        """Nothing to let go of."""
+        """Nothing to release."""

@@ -16,7 +16,7 @@ T = TypeVar("T")
 
 
 class StoreFaults:
-    """What is to go wrong, and what was called; one may serve a store and its range reader."""
+    """The faults to inject and the calls made; a store and its range reader may share one."""
 
     def __init__(self) -> None:
         self.calls: Counter[str] = Counter()
@@ -24,20 +24,19 @@ class StoreFaults:
         self._flipped: dict[str, set[int]] = {}
 
     def fail(self, operation: str, times: int = 1, *, after_effect: bool = False) -> None:
-        """Have the next `times` calls raise a StoreError, before or after they have done it."""
+        """Make the next `times` calls raise a StoreError, before or after they take effect."""
         self._due.setdefault(operation, []).extend([after_effect] * times)
 
     def corrupt(self, name: str, at: int) -> None:
-        """Flip the byte `at` of this object in whatever is read from now on."""
+        """Flip the byte `at` of this object in all reads from now on."""
         self._flipped.setdefault(name, set()).add(at)
 
     def heal(self) -> None:
-        """Forget faults that were not used up, and show objects as they are."""
+        """Forget all faults and flips."""
         self._due.clear()
         self._flipped.clear()
 
     def run(self, operation: str, call: Callable[[], T]) -> T:
-        """Call it, failing if that is due."""
         self.calls[operation] += 1
         due = self._due.get(operation)
         if not due:
@@ -47,7 +46,7 @@ class StoreFaults:
         raise StoreError(f"The object store fails at {operation}, as the test wants it.")
 
     def shown(self, name: str, at: int, data: bytes) -> bytes:
-        """The bytes from `at` on, with the flips."""
+        """The data with flipped bytes; it starts at byte `at` of the object."""
         flips = [each - at for each in self._flipped.get(name, ()) if at <= each < at + len(data)]
         if not flips:
             return data
@@ -58,7 +57,7 @@ class StoreFaults:
 
 
 class FaultyObjects:
-    """An object store around another, with `fail`, `corrupt`, `heal` and `calls` of its faults."""
+    """A store around another, with `fail`, `corrupt`, `heal` and `calls` of its faults."""
 
     def __init__(self, inner: ObjectStore, faults: StoreFaults | None = None) -> None:
         self.inner = inner
@@ -70,24 +69,19 @@ class FaultyObjects:
         self.heal = self.faults.heal
 
     def put(self, name: str, data: bytes | bytearray | memoryview) -> None:
-        """Put, or fail."""
         self.faults.run("put", lambda: self.inner.put(name, data))
 
     def put_parts(self, name: str, parts: Iterable[bytes]) -> None:
-        """Put, or fail."""
         self.faults.run("put_parts", lambda: self.inner.put_parts(name, parts))
 
     def create(self, name: str, data: bytes) -> bool:
-        """Create, or fail."""
         return self.faults.run("create", lambda: self.inner.create(name, data))
 
     def read(self, name: str, at: int = 0, size: int | None = None) -> bytes:
-        """Read, perhaps with flipped bytes, or fail."""
         data = self.faults.run("read", lambda: self.inner.read(name, at, size))
         return self.faults.shown(name, at, data)
 
     def read_ranges(self, name: str, ranges: Sequence[tuple[int, int]]) -> Sequence[memoryview]:
-        """Read, perhaps with flipped bytes, or fail; counted apart from `read`."""
         found = self.faults.run("read_ranges", lambda: self.inner.read_ranges(name, ranges))
         return [
             memoryview(self.faults.shown(name, at, bytes(part)))
@@ -95,19 +89,15 @@ class FaultyObjects:
         ]
 
     def size(self, name: str) -> int:
-        """Tell the size, or fail."""
         return self.faults.run("size", lambda: self.inner.size(name))
 
     def list(self, prefix: str = "") -> Iterator[ObjectInfo]:
-        """List, or fail before the first."""
         return self.faults.run("list", lambda: self.inner.list(prefix))
 
     def remove(self, name: str) -> None:
-        """Remove, or fail."""
         self.faults.run("remove", lambda: self.inner.remove(name))
 
     def remove_unfinished(self, before_ms: int) -> int:
-        """Remove what was left behind, or fail."""
         return self.faults.run("remove_unfinished", lambda: self.inner.remove_unfinished(before_ms))
 
 
@@ -125,7 +115,7 @@ class FaultyRanges:
     def read(
         self, name: str, at: int, size: int, done: Callable[[bytes | HoldfastError], None]
     ) -> None:
-        """Read, perhaps with flipped bytes, or fail; in any case when the inner one answers."""
+        """Read, or fail, when the inner reader responds."""
         try:
             self.faults.run("read", lambda: None)
         except StoreError as error:
@@ -142,5 +132,4 @@ class FaultyRanges:
             )
 
     def close(self) -> None:
-        """Close the inner one."""
         self.inner.close()

@@ -7,7 +7,7 @@ from holdfast.errors import ObjectMissingError, PackCorruptError
 from holdfast.format.pack_builder import pack_name
 from holdfast.format.packs import PackMeta
 from holdfast.format.records import INDEX_BITS
-from holdfast.objects.pack_merge import Merge, merge_packs
+from holdfast.objects.pack_merge import MergePlan, merge_packs
 from holdfast.objects.pack_reader import Pack
 from holdfast.objects.store import MemoryObjects
 from holdfast.testing import FakeClock, FaultyObjects
@@ -49,7 +49,7 @@ class Job:
         return sorted(found, key=lambda each: (each[1].stream, each[1].start))
 
     def merge(self, *streams, **more):
-        plan = Merge(self.sources, self.extents(*streams), ["packs/older"], frozenset("cb"), {})
+        plan = MergePlan(self.sources, self.extents(*streams), ["packs/older"], frozenset("cb"), {})
         return merge_packs(self.store, self.clock, plan._replace(**more))
 
     def meta(self, made):
@@ -98,7 +98,7 @@ def test_deltas_become_one(job):
 
 def test_what_is_gone_is_told_to_what_comes_before(job):
     second = job.sources[1]
-    only = Merge([second], [], [], frozenset(), {})
+    only = MergePlan([second], [], [], frozenset(), {})
     made = merge_packs(job.store, job.clock, only)
     # The young one was born in this range: nothing before it knows of it.
     assert job.meta(made).removed == [KEPT]
@@ -116,7 +116,7 @@ def test_it_names_what_it_stands_for(job):
 def test_pack_without_a_delta_stays_one(job):
     alone = job.put(20, 30, build(FIRST, {}, PackMeta(3, has_delta=False), after=20, through=30))
     extents = [(0, each) for each in Pack(job.store, alone.name).directory() if each.stream == OLD]
-    made = merge_packs(job.store, job.clock, Merge([alone], extents, [], frozenset(), {OLD: 4}))
+    made = merge_packs(job.store, job.clock, MergePlan([alone], extents, [], frozenset(), {OLD: 4}))
     assert not job.meta(made).has_delta
     assert job.meta(made).supersedes == [alone.name]
     assert (made.info.rows, job.meta(made).companions) == (0, [])
