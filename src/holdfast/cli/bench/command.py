@@ -12,7 +12,7 @@ from msgspec import Meta
 
 from holdfast.cli.bench.connection import BenchTarget, resolve_target
 from holdfast.cli.bench.fanout import SIZE_BYTES_MIN
-from holdfast.cli.bench.messages import AppendWork, BootstrapWork, FanoutWork, Work
+from holdfast.cli.bench.messages import AppendWork, BootstrapWork, FanoutWork, Job, Work
 from holdfast.cli.bench.report import UNITS, check_plot, draw, print_report, watching
 from holdfast.cli.bench.result import BenchResult, Latencies, to_json
 from holdfast.cli.bench.run import BenchPlan, BenchStreams, BootstrapStreams, run
@@ -249,23 +249,23 @@ def _measure(
     """Run a scenario, write its result, and return the exit code."""
     # Fails here, before anything is created, if a package is missing.
     Latencies()
-    plan = BenchPlan(
-        scenario=scenario,
+    job = Job(
         target=target,
-        streams=streams,
-        work=work,
-        parameters={**_parameters(common), **_parameters(flags), "rate": rate},
-        processes=common.processes,
+        share=0,
+        shares=common.processes,
         # Clients that send one request have none for the warm-up.
         warmup_s=0.0 if isinstance(work, BootstrapWork) and work.once else common.warmup_s,
         duration_s=common.duration_s,
         rate=rate,
         timeout_s=common.timeout_s,
         seed=common.seed,
+        work=work,
     )
+    parameters = {**_parameters(common), **_parameters(flags), "rate": rate}
+    plan = BenchPlan(scenario, streams, job, parameters)
     try:
-        with watching(f"bench {scenario}", UNITS[scenario], common.duration_s) as watcher:
-            result: BenchResult = run_loop(run(plan, watcher))
+        with watching(f"bench {scenario}", UNITS[scenario], common.duration_s) as display:
+            result: BenchResult = run_loop(run(plan, display))
         _write(result, common)
     except KeyboardInterrupt:
         # Before the run could handle it, or after.

@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol, TypeVar, cast
+from typing import TYPE_CHECKING, TypeVar, cast
 from urllib.parse import SplitResult, urlsplit
 
 import httptools
@@ -16,7 +16,7 @@ from msgspec import Struct
 from holdfast.errors import SettingsError
 
 if TYPE_CHECKING:
-    from holdfast.cli.bench.result import Recorder
+    from holdfast.cli.bench.loads import BenchLoad
 
 __all__ = [
     "BenchTarget",
@@ -246,23 +246,10 @@ class _LoadConnection(HttpConnection):
         self._client.lost(kind)
 
 
-class Requester(Protocol):
-    """Has requests to send, and is told how each one ends."""
-
-    def free(self, client: "LoadClient") -> None:
-        """This client can send a request."""
-
-    def done(self, client: "LoadClient", due_s: float, response: tuple[int, int, bytes]) -> None:
-        """A response arrived: status, size, and the start of its body if it is an error."""
-
-    def failed(self, client: "LoadClient", kind: str) -> None:
-        """The request will have no response."""
-
-
 class LoadClient:
     """Sends one request at a time, over a connection that is made again when it is lost.
 
-    A request ends with exactly one call of the requester's `done` or `failed`. Then, or once it is
+    A request ends with exactly one call of the load's `done` or `failed`. Then, or once it is
     connected again, the client is `free`.
     """
 
@@ -276,7 +263,7 @@ class LoadClient:
         self.sent_s = 0.0
         self.retry_s = RETRY_FIRST_S
         self.subject = 0
-        """For the requester: what the current request is about."""
+        """For the load: what the current request is about."""
 
     @property
     def usable(self) -> bool:
@@ -297,7 +284,7 @@ class LoadClient:
             return
         self.due_s = None
         self._clients.in_progress -= 1
-        self._clients.requester.done(self, due_s, (status, size_bytes, kept))
+        self._clients.load.done(self, due_s, (status, size_bytes, kept))
         self._clients.freed(self)
 
     def lost(self, kind: str) -> None:
@@ -305,21 +292,18 @@ class LoadClient:
         if self.due_s is not None:
             self.due_s = None
             self._clients.in_progress -= 1
-            self._clients.requester.failed(self, kind)
+            self._clients.load.failed(self, kind)
         self._clients.reconnect(self)
 
 
 class LoadClients:
     """All clients of one load process. A request that exceeds the timeout fails."""
 
-    def __init__(
-        self, requester: Requester, recorder: "Recorder", target: BenchTarget, timeout_s: float
-    ) -> None:
-        self.requester = requester
-        self.clock = recorder.clock
+    def __init__(self, load: "BenchLoad", target: BenchTarget, timeout_s: float) -> None:
+        self.load = load
+        self.clock = load.recorder.clock
         self.in_progress = 0
         self.all: list[LoadClient] = []
-        self._recorder = recorder
         self._target = target
         self._context = target.tls_context()
         self._timeout_s = timeout_s
@@ -343,7 +327,7 @@ class LoadClients:
             if not self.in_progress:
                 self._drained.set()
         elif client.usable:
-            self.requester.free(client)
+            self.load.free(client)
 
     def end(self) -> None:
         """Send nothing more."""
@@ -383,7 +367,7 @@ class LoadClients:
             connection = await connect(self._target, self._context, lambda: _LoadConnection(client))
         except OSError as error:
             if not self._ended:
-                self._recorder.failed(failure_kind(error), error.strerror or str(error))
+                self.load.recorder.failed(failure_kind(error), error.strerror or str(error))
                 self.reconnect(client)
             return
         client.connection = connection

@@ -112,7 +112,7 @@ class BenchLoad(ABC):
         """Set if the load ends before its time."""
         self._job = job
         self._clock = clock
-        self._clients = LoadClients(self, self.recorder, job.target, job.timeout_s)
+        self._clients = LoadClients(self, job.target, job.timeout_s)
         self._schedule: LoadSchedule | None = None
         self._pacer = Pacer(clock, self._fire)
         self._ended_s = 0.0
@@ -162,13 +162,16 @@ class BenchLoad(ABC):
         """Send everything that is due."""
 
     @abstractmethod
-    def free(self, client: LoadClient) -> None: ...
+    def free(self, client: LoadClient) -> None:
+        """This client can send a request."""
 
     @abstractmethod
-    def done(self, client: LoadClient, due_s: float, response: tuple[int, int, bytes]) -> None: ...
+    def done(self, client: LoadClient, due_s: float, response: tuple[int, int, bytes]) -> None:
+        """A response arrived: status, size, and the start of its body if it is an error."""
 
     @abstractmethod
-    def failed(self, client: LoadClient, kind: str) -> None: ...
+    def failed(self, client: LoadClient, kind: str) -> None:
+        """The request will have no response."""
 
 
 class _RequestLoad(BenchLoad):

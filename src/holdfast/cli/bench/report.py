@@ -14,14 +14,13 @@ from holdfast.cli.bench.result import (
     Measurement,
     bench_package,
 )
-from holdfast.cli.bench.run import Watcher
 from holdfast.clock import SystemClock
 from holdfast.errors import HoldfastError, SettingsError
 
 if TYPE_CHECKING:
     from rich.table import Table
 
-__all__ = ["UNITS", "check_plot", "draw", "print_report", "watching"]
+__all__ = ["UNITS", "RunDisplay", "check_plot", "draw", "print_report", "watching"]
 
 # What an operation of each scenario is.
 UNITS = {"append": "appends", "fanout": "deliveries", "bootstrap": "bootstraps"}
@@ -38,18 +37,8 @@ NINES = (0.0, 90.0, 99.0, 99.9, 99.99, 99.999)
 POINTS_PER_NINE = 40
 
 
-class _Unseen:
-    """The display if stderr is not a terminal."""
-
-    def phase(self, name: str) -> None:
-        pass
-
-    def measured(self, measurement: Measurement) -> None:
-        pass
-
-
-class _Shown:
-    """The display on a terminal, redrawn several times a second."""
+class RunDisplay:
+    """The state of a run, which rich redraws several times a second."""
 
     def __init__(self, title: str, unit: str, planned_s: float) -> None:
         self._title = title
@@ -58,15 +47,13 @@ class _Shown:
         self._clock = SystemClock()
         self._phase = ""
         self._since_s = self._clock.monotonic_s()
-        self._measurement = Measurement()
+        self._measurement: Measurement | None = None
 
-    def phase(self, name: str) -> None:
-        self._phase = name
-        self._since_s = self._clock.monotonic_s()
-
-    def measured(self, measurement: Measurement) -> None:
-        self._phase = "measuring"
-        self._measurement = measurement
+    def phase(self, name: str, measurement: Measurement | None = None) -> None:
+        if name != self._phase:
+            self._phase = name
+            self._since_s = self._clock.monotonic_s()
+        self._measurement = measurement or self._measurement
 
     def __rich__(self) -> "Table":
         from rich.table import Table  # noqa: PLC0415
@@ -80,9 +67,9 @@ class _Shown:
 
     def _figures(self) -> dict[str, str]:
         measurement = self._measurement
-        series = measurement.series()
-        if not series:
+        if measurement is None:
             return {}
+        series = measurement.series()
         last = series[-1]
         now_per_s = last.operations / last.length_s if last.length_s else 0.0
         latencies = measurement.latencies
@@ -97,19 +84,19 @@ class _Shown:
 
 
 @contextmanager
-def watching(title: str, unit: str, planned_s: float) -> Iterator[Watcher]:
+def watching(title: str, unit: str, planned_s: float) -> Iterator[RunDisplay]:
     """Show a run while it lasts, if stderr is a terminal."""
+    display = RunDisplay(title, unit, planned_s)
     if not sys.stderr.isatty():
-        yield _Unseen()
+        yield display
         return
     # Takes a tenth of a second to import.
     from rich.console import Console  # noqa: PLC0415
     from rich.live import Live  # noqa: PLC0415
 
-    shown = _Shown(title, unit, planned_s)
     console = Console(stderr=True)
-    with Live(shown, console=console, refresh_per_second=REFRESH_PER_S, transient=True):
-        yield shown
+    with Live(display, console=console, refresh_per_second=REFRESH_PER_S, transient=True):
+        yield display
 
 
 def print_report(result: BenchResult) -> None:

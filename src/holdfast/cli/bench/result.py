@@ -302,25 +302,10 @@ class Measurement:
             before_s = max(before_s, each.until_s)
         return seconds
 
-    def result(
-        self,
-        *,
-        scenario: str,
-        url: str,
-        started_at_ms: int,
-        parameters: dict[str, Any],
-        interrupted: bool,
-        unsent: int,
-        delivered: list[Delivered],
-        cleanup: Cleanup,
-    ) -> BenchResult:
+    def result(self, *, unsent: int, delivered: list[Delivered], **run: Any) -> BenchResult:
+        """Return the document; `run` has the fields that are not measured."""
         return BenchResult(
             version=DOCUMENT_VERSION,
-            scenario=scenario,
-            url=url,
-            started_at_ms=started_at_ms,
-            parameters=parameters,
-            interrupted=interrupted,
             elapsed_s=round(self.elapsed_s, 6),
             operations=self.operations,
             operations_per_s=round(self._per_s(self.operations), 3),
@@ -334,7 +319,7 @@ class Measurement:
             error_examples={kind: text for kind, text in sorted(self.examples.items()) if text},
             series=self.series(),
             fanout=FanoutResult.of(delivered) if delivered else None,
-            cleanup=cleanup,
+            **run,
         )
 
     def _per_s(self, amount: int) -> float:

@@ -7,7 +7,9 @@ import sys
 from asyncio.subprocess import PIPE, Process
 from collections.abc import Callable, Coroutine, Sequence
 from contextlib import AbstractContextManager, suppress
-from typing import Any, NamedTuple, Protocol, Self, TypeVar
+from typing import Any, NamedTuple, Self, TypeVar
+
+from msgspec.structs import replace
 
 from holdfast.cli.bench.connection import BenchTarget, HttpConnection, connect
 from holdfast.cli.bench.loads import payload
@@ -23,17 +25,17 @@ from holdfast.cli.bench.messages import (
     Ready,
     Stop,
     StreamWritten,
-    Work,
     Written,
     decode_message,
     to_line,
 )
+from holdfast.cli.bench.report import RunDisplay
 from holdfast.cli.bench.result import BenchResult, Cleanup, Measurement
 from holdfast.cli.bench.worker import LINE_BYTES_MAX
 from holdfast.clock import SystemClock
 from holdfast.errors import HoldfastError
 
-__all__ = ["BenchPlan", "BenchStreams", "BootstrapStreams", "Watcher", "run"]
+__all__ = ["BenchPlan", "BenchStreams", "BootstrapStreams", "run"]
 
 # Time for `Begin` to reach every process before they begin.
 LEAD_S = 0.1
@@ -359,41 +361,13 @@ class BenchPlan(NamedTuple):
     """What is to be measured, and how."""
 
     scenario: str
-    target: BenchTarget
     streams: BenchStreams
-    work: Work
+    job: Job
+    """The job of the first process; the others differ in their share."""
     parameters: dict[str, Any]
-    processes: int
-    warmup_s: float
-    duration_s: float
-    rate: float | None
-    timeout_s: float
-    seed: int
 
     def jobs(self) -> list[Job]:
-        """Return the job of each process."""
-        return [
-            Job(
-                target=self.target,
-                share=share,
-                shares=self.processes,
-                warmup_s=self.warmup_s,
-                duration_s=self.duration_s,
-                rate=self.rate,
-                timeout_s=self.timeout_s,
-                seed=self.seed,
-                work=self.work,
-            )
-            for share in range(self.processes)
-        ]
-
-
-class Watcher(Protocol):
-    """Is told how a run goes."""
-
-    def phase(self, name: str) -> None: ...
-
-    def measured(self, measurement: Measurement) -> None: ...
+        return [replace(self.job, share=share) for share in range(self.job.shares)]
 
 
 class _InterruptedError(Exception):
@@ -420,14 +394,14 @@ class _Interruption(AbstractContextManager["_Interruption"]):
         (self.twice if self.once.is_set() else self.once).set()
 
 
-async def run(plan: BenchPlan, watcher: Watcher) -> BenchResult:
+async def run(plan: BenchPlan, display: RunDisplay) -> BenchResult:
     """Create the streams, measure, and delete the streams."""
     clock = SystemClock()
     measurement = Measurement()
 
     def add(progress: Progress) -> None:
         measurement.add(progress)
-        watcher.measured(measurement)
+        display.phase("measuring", measurement)
 
     fleet = _Fleet(add)
     cleanup = Cleanup(0, len(plan.streams.paths))
@@ -435,21 +409,21 @@ async def run(plan: BenchPlan, watcher: Watcher) -> BenchResult:
     with _Interruption() as interruption:
         try:
             with suppress(_InterruptedError):
-                watcher.phase("creating streams")
+                display.phase("creating streams")
                 await _unless(interruption.once, plan.streams.create())
-                watcher.phase("connecting")
+                display.phase("connecting")
                 await _unless(interruption.once, fleet.start(plan.jobs()))
-                watcher.phase("warming up" if plan.warmup_s else "measuring")
+                display.phase("warming up" if plan.job.warmup_s else "measuring")
                 started_at_ms = clock.now_ms()
                 await _measure(plan, fleet, interruption, clock)
         finally:
-            watcher.phase("deleting streams")
+            display.phase("deleting streams")
             await fleet.close()
             with suppress(_InterruptedError):
                 cleanup = await _unless(interruption.twice, plan.streams.delete())
         return measurement.result(
             scenario=plan.scenario,
-            url=plan.target.url,
+            url=plan.job.target.url,
             started_at_ms=started_at_ms,
             parameters=plan.parameters,
             interrupted=interruption.once.is_set(),
@@ -462,7 +436,8 @@ async def run(plan: BenchPlan, watcher: Watcher) -> BenchResult:
 async def _measure(
     plan: BenchPlan, fleet: _Fleet, interruption: _Interruption, clock: SystemClock
 ) -> None:
-    planned_s = LEAD_S + plan.warmup_s + plan.duration_s + plan.timeout_s + OVERTIME_S
+    job = plan.job
+    planned_s = LEAD_S + job.warmup_s + job.duration_s + job.timeout_s + OVERTIME_S
     fleet.tell(Begin(clock.monotonic_s() + LEAD_S))
     try:
         async with asyncio.timeout(planned_s):

@@ -21,6 +21,7 @@ from itertools import pairwise
 from typing import Final, TypeVar
 
 import msgspec
+from msgspec.structs import asdict
 from prometheus_client.parser import text_string_to_metric_families
 
 from holdfast.errors import BadAnswerError
@@ -43,7 +44,6 @@ REQUESTS: Final = "holdfast_http_requests_total"
 _OBSERVING: Final = frozenset({"health", "ready", "status", "metrics", "openapi", "storage_stats"})
 
 Labels = Mapping[str, str]
-Number = TypeVar("Number", int, float)
 T = TypeVar("T")
 
 
@@ -244,13 +244,9 @@ class HotFigures(msgspec.Struct, frozen=True, kw_only=True):
     hard_limit_bytes: int | None = None
 
 
-class ColdFigures(msgspec.Struct, frozen=True, kw_only=True):
+class ColdFigures(ColdStats, frozen=True, kw_only=True):
     """What is in packs."""
 
-    bytes: int | None = None
-    streams: int | None = None
-    packs: int | None = None
-    pack_bytes: int | None = None
     reads_per_s: float | None = None
 
 
@@ -264,27 +260,20 @@ class FlushFigures(msgspec.Struct, frozen=True, kw_only=True):
     trouble: str | None = None
 
 
-class BackpressureFigures(msgspec.Struct, frozen=True, kw_only=True):
+class BackpressureFigures(BackpressureStats, frozen=True, kw_only=True):
     """Whether writes are refused for lack of memory."""
 
-    active: bool | None = None
-    reason: str | None = None
     refused_per_s: float | None = None
 
 
-class CacheFigures(msgspec.Struct, frozen=True, kw_only=True):
+class CacheFigures(CacheStats, frozen=True, kw_only=True):
     """The cache of blocks read from packs."""
 
-    bytes: int | None = None
-    limit_bytes: int | None = None
     hit_rate: float | None = None
     hit_rate_since_start: float | None = None
 
 
-class HottestStream(msgspec.Struct, frozen=True, kw_only=True):
-    stream: str
-    hot_bytes: int
-    tail: int
+class HottestStream(HotStream, frozen=True, kw_only=True):
     bytes_per_s: float | None = None
 
 
@@ -340,7 +329,7 @@ class _Interval:
     def figures(self, url: str, restarted: bool) -> Figures:
         after = self._after
         storage = after.storage or StorageStats()
-        hot, cold = storage.hot or HotStats(), storage.cold or ColdStats()
+        hot = storage.hot or HotStats()
         return Figures(
             at_ms=after.at_ms,
             url=url,
@@ -381,10 +370,7 @@ class _Interval:
                 hard_limit_bytes=hot.hard_limit_bytes,
             ),
             cold=ColdFigures(
-                bytes=cold.bytes,
-                streams=cold.streams,
-                packs=cold.packs,
-                pack_bytes=cold.pack_bytes,
+                **asdict(storage.cold or ColdStats()),
                 reads_per_s=self._rate("holdfast_cold_reads_total"),
             ),
             flush=self._flush(storage.flush),
@@ -426,8 +412,7 @@ class _Interval:
     def _backpressure(self, stats: BackpressureStats | None) -> BackpressureFigures:
         stats = stats or BackpressureStats(active=self._flag("holdfast_write_backpressure"))
         return BackpressureFigures(
-            active=stats.active,
-            reason=stats.reason,
+            **asdict(stats),
             refused_per_s=self._rate("holdfast_write_backpressure_refusals_total"),
         )
 
@@ -436,8 +421,7 @@ class _Interval:
         hits, misses = "holdfast_block_cache_hits_total", "holdfast_block_cache_misses_total"
         total = self._after.metrics.total
         return CacheFigures(
-            bytes=stats.bytes,
-            limit_bytes=stats.limit_bytes,
+            **asdict(stats),
             hit_rate=_share(self._gained(hits), self._gained(misses)),
             hit_rate_since_start=_share(total(hits), total(misses)),
         )
@@ -447,9 +431,7 @@ class _Interval:
         tails = {each.stream: each.tail for each in before.hottest} if before else {}
         return tuple(
             HottestStream(
-                stream=each.stream,
-                hot_bytes=each.hot_bytes,
-                tail=each.tail,
+                **asdict(each),
                 bytes_per_s=self._per_s(_gain(tails.get(each.stream), each.tail)),
             )
             for each in hot.hottest
