@@ -1,7 +1,7 @@
-"""What Spark looks for when a session starts: the class of the data source `holdfast`.
+"""The module by which Spark finds the data source `holdfast`.
 
-Every module whose name starts with `pyspark_` is imported then, by every session, so this one only
-says where the source is.
+Every session imports all modules whose names start with `pyspark_`, so this one only names the
+class.
 """
 
 from holdfast.spark.source import HoldfastDataSource as DefaultSource

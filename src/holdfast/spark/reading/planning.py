@@ -1,6 +1,6 @@
 """Planning, on the driver: the slices that a read of a bucket is made of.
 
-The server's scan cuts what is in packs by streams. A large part of it is cut again, and a large
+The server divides packed messages by stream ids. A large part of them is cut again, and a large
 stream by log positions. Messages that are not in packs yet are a slice of their own, or, where all
 messages of a stream have to be in one slice, belong to the slice of their stream.
 """
@@ -269,7 +269,7 @@ async def _stream_slice(client: Client, source: ReadSource, stream_id: str) -> S
     earliest = head.earliest_offset or "-1"
     start = source.selection.starts.get(stream_id)
     end = source.selection.ends.get(stream_id)
-    # A read from the beginning takes what there is.
+    # A read from offset 0 takes what there is.
     begin = f"{start:020d}" if start else earliest
     if begin < earliest:
         if source.fail_on_data_loss:

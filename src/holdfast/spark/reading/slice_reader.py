@@ -121,10 +121,10 @@ class SliceReader:
             if not (part.covers(each.stream_id) and selection.includes(each.stream_id)):
                 continue
             start, end = selection.window(each.stream_id, each.earliest)
-            # A read from the beginning takes what there is.
-            asked = selection.starts.get(each.stream_id) or start
-            # Later batches of a stream read start behind the given offset in any case.
-            if asked < start and part.is_from_beginning and source.fail_on_data_loss:
+            # A read from offset 0 takes what there is.
+            wanted_start = selection.starts.get(each.stream_id) or start
+            # Later batches of a stream read are past the given offset in any case.
+            if wanted_start < start and part.is_from_beginning and source.fail_on_data_loss:
                 raise source.data_loss([each.stream_id])
             if done is not None and each.stream_id == done[0]:
                 start = max(start, done[1])

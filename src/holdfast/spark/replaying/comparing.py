@@ -77,7 +77,7 @@ class PendingCopy:
 
 
 @dataclass(frozen=True)
-class SkippedStream:
+class SkippedCopy:
     """A stream that was left alone, and why."""
 
     stream_id: str
@@ -94,7 +94,7 @@ class SkipStreamError(Exception):
 
 @dataclass
 class ReplayReport:
-    """What was found and done."""
+    """Counts of what was done, and what is left to do."""
 
     streams: int = 0
     created: int = 0
@@ -107,13 +107,13 @@ class ReplayReport:
     trimmed: int = 0
     left_alone: int = 0
     # The first of those that were left alone.
-    left: list[SkippedStream] = field(default_factory=list)
+    left: list[SkippedCopy] = field(default_factory=list)
     todo: list[PendingCopy] = field(default_factory=list)
 
     def skip(self, stream_id: str, why: str) -> None:
         self.left_alone += 1
         if len(self.left) < SKIPPED_MAX:
-            self.left.append(SkippedStream(stream_id, why))
+            self.left.append(SkippedCopy(stream_id, why))
 
 
 @asynccontextmanager
