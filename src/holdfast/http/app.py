@@ -1,4 +1,4 @@
-"""The application: every route and handler over one shard, however requests get here."""
+"""The application: all routes, and what their handlers share. It knows no sockets."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ _EXPOSED: Final = (
 
 
 class App:
-    """Handlers, and what they share: shard, settings, clock, counters."""
+    """What handlers share: shard, settings, clock, counters."""
 
     def __init__(
         self,
@@ -77,10 +77,10 @@ class App:
         self.gate = gate
         self.mount = mount
         self.feed = ChangeFeed(self)
-        # What takes a token to read is not for caches that others share.
+        # What takes a token to read must not be in shared caches.
         is_private = settings.access.is_on
         self.cache_scope = b"private" if is_private else settings.read.cache_scope.encode()
-        # Work that answers later, so that it is not collected before it is done.
+        # Keeps tasks from being garbage-collected before they are done.
         self._tasks: set[asyncio.Task[None]] = set()
         self.settings = settings
         self.clock = clock
@@ -88,7 +88,7 @@ class App:
         self.counted_events = EventEncoder(says_lengths=True)
         self.counters = HttpCounters()
         self.metrics = MetricsPage(self.counters, shard, subscriptions, mount)
-        # What keeps the server from working, in words; empty once it works.
+        # Why the server cannot take requests yet; empty once it can.
         self.not_ready = "The server is recovering its log."
         self.draining = False
         self.started_ms = clock.now_ms()
@@ -103,72 +103,72 @@ class App:
         self.update_date()
 
     def update_date(self) -> None:
-        """Make the headers that every native answer carries; once a second is enough."""
+        """Renew the headers that every native response carries; called once a second."""
         date = formatdate(self.clock.now_ms() / 1000, usegmt=True).encode()
         self.common_headers = b"Date: %b\r\n%b" % (date, self.security_headers)
         self.head_end = self.common_headers + b"\r\n"
 
     def handle(self, request: Request, slot: Slot) -> None:
-        """Answer a request, now or later; never raises."""
+        """Respond to a request, now or later; never raises."""
         try:
-            route, place = self._router.find(request.method, request.path)
+            route, match = self._router.find(request.method, request.path)
             slot.route = route.label
             if self.gate is not None:
-                self._admit(self.gate, request, route, place)
+                self._admit(self.gate, request, route, match)
             if self.not_ready and route.needs_engine:
                 raise UnavailableError(self.not_ready)  # noqa: TRY301 (one way out)
-            # A preflight asks about a path, not about what is there.
-            if (place.bucketed or place.parameter) and route.needs_engine:
-                self._prepare(request, place)
-            route.handler(self, request, slot, place.name)
+            # A preflight is about a path, whatever is there.
+            if (match.bucketed or match.parameter) and route.needs_engine:
+                self._prepare(request, match)
+            route.handler(self, request, slot, match.name)
         except HoldfastError as error:
             if request.stream is not None:
                 request.abandon_body(slot)
             respond_error(slot, error)
         except Exception:  # noqa: BLE001 (a defect in one handler must not end the server)
             _log.exception("%r %r failed", request.method, request.path)
-            respond_error(slot, HoldfastError("The server has a defect here; its log says more."))
+            respond_error(slot, HoldfastError("The server failed; its log says why."))
 
-    def _admit(self, gate: Gate, request: Request, route: Route, place: Match) -> None:
-        """Raise unless the request may do this."""
-        if place.bucket:
-            request.identity = gate.admit(request, route.need, place.bucket, place.stream_id)
+    def _admit(self, gate: Gate, request: Request, route: Route, match: Match) -> None:
+        """Raise unless the gate admits the request."""
+        if match.bucket:
+            request.identity = gate.admit(request, route.need, match.bucket, match.stream_id)
             return
-        bucket, _, stream_id = place.name.partition("/")
+        bucket, _, stream_id = match.name.partition("/")
         if route.lists:
             stream_id = parse_query(request.query).get("prefix", "")
         request.identity = gate.admit(request, route.need, bucket, stream_id, is_prefix=route.lists)
 
     def check_may_read(self, request: Request, name: str) -> None:
-        """Raise unless the request may read another stream as well."""
+        """Raise unless the request may read this other stream as well."""
         if request.identity is not None:
             bucket, _, stream_id = name.partition("/")
             check_scope(request.identity, Need.READ, bucket, stream_id)
 
-    def _prepare(self, request: Request, place: Match) -> None:
-        """Note what the path says besides the name; a bucket that it names has to exist."""
-        request.parameter = place.parameter
-        request.bucketed = place.bucketed
-        if place.bucketed and not self.shard.has_bucket(place.name):
-            raise BucketNotFoundError(place.name.partition("/")[0])
+    def _prepare(self, request: Request, match: Match) -> None:
+        """Set what the path holds besides the name; its bucket has to exist."""
+        request.parameter = match.parameter
+        request.bucketed = match.bucketed
+        if match.bucketed and not self.shard.has_bucket(match.name):
+            raise BucketNotFoundError(match.name.partition("/")[0])
 
     def spawn(self, work: Coroutine[Any, Any, None], slot: Slot) -> None:
-        """Do work that answers later; it ends if its client goes away."""
+        """Run a handler that responds later; it is cancelled if the client disconnects."""
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
         slot.on_gone = partial(_cancel, task)
-        task.add_done_callback(partial(self._worked, slot))
+        task.add_done_callback(partial(self._task_done, slot))
 
     def respond_streamed(
         self, request: Request, slot: Slot, headers: bytes, pieces: AsyncIterator[bytes]
     ) -> None:
-        """Answer with a body that comes in pieces; a HEAD does without it."""
+        """Respond with a body that comes in pieces; HEAD gets the headers alone."""
         if request.method == b"HEAD":
             slot.respond(200, headers)
         else:
             self.spawn(respond_in_pieces(slot, headers, pieces), slot)
 
-    def _worked(self, slot: Slot, task: asyncio.Task[None]) -> None:
+    def _task_done(self, slot: Slot, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
         if task.cancelled():
             return
@@ -180,27 +180,27 @@ class App:
             slot.abort()
 
     def lifetime_s(self, request: Request, seconds: float) -> float:
-        """How long a live read may last: not longer than the token it came with."""
+        """How long a live read may last: no longer than its token."""
         identity = request.identity
         if identity is None or identity.expires_at_s is None:
             return seconds
         return max(0.0, min(seconds, identity.expires_at_s - self.clock.now_ms() / 1000))
 
     def end_live_readers(self) -> None:
-        """Take no more live readers, and have the present ones say goodbye."""
+        """Send live readers a last control event, and accept no more of them."""
         self.draining = True
         self.shard.live.finish_all()
         self.feed.finish_all()
 
     def check_live_readers(self) -> None:
-        """Raise if no more live readers can be taken."""
+        """Raise if no more live readers are accepted."""
         if self.draining:
             raise UnavailableError("The server is shutting down.")
         if len(self.shard.live) + len(self.feed) >= self.settings.read.live_readers_max:
             raise OverloadedError("Too many live readers are connected.")
 
     def location(self, request: Request) -> bytes:
-        """The absolute URL of the request's resource, as the client knows it."""
+        """The absolute URL of the request's resource, as the client sees it."""
         public_url = self.settings.server.public_url
         if public_url:
             return public_url.encode() + request.prefix + request.path

@@ -1,13 +1,13 @@
-"""A native HTTP/1.1 connection: requests in, answers out, in order.
+"""A native HTTP/1.1 connection: dispatches requests and writes responses in order.
 
 Rules:
 
-- Answers leave in the order of their requests; several that are ready leave in one write.
-- A request is dispatched once everything before it is answered. Only appends may follow appends
-  that still wait for the disk: they are staged in order, and no read can overtake a write.
-- A client that does not read its answers is not read from either, and live readers skip it.
+- Responses are sent in the order of their requests; several that are ready go out in one write.
+- A request is dispatched once every request before it has its response. Only appends may follow
+  appends that still wait for the disk: they are staged in order, and no read overtakes a write.
+- A client that does not read its responses is not read from either, and live readers skip it.
 - After a refusal (see `RequestReader`) the connection closes only after a short while, so that the
-  answer is not lost to a reset.
+  response is not lost to a reset.
 """
 
 from __future__ import annotations
@@ -39,14 +39,12 @@ _INT: Final = struct.Struct("i")
 
 
 class Connection(RequestReader):
-    """One client's connection."""
-
     def __init__(self, listener: Listener) -> None:
         super().__init__(listener)
         self.app = listener.app
         self._handle = listener.app.handle
         self._monotonic_s = listener.app.clock.monotonic_s
-        # Requests that are dispatched, oldest first, and those that must wait.
+        # Dispatched requests, oldest first, and requests that have to wait.
         self._slots: deque[NativeSlot] = deque()
         self._backlog: deque[tuple[Request | HoldfastError, NativeSlot]] = deque()
         self._backlog_bytes = 0
@@ -54,13 +52,12 @@ class Connection(RequestReader):
         self._reading_paused = False
         self._at_eof = False
         self._closing = False
-        self._unread_bytes = 0
+        self._unsent_bytes = 0
 
-    # The transport's events.
+    # Transport events.
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """A client has connected."""
-        # uvloop's transports have the interface of this class without being of it.
+        # uvloop's transports implement this interface without inheriting from it.
         transport = cast("asyncio.Transport", transport)
         self.transport = transport
         self._peer = peer_address(transport)
@@ -69,12 +66,11 @@ class Connection(RequestReader):
         self._listener.joined(self)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """The client is gone."""
         del exc
         self._listener.left(self)
         self._discarding = self._closing = True
         self._fail_stream()
-        # The parser holds our methods: without this only a full collection would free the two.
+        # The parser refers to our methods; without this only a full collection frees the cycle.
         del self._parser
         slots = list(self._slots)
         self._slots.clear()
@@ -83,11 +79,11 @@ class Connection(RequestReader):
             slot.abandon()
 
     def eof_received(self) -> bool:
-        """The client sends no more; answers under way are still delivered."""
+        """The client sends no more; responses under way are still delivered."""
         if self._listener.is_tls or not (self._slots or self._backlog):
             return False
         if self._slots and self._slots[0].has_begun:
-            # Who reads events does not half-close: the client is gone.
+            # A reader of events does not half-close: the client is gone.
             return False
         self._discarding = self._at_eof = True
         self._fail_stream()
@@ -96,20 +92,19 @@ class Connection(RequestReader):
         return True
 
     def pause_writing(self) -> None:
-        """The client does not read: stop reading from it, too."""
+        """The client does not read: stop reading from it as well."""
         self.paused = True
-        self._unread_bytes = unread_bytes(self.transport)
+        self._unsent_bytes = unsent_bytes(self.transport)
         self._reset_deadline()
         self._update_reading()
 
     def resume_writing(self) -> None:
-        """The client reads again."""
         self.paused = False
         self._reset_deadline()
         if self._slots:
             self._slots[0].resume()
         self._update_reading()
-        self._after_answers()
+        self._continue()
 
     # Requests.
 
@@ -138,7 +133,7 @@ class Connection(RequestReader):
         )
 
     def _held_bytes(self, request: Request | HoldfastError) -> int:
-        """What a request that has to wait counts for; one whose body is to come fills the room."""
+        """The size of a waiting request; one with a streamed body counts as a full backlog."""
         if not isinstance(request, Request):
             return 0
         return len(request.body) if request.stream is None else self._listener.body_bytes_max + 1
@@ -151,10 +146,10 @@ class Connection(RequestReader):
         else:
             respond_error(slot, request)
 
-    # Answers.
+    # Responses.
 
     def completed(self, slot: NativeSlot) -> None:
-        """A slot has its answer: write it and all that were waiting behind it, in order."""
+        """Write a slot's response and those that are ready behind it, in order."""
         slots = self._slots
         if slots[0] is not slot:
             return
@@ -168,12 +163,12 @@ class Connection(RequestReader):
         if closes:
             self._close()
         elif self._backlog or self._reading_paused or self.app.draining or self._continue_due:
-            self._after_answers()
+            self._continue()
         elif not slots and self._request is None and not self._in_head:
             self.deadline = self._listener.tick + self._listener.idle_ticks
 
     def _write_ready(self, slot: NativeSlot) -> bool:
-        """Write this answer and those that are ready behind it; whether to close then."""
+        """Write this response and those ready behind it; returns whether to close then."""
         slots = self._slots
         outputs = [slot.output or b""]
         while slots and not slot.closes and slots[0].output is not None:
@@ -182,10 +177,10 @@ class Connection(RequestReader):
         self.transport.write(b"".join(outputs))
         return slot.closes
 
-    def _after_answers(self) -> None:
-        """Nothing is under way: go on with the backlog, or wait for the next request."""
+    def _continue(self) -> None:
+        """Dispatch the backlog, or wait for the next request."""
         if self._advancing:
-            # Called from within the loop below, by an answer that came at once.
+            # Called from within the loop below, by a response that was ready at once.
             return
         self._advancing = True
         try:
@@ -206,7 +201,7 @@ class Connection(RequestReader):
             self._reset_deadline()
 
     def _reset_deadline(self) -> None:
-        """Wait for whatever the client owes us now, for as long as that may take."""
+        """Set the deadline for what the client has to do next."""
         listener = self._listener
         if self.paused:
             self.deadline = listener.tick + listener.idle_ticks
@@ -225,7 +220,7 @@ class Connection(RequestReader):
             self.transport.write(CONTINUE)
 
     def _update_reading(self) -> None:
-        """Read from the client only while what it sends can be worked on."""
+        """Read from the client only while there is room for its requests."""
         waiting = len(self._slots) + len(self._backlog)
         stop = (
             self.paused
@@ -240,33 +235,33 @@ class Connection(RequestReader):
             else:
                 self.transport.resume_reading()
 
-    # The end.
+    # Closing.
 
     def _close(self) -> None:
-        """Close once everything is written; after a refusal, only once the client has read it."""
+        """Close once everything is written; after a refusal, once the client has read it."""
         self._closing = True
-        self._unread_bytes = unread_bytes(self.transport)
+        self._unsent_bytes = unsent_bytes(self.transport)
         if self._discarding and not self._at_eof and self.transport.can_write_eof():
             self.transport.write_eof()
             self.deadline = self._listener.tick + LINGER_S
         else:
             self.transport.close()
-            # What is not written by then never will be.
+            # What is not written by then is dropped.
             self.deadline = self._listener.tick + self._listener.idle_ticks
 
     def turn_away(self, error: HoldfastError) -> None:
-        """The server has no room for this connection."""
+        """Refuse the connection: the server has too many."""
         self._refuse(error)
 
     def drain(self) -> None:
-        """The server is shutting down: close when nothing is under way."""
+        """Close an idle connection, because the server is shutting down."""
         if not self._slots and not self._backlog and not self._is_reading:
             self._close()
 
     def expire(self) -> None:
-        """The client has kept us waiting too long."""
+        """The deadline has passed."""
         if self._stream is not None and self._stream.full:
-            # It is not the client that keeps us waiting.
+            # The client waits for us.
             self.deadline = 0
         elif self._closing or self.paused:
             if self._is_being_read():
@@ -280,20 +275,19 @@ class Connection(RequestReader):
             self._close()
 
     def _is_being_read(self) -> bool:
-        """Whether a slow client has taken any of its answer since this was last asked."""
-        was, self._unread_bytes = self._unread_bytes, unread_bytes(self.transport)
-        return self._unread_bytes < was
+        """Whether a slow client has read anything since the last call."""
+        was, self._unsent_bytes = self._unsent_bytes, unsent_bytes(self.transport)
+        return self._unsent_bytes < was
 
     def abort(self) -> None:
-        """Drop the connection at once."""
         self.transport.abort()
 
 
-def unread_bytes(transport: asyncio.WriteTransport) -> int:
+def unsent_bytes(transport: asyncio.WriteTransport) -> int:
     """Bytes that wait in the transport and in the kernel's send queue.
 
-    The kernel takes them from the transport in lumps of up to a megabyte, so the transport alone
-    seems to stand still for seconds while a slow client reads on.
+    The kernel takes up to a megabyte at once, so the transport's count alone can stand still for
+    seconds while a slow client reads.
     """
     waiting = transport.get_write_buffer_size()
     socket = transport.get_extra_info("socket")

@@ -1,4 +1,4 @@
-"""The listening side: accepts connections, counts their time, and lets them go in peace."""
+"""The listener: accepts connections, enforces their deadlines, and closes them gracefully."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 TICK_S: Final = 1.0
-# Files that are no connections: the log, the listener, and connections about to be turned away.
+# File descriptors for the log, the listener, and connections about to be refused.
 SPARE_FILES: Final = 64
 BACKLOG: Final = 4096
 
@@ -42,7 +42,7 @@ class Listener:
             self.forwarded_path = app.mount.forwarded_path
             self.forwarded_bytes_max = app.mount.forwarded_bytes_max
         self.pipeline_max = http.pipeline_max
-        # Time on connections is counted in ticks: no clock is read and no timer set per request.
+        # Deadlines are counted in ticks, so that no request reads a clock or sets a timer.
         self.tick = 0
         self.header_ticks = _ticks(http.header_timeout_s)
         self.body_ticks = _ticks(http.body_timeout_s)
@@ -58,11 +58,9 @@ class Listener:
 
     @property
     def url(self) -> str:
-        """Where the server is to be found."""
         return f"{self.scheme.decode()}://{self._authority}"
 
     async def open(self) -> None:
-        """Bind and accept."""
         host, port = parse_listen(self.app.settings.server.listen)
         context = _tls_context(self.app)
         self._server = await asyncio.get_running_loop().create_server(
@@ -71,7 +69,7 @@ class Listener:
             port,
             ssl=context,
             backlog=BACKLOG,
-            # Until then a connection is not ours to count or to time.
+            # Before the handshake is done a connection is neither counted nor timed.
             ssl_handshake_timeout=self.app.settings.http.header_timeout_s if context else None,
         )
         port = self._server.sockets[0].getsockname()[1]
@@ -81,14 +79,14 @@ class Listener:
         self._count()
 
     def stop_accepting(self) -> None:
-        """Refuse new connections; idle ones are closed, others once they are answered."""
+        """Refuse new connections; close the idle ones now, and others after their response."""
         if self._server is not None:
             self._server.close()
         for connection in list(self._connections):
             connection.drain()
 
     async def close(self, timeout_s: float) -> None:
-        """Wait for the connections that are still answered, then drop the rest."""
+        """Wait for responses under way, then drop the remaining connections."""
         if self._connections:
             self._empty = asyncio.Event()
             try:
@@ -101,7 +99,7 @@ class Listener:
             self._timer.cancel()
 
     def joined(self, connection: Connection) -> None:
-        """A client has connected."""
+        """Count a new connection, and refuse it if there are too many."""
         crowded = len(self._connections) >= self._connections_max
         self._connections[connection] = None
         self.app.counters.connections = len(self._connections)
@@ -109,14 +107,13 @@ class Listener:
             connection.turn_away(OverloadedError("Too many connections are open."))
 
     def left(self, connection: Connection) -> None:
-        """A connection is gone."""
         self._connections.pop(connection, None)
         self.app.counters.connections = len(self._connections)
         if self._empty is not None and not self._connections:
             self._empty.set()
 
     def _count(self) -> None:
-        """One tick: renew the date, end the patience with connections that are due."""
+        """One tick: renew the date header, and expire connections past their deadline."""
         self.tick += 1
         self.app.update_date()
         tick = self.tick
@@ -126,7 +123,7 @@ class Listener:
 
 
 def _connections_max(wanted: int) -> int:
-    """As many connections as wanted, or as the process may open files, with some to spare."""
+    """The limit on connections, which may be lowered by the limit on open files."""
     files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     if files == resource.RLIM_INFINITY or files >= wanted + SPARE_FILES:
         return wanted
@@ -141,7 +138,7 @@ def _connections_max(wanted: int) -> int:
 
 
 def _ticks(seconds: float) -> int:
-    # One more, since the current tick is already under way.
+    # One more, because the current tick has already begun.
     return math.ceil(seconds / TICK_S) + 1
 
 

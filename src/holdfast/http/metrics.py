@@ -1,4 +1,7 @@
-"""Prometheus' metric families from plain numbers."""
+"""The HTTP counters, and the Prometheus page over all counters of the server.
+
+The hot path only adds to plain integers; metric families are built when the page is rendered.
+"""
 
 from __future__ import annotations
 
@@ -21,29 +24,26 @@ if TYPE_CHECKING:
     from holdfast.storage.cold import ColdReader
     from holdfast.subscriptions.service import Subscriptions
 
-# How long live reads last says nothing of the server's speed.
+# The duration of live reads says nothing about the server's speed.
 _UNTIMED: Final = frozenset({"long_poll", "sse"})
 
 
 def counter(name: str, text: str, value: float) -> Metric:
-    """A total since start."""
     return CounterMetricFamily(name, text, value=value)
 
 
 def gauge(name: str, text: str, value: float) -> Metric:
-    """A number that goes up and down."""
     return GaugeMetricFamily(name, text, value=value)
 
 
 def histogram(name: str, text: str, counts: Histogram, scale: float = 1.0) -> Metric:
-    """A distribution."""
     family = HistogramMetricFamily(name, text)
     family.add_metric([], buckets(counts, scale), counts.total * scale)
     return family
 
 
 def buckets(histogram: Histogram, scale: float) -> list[tuple[str, float]]:
-    """Cumulative counts, as Prometheus wants them."""
+    """Cumulative counts, as Prometheus takes them."""
     total = 0
     buckets: list[tuple[str, float]] = []
     for bits, count in enumerate(histogram.counts[:BUCKETS]):
@@ -64,7 +64,7 @@ class HttpCounters:
         self.connections = 0
 
     def count(self, route: str, status: int, seconds: float) -> None:
-        """Count one answer."""
+        """Count one response."""
         self.requests[route, status] += 1
         if route not in _UNTIMED:
             self.latency_us[route].observe_s(seconds)
@@ -88,14 +88,13 @@ class MetricsPage:
         self._registry.register(self)
 
     def render(self) -> bytes:
-        """The page in Prometheus' text format."""
         return generate_latest(self._registry)
 
     def collect(self) -> Iterator[Metric]:
         """Every metric family, as `docs/metrics.md` lists them."""
         yield from self._collect_http()
         yield from self._collect_engine()
-        yield from storage_metrics(self._shard)
+        yield from _storage(self._shard)
         yield from self._collect_subscriptions()
         if self._mount is not None:
             yield from self._mount.metrics()
@@ -169,8 +168,8 @@ class MetricsPage:
         yield gauge("holdfast_log_segments", "Segments of the log on disk.", log.segments)
 
 
-def storage_metrics(shard: Shard) -> Iterator[Metric]:
-    """Every family, or none where nothing is ever flushed."""
+def _storage(shard: Shard) -> Iterator[Metric]:
+    """None where everything is kept in memory."""
     if shard.tier is None or shard.reader.cold is None:
         return
     yield from _memory(shard, shard.tier)

@@ -1,4 +1,4 @@
-"""The slot of a native connection: renders answers as HTTP/1.1 bytes."""
+"""The slot of a native connection: renders responses as HTTP/1.1."""
 
 from __future__ import annotations
 
@@ -21,43 +21,41 @@ _STATUS_LINES: Final = {
 
 
 class _LastChunk:
-    """The last piece that was framed as a chunk: fan-out writes the same piece many times."""
+    """The last framed chunk: fan-out writes the same piece to many connections."""
 
     piece = b""
     framed = b""
 
 
 class NativeSlot(msgspec.Struct):
-    """Where the answer to one request of a connection goes; see `exchange.Slot`."""
+    """The response to one request of a connection; see `exchange.Slot`."""
 
-    # None once the answer is given or the client is gone.
+    # None once the response is complete or the client is gone.
     connection: RequestReader | None
     method: bytes
-    # Whether the connection closes after this answer.
+    # Whether the connection closes after this response.
     closes: bool
-    # Pieces can only be told apart in HTTP/1.1; to older clients the end is the end.
+    # HTTP/1.0 clients know no chunks: there the end of the connection ends the body.
     chunked: bool
-    # When the request was complete: its latency counts from here.
+    # When the request was complete; its latency is measured from here.
     started_s: float = 0.0
     status: int = 0
     route: str = "unknown"
     on_gone: Callable[[], None] | None = None
     on_resume: Callable[[], None] | None = None
-    # The bytes still to be written once this slot's turn comes; None while unanswered.
+    # Bytes to write when it is this slot's turn; None while there is no response.
     output: bytes | None = None
 
     @property
     def has_begun(self) -> bool:
-        """Whether the answer is being sent in pieces."""
+        """Whether the response is being sent in pieces."""
         return self.status != 0
 
     @property
     def paused(self) -> bool:
-        """Whether the client reads too slowly for more to be sent now."""
         return self.connection is None or self.connection.paused
 
     def respond(self, status: int, headers: bytes, body: bytes = b"") -> None:
-        """Answer in one piece."""
         connection = self.connection
         if connection is None:
             return
@@ -87,7 +85,7 @@ class NativeSlot(msgspec.Struct):
         connection.completed(self)
 
     def begin(self, status: int, headers: bytes) -> None:
-        """Start an answer in pieces; only ever the oldest request of its connection does."""
+        """Start a response in pieces; only the oldest request of a connection does."""
         connection = self.connection
         if connection is None:
             return
@@ -103,7 +101,6 @@ class NativeSlot(msgspec.Struct):
         connection.transport.write(head)
 
     def write(self, data: bytes) -> None:
-        """Send a piece of the body."""
         connection = self.connection
         if connection is None or not data:
             return
@@ -116,7 +113,6 @@ class NativeSlot(msgspec.Struct):
         connection.transport.write(_LastChunk.framed)
 
     def end(self) -> None:
-        """Finish the body."""
         connection = self.connection
         if connection is None:
             return
@@ -128,23 +124,20 @@ class NativeSlot(msgspec.Struct):
         connection.completed(self)
 
     def abort(self) -> None:
-        """Break off: the connection ends here, and the client can tell."""
         if self.connection is not None:
             self.connection.transport.abort()
 
     def refuse_rest(self) -> None:
-        """Take no more of the request; the connection closes after the answer."""
         self.closes = True
         if self.connection is not None:
             self.connection.refuse_rest()
 
     def resume(self) -> None:
-        """The client reads again."""
         if self.on_resume is not None:
             self.on_resume()
 
     def abandon(self) -> None:
-        """The client is gone: nothing more is written, whoever waits is told."""
+        """The client is gone: write nothing more, and call `on_gone`."""
         self.connection = None
         if self.on_gone is not None:
             self.on_gone()

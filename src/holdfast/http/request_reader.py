@@ -1,4 +1,4 @@
-"""The reading half of a connection: bytes become requests, one after the other.
+"""The reading half of a connection: parses bytes into requests.
 
 httptools calls the `on_…` methods. Whatever must not go further is refused here, before its body
 is taken: ambiguous framing, repeated headers, and too large heads and bodies. Once a request is
@@ -28,19 +28,19 @@ if TYPE_CHECKING:
     from holdfast.http.app import App
     from holdfast.http.listener import Listener
 
-# A Content-Length of this many digits or more may exceed the limit and is looked at closely.
+# A Content-Length with this many digits may exceed the limit, and is checked.
 _LONG_LENGTH: Final = 7
 _PIECES_MAX: Final = 1024
 CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
 SNAPSHOT_PATH: Final = b"/snapshot/"
-# No value of the field is this, so that a request without it is always looked at closely.
+# Not a possible Host, so that a request without one is always checked.
 _NO_HOST: Final = b"\0"
 _HOST: Final = re.compile(rb"(?:[A-Za-z0-9._~!$&'()*+,;=%-]+|\[[0-9A-Fa-f:.]+\])(?::[0-9]*)?")
 
 
 def is_snapshot(method: bytes, path: bytes) -> bool:
     """Whether the body goes to the object store while it arrives."""
-    # On the flat surface this is a stream's id like any other.
+    # On the flat surface such a path is the id of a stream.
     return (
         method == b"PUT"
         and SNAPSHOT_PATH in path
@@ -55,9 +55,9 @@ def is_forwarded(request: Request, forwarded_path: bytes) -> bool:
 
 
 class RequestReader(ABC, asyncio.Protocol):
-    """Reads requests; what becomes of them is up to the subclass."""
+    """Reads requests; `Connection` handles them."""
 
-    # What slots use of the connection they belong to.
+    # Used by slots.
     app: App
     transport: asyncio.Transport
     paused = False
@@ -66,7 +66,7 @@ class RequestReader(ABC, asyncio.Protocol):
         self._listener = listener
         # The client's address, once it is connected.
         self._peer = ""
-        # The listener's tick at which patience ends; 0 while nothing is expected of the client.
+        # In ticks of the listener; 0 while nothing is expected of the client.
         self.deadline = 0
         self._parser = httptools.HttpRequestParser(self)
         self._discarding = False
@@ -74,13 +74,13 @@ class RequestReader(ABC, asyncio.Protocol):
         self._in_head = False
         self._url = b""
         self._headers: dict[bytes, bytes] = {}
-        self._others: list[tuple[bytes, bytes]] = []
+        self._other_headers: list[tuple[bytes, bytes]] = []
         self._repeated: bytes | None = None
         self._head_bytes = 0
         self._line_bytes = 0
-        # The Host that was checked last: it hardly ever changes.
+        # The last Host that was checked; it rarely changes.
         self._host = _NO_HOST
-        # Whether the parser will end at this request's head, since it offers another protocol.
+        # Whether the parser will stop after this head, because it offers another protocol.
         self._upgrading = False
         # The request whose body is being read.
         self._request: Request | None = None
@@ -93,19 +93,19 @@ class RequestReader(ABC, asyncio.Protocol):
 
     @abstractmethod
     def completed(self, slot: NativeSlot) -> None:
-        """A slot has its answer."""
+        """A slot has its response."""
 
     @abstractmethod
     def _take(self, request: Request | HoldfastError, slot: NativeSlot) -> None:
-        """A request is complete, or refused."""
+        """Handle a request that is complete or refused."""
 
     @abstractmethod
     def _update_reading(self) -> None:
-        """Read from the client only while what it sends can be worked on."""
+        """Read from the client only while there is room for its requests."""
 
     @abstractmethod
     def _send_continue(self) -> None:
-        """The client waits for leave to send the body, which is due."""
+        """Send 100 Continue if it is due."""
 
     @property
     def _is_reading(self) -> bool:
@@ -130,12 +130,12 @@ class RequestReader(ABC, asyncio.Protocol):
                 self._refuse(InvalidRequestError(f"Malformed HTTP request: {error}."))
             break
         if self._in_head:
-            # The parser holds an unfinished header field back; it counts all the same.
+            # The parser holds an unfinished header back; its bytes count as well.
             line_start = data.rfind(b"\n") + 1
             self._line_bytes = len(data) - line_start + (0 if line_start else self._line_bytes)
             self._check_head_bytes()
         elif request is not None and request is self._request and body_bytes == self._body_bytes:
-            # Within a body but none of it: the parser holds back a chunk's extension or a trailer.
+            # In a body, but no body bytes: the parser holds back a chunk extension or a trailer.
             self._line_bytes += len(data)
             self._check_head_bytes()
 
@@ -154,7 +154,7 @@ class RequestReader(ABC, asyncio.Protocol):
         self.deadline = self._listener.tick + self._listener.header_ticks
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """One whole header field; headers after the body (trailers) are dropped."""
+        """One whole header; headers after the body (trailers) are dropped."""
         if self._request is not None:
             self._head_bytes += len(name) + len(value)
             self._check_head_bytes()
@@ -163,7 +163,7 @@ class RequestReader(ABC, asyncio.Protocol):
         key = KEPT_HEADERS.get(name) or KEPT_HEADERS.get(name.lower())
         if key is None:
             if self._listener.forwarded_path in self._url:
-                self._others.append((name, value))
+                self._other_headers.append((name, value))
             return
         headers = self._headers
         if key not in headers:
@@ -187,7 +187,7 @@ class RequestReader(ABC, asyncio.Protocol):
             self._normalise_target(request)
         if method == b"PUT" and is_snapshot(method, request.path):
             self._begin_stream(request, listener.snapshot_bytes_max)
-        if self._others:
+        if self._other_headers:
             self._begin_forwarding(request)
         self.deadline = listener.tick + listener.body_ticks
         if (
@@ -206,7 +206,6 @@ class RequestReader(ABC, asyncio.Protocol):
             self._take_stream(request)
 
     def on_body(self, body: bytes) -> None:
-        """A piece of the body."""
         if self._discarding:
             return
         self._body_bytes += len(body)
@@ -222,13 +221,12 @@ class RequestReader(ABC, asyncio.Protocol):
         pieces = self._body
         pieces.append(body)
         if len(pieces) >= _PIECES_MAX:
-            # Many small pieces would take many times their length.
+            # Many small objects would take many times their length.
             self._folded.append(b"".join(pieces))
             pieces.clear()
         self.deadline = self._listener.tick + self._listener.body_ticks
 
     def on_message_complete(self) -> None:
-        """The request is complete."""
         if self._discarding or self._upgrading:
             return
         request, slot = self._request, self._slot
@@ -250,19 +248,19 @@ class RequestReader(ABC, asyncio.Protocol):
             self._body = []
         self._take(request, slot)
 
-    # Bodies that are worked on while they arrive.
+    # Bodies that are handled while they arrive.
 
     def _begin_stream(self, request: Request, bytes_max: int) -> None:
         self._stream = request.stream = BodyStream(bytes_max, self._body_wanted)
 
     def _begin_forwarding(self, request: Request) -> None:
-        """The request may be for another server: all its headers belong to it, and its body."""
-        request.other_headers, self._others = self._others, []
+        """The request may be for a mount, which gets all its headers and the body as a stream."""
+        request.other_headers, self._other_headers = self._other_headers, []
         if is_forwarded(request, self._listener.forwarded_path):
             self._begin_stream(request, self._listener.forwarded_bytes_max)
 
     def _take_stream(self, request: Request) -> None:
-        """Have a request worked on before its body is here, unless its head was refused."""
+        """Hand on a request before its body is here, unless its head was refused."""
         if not self._discarding and not self._upgrading:
             assert self._slot is not None, "a request has its slot"
             self._take(request, self._slot)
@@ -271,33 +269,32 @@ class RequestReader(ABC, asyncio.Protocol):
         return self._listener.body_bytes_max if self._stream is None else self._stream.bytes_max
 
     def _body_wanted(self) -> None:
-        """Whoever works on the body asks for more of it."""
+        """The handler asks for more of the body."""
         if self._continue_due:
             self._continue_due = False
             self.transport.write(CONTINUE)
         self._stream_fed()
 
     def _stream_fed(self) -> None:
-        """Wait for the client only while it is its turn."""
+        """Set a deadline only while the client has to send."""
         stream = self._stream
         waiting = stream is not None and not stream.full
         self.deadline = self._listener.tick + self._listener.body_ticks if waiting else 0
         self._update_reading()
 
     def _fail_stream(self, error: HoldfastError | None = None) -> None:
-        """The rest of the body will not come."""
         stream, self._stream = self._stream, None
         if stream is not None:
             stream.fail(error)
 
     def refuse_rest(self) -> None:
-        """Somebody has answered without wanting the rest of the body."""
+        """Discard the rest of a body whose handler has responded already."""
         self._discarding = True
         self._continue_due = False
         self._request = self._slot = self._stream = None
 
     def _check_head_bytes(self) -> None:
-        # An unfinished line may be the request line, of which the target is counted already.
+        # An unfinished line may be the request line, whose target is counted already.
         head_bytes = self._head_bytes + max(0, self._line_bytes - len(self._url))
         if head_bytes > self._listener.header_bytes_max and not self._discarding:
             self._refuse(
@@ -307,7 +304,7 @@ class RequestReader(ABC, asyncio.Protocol):
             )
 
     def _check_head(self, request: Request, *, http11: bool) -> None:
-        """Look closer at an unusual head: refuse it, or see to its expectations."""
+        """Check an unusual head: refuse it, or note that 100 Continue is expected."""
         headers = request.headers
         self._host = headers.get(b"host", _NO_HOST)
         self._upgrading = b"upgrade" in headers and self._parser.should_upgrade()
@@ -328,18 +325,18 @@ class RequestReader(ABC, asyncio.Protocol):
         elif length is not None and int(length) > self._body_bytes_max():
             self._refuse_body()
         elif request.method == b"CONNECT":
-            self._refuse(InvalidRequestError("CONNECT is for proxies, and this is none."))
+            self._refuse(InvalidRequestError("CONNECT is not supported."))
         if self._discarding or self._upgrading:
             return
         if self._stream is not None:
-            # Leave is given once somebody wants the body.
+            # Sent once the handler wants the body.
             self._continue_due = headers.get(b"expect", b"").lower() == b"100-continue"
         elif headers.get(b"expect", b"").lower() == b"100-continue":
             self._continue_due = True
             self._send_continue()
 
     def _normalise_target(self, request: Request) -> None:
-        """Targets of the form `http://host/path` and `*` are allowed, though rarely sent."""
+        """Allow targets of the forms `http://host/path` and `*`, which are rarely sent."""
         scheme, found, rest = request.path.partition(b"://")
         if found and scheme.lower() in (b"http", b"https"):
             request.path = b"/" + rest.partition(b"/")[2]
@@ -351,8 +348,8 @@ class RequestReader(ABC, asyncio.Protocol):
     def _stay(self) -> bytes:
         """The head of a request that offers another protocol, without the offer.
 
-        Nobody here speaks the other one, so the offer is ignored, as RFC 9110 allows. The parser
-        has skipped the body, so a new one starts over with what matters of the head.
+        Such offers are ignored, as RFC 9110 allows. The parser stops at the head, so a new parser
+        starts over with the headers that matter.
         """
         request, slot = self._request, self._slot
         assert request is not None, "the head is complete"
@@ -365,7 +362,7 @@ class RequestReader(ABC, asyncio.Protocol):
             b"connection: close" if slot.closes else b"connection: keep-alive",
         ]
         lines += [b"%b: %b" % field for field in request.headers.items() if field[0] != b"upgrade"]
-        # What `Connection` names besides is not to be forwarded either.
+        # Headers named by `Connection` are not forwarded.
         lines += [b"%b: %b" % field for field in request.other_headers]
         return b"\r\n".join([*lines, b"", b""])
 
@@ -374,7 +371,7 @@ class RequestReader(ABC, asyncio.Protocol):
         self._refuse(PayloadTooLargeError(f"The body exceeds {limit} bytes."))
 
     def _refuse(self, error: HoldfastError) -> None:
-        """Answer the request being parsed with an error, in its turn, and take no more."""
+        """Respond to the request being parsed with an error, in its turn, and read no more."""
         if self._discarding:
             return
         self._discarding = True

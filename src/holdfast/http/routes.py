@@ -1,9 +1,9 @@
-"""Routes: which handler a method and a path lead to.
+"""Routing: from a method and a path to a handler.
 
-Three kinds of paths: fixed ones such as `/metrics`; the flat surface `/v1/stream/{path}`, below
-which `__ds` is for subscriptions; and the bucketed surface `/{bucket}/{stream}/…`. Every path comes
-down to a resource and the name of what it is about: `bucket/id` of a stream, `bucket/` of a bucket,
-nothing for fixed paths. What a path says beyond that is its parameter.
+There are fixed paths such as `/metrics`, the flat surface `/v1/stream/{path}`, below which `__ds`
+is for subscriptions, and the bucketed surface `/{bucket}/{stream}/…`. Every path leads to a
+resource and a name: `bucket/id` for a stream, `bucket/` for a bucket, empty for fixed paths. The
+rest of the path is the parameter.
 """
 
 from __future__ import annotations
@@ -42,9 +42,9 @@ _CACHED_PATH_BYTES_MAX: Final = 256
 
 
 class Route(NamedTuple):
-    """A handler, what it counts as in the metrics, and what it takes to be let in.
+    """A handler, its label in the metrics, and the permission it needs.
 
-    `lists` is for what goes over many streams: the prefix it asks for has to be allowed.
+    With `lists` the handler goes over many streams, and the request's prefix has to be permitted.
     """
 
     handler: Handler
@@ -55,7 +55,7 @@ class Route(NamedTuple):
 
 
 class Resource(NamedTuple):
-    """The routes of one resource by method."""
+    """Routes by method."""
 
     routes: Mapping[bytes, Route]
 
@@ -66,20 +66,20 @@ class Resource(NamedTuple):
 
 
 class Match(NamedTuple):
-    """Where a path leads."""
+    """What a path leads to."""
 
     resource: Resource
     name: str = ""
     parameter: str = ""
-    # Whether the bucket has to exist: not on the flat surface.
+    # Whether the bucket has to exist; on the flat surface it need not.
     bucketed: bool = False
-    # The two parts of a stream's name, for those places that are remembered.
+    # The two parts of a stream's name, only set in remembered matches.
     bucket: str = ""
     stream_id: str = ""
 
 
 class Tree(NamedTuple):
-    """The resources of the server."""
+    """All resources of the server."""
 
     fixed: Mapping[bytes, Resource]
     stream: Resource
@@ -88,12 +88,12 @@ class Tree(NamedTuple):
     of_bucket: Mapping[bytes, Resource]
     of_stream: Mapping[bytes, Resource]
     snapshot: Resource
-    # Below `/v1/stream/__ds`: the resource and its parameter, or None.
+    # Resolves paths below `/v1/stream/__ds` to a resource and its parameter.
     control: Callable[[bytes], tuple[Resource, str] | None]
 
 
 class Router:
-    """Finds routes; where stream paths lead is remembered, since most come again."""
+    """Finds routes, and remembers stream paths, since most come again."""
 
     def __init__(self, tree: Tree, mount: Mount | None = None) -> None:
         self._tree = tree
@@ -102,7 +102,7 @@ class Router:
         self._known: dict[bytes, Match] = {}
 
     def find(self, method: bytes, path: bytes) -> tuple[Route, Match]:
-        """The route for a request, and what it is about."""
+        """The route for a request; raises if there is none."""
         match = self._known.get(path)
         if match is None:
             if method == b"PUT" and path[1:] in _NO_BUCKETS:
@@ -123,7 +123,7 @@ class Router:
         return self.resolve(path)
 
     def resolve(self, path: bytes, *, reserved: str = "") -> Match:
-        """Where a path leads that is nobody else's; `reserved` is a bucket that is let through."""
+        """What a path of the server itself leads to; `reserved` is a reserved bucket to allow."""
         tree = self._tree
         if path.startswith(STREAM_PREFIX):
             if path.startswith(CONTROL_PREFIX) and path[len(CONTROL_PREFIX) :][:1] in {b"", b"/"}:
@@ -152,7 +152,7 @@ class Router:
             raise NotFoundError("Nothing lives at this path. Streams are at /{bucket}/{stream}.")
         bucket_id = decode_segment(bucket)
         if not slash:
-            # Whether the id is a valid one is for the handler: the answer depends on the method.
+            # The handler checks the id: the error depends on the method.
             return Match(tree.bucket, f"{bucket_id}/")
         check_bucket_id(bucket_id, reserved=reserved)
         first, _, below = rest.partition(b"/")
@@ -185,5 +185,5 @@ class Router:
         return match
 
 
-# First segments that lead nowhere but to fixed paths.
+# First segments that are no buckets.
 _NO_BUCKETS: Final = frozenset({b"cluster", b"healthz", b"readyz", b"metrics", b"v1"})

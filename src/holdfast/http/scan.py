@@ -1,4 +1,14 @@
-"""What the routes of a scan have in common: what is asked for, and answers of many lines."""
+"""GET {bucket}/streams/scan and its ranges: a bucket as a plan of parallel reads.
+
+A plan covers the positions (after, until]. What is in packs by then is cut into partitions by
+stream names. A job asks for the ranges of a partition, which say where in which pack the bytes
+are, and reads the packs straight from the object store; if a pack was merged away meanwhile, it
+asks for the ranges again. What is not in packs yet is returned by `…/records` (`scan_journal.py`).
+
+A scan returns what there is now. A job that reads a bucket in steps may have to know that something
+was appended and never seen by it: the plan lists such streams as lost. The journal knows of appends
+and deletions as far as it goes back, and the catalog knows of trimmed streams; there may be more.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +22,7 @@ from holdfast.format.records import INDEX_BITS, Kind
 from holdfast.http.buckets import find_bucket
 from holdfast.http.changes import parse_cursor
 from holdfast.http.exchange import int_parameter, parse_query
-from holdfast.http.responses import JSON_HEADERS
+from holdfast.http.responses import encode_json, respond_json
 from holdfast.http.storage_routes import (
     NDJSON_HEADERS,
     catalog_of,
@@ -32,23 +42,22 @@ if TYPE_CHECKING:
     from holdfast.http.exchange import Request, Slot
     from holdfast.storage.catalog import Catalog
 
-# Entries of the journal that are looked at before others have their turn.
+# Journal entries examined before the event loop gets its turn.
 TURN_ENTRIES: Final = 1000
-_encode = msgspec.json.Encoder().encode
 _MIB: Final = 1024 * 1024
 PARTITION_BYTES: Final = 64 * _MIB
 PARTITION_BYTES_MIN: Final = _MIB
 PARTITION_BYTES_MAX: Final = 1024 * _MIB
 _PARTITION_RANGES: Final = 100_000
-# Streams that are named as lost.
+# Streams listed as lost.
 LOST_MAX: Final = 100
 
 
 class ScanRequest(NamedTuple):
-    """What is to be scanned: streams of a bucket, and the positions (after, until]."""
+    """Streams of a bucket, and the positions (after, until]."""
 
     bucket: str
-    # The beginning of the names that count, the bucket's included.
+    # The prefix of stream names, which includes the bucket.
     prefix: str
     after: int
     until: int
@@ -58,11 +67,10 @@ class ScanRequest(NamedTuple):
 
     @property
     def skip(self) -> int:
-        """How much of a name is not the stream's id."""
+        """The length of the bucket and slash before a stream's id."""
         return len(self.bucket) + 1
 
     def covers(self, name: str) -> bool:
-        """Whether a stream of this name is asked for."""
         return (
             name.startswith(self.prefix)
             and name >= self.first
@@ -71,7 +79,7 @@ class ScanRequest(NamedTuple):
 
 
 def scan_request(app: App, request: Request, name: str) -> ScanRequest:
-    """What a request asks for; `name` is the bucket and a slash."""
+    """Parse the parameters of a scan; `name` is the bucket and a slash."""
     query = parse_query(request.query)
     find_bucket(app, name[:-1])
     end = app.shard.state.journal.last
@@ -107,51 +115,51 @@ class Partition(msgspec.Struct):
 
 
 def scan(app: App, request: Request, slot: Slot, name: str) -> None:
-    """Answer with the plan."""
-    asked = scan_request(app, request, name)._replace(first="", last=None)
+    """Respond with the plan."""
+    wanted = scan_request(app, request, name)._replace(first="", last=None)
     query = parse_query(request.query)
     size = int_parameter(query, "partition_bytes", PARTITION_BYTES_MIN, PARTITION_BYTES_MAX)
-    app.spawn(_plan(app, slot, asked, size or PARTITION_BYTES), slot)
+    app.spawn(_plan(app, slot, wanted, size or PARTITION_BYTES), slot)
 
 
-async def _plan(app: App, slot: Slot, asked: ScanRequest, partition_bytes: int) -> None:
-    traces = await find_traces(app.shard.state, asked)
-    lost = lost_in_memory(app.shard.state, asked, traces)
+async def _plan(app: App, slot: Slot, request: ScanRequest, partition_bytes: int) -> None:
+    traces = await find_traces(app.shard.state, request)
+    lost = lost_in_memory(app.shard.state, request, traces)
     catalog = app.shard.catalog
-    flushed = 0 if catalog is None else min(catalog.flushed, asked.until)
+    flushed = 0 if catalog is None else min(catalog.flushed, request.until)
     partitions: list[Partition] = []
-    if catalog is not None and asked.after < flushed:
-        work = _Partitions(asked._replace(until=flushed), partition_bytes, traces, lost)
+    if catalog is not None and request.after < flushed:
+        work = _Partitions(request._replace(until=flushed), partition_bytes, traces, lost)
         partitions = await asyncio.to_thread(work.cut, catalog)
-    if catalog is not None and asked.after:
-        lost |= await asyncio.to_thread(lost_in_packs, catalog, asked, traces)
-    hot_after = max(asked.after, flushed)
-    found = {
-        "bucket_id": asked.bucket,
-        "prefix": asked.prefix[asked.skip :],
-        "after": cursor_text(asked.after),
-        "until": cursor_text(asked.until),
+    if catalog is not None and request.after:
+        lost |= await asyncio.to_thread(lost_in_packs, catalog, request, traces)
+    hot_after = max(request.after, flushed)
+    document = {
+        "bucket_id": request.bucket,
+        "prefix": request.prefix[request.skip :],
+        "after": cursor_text(request.after),
+        "until": cursor_text(request.until),
         "flushed": cursor_text(flushed),
         "store": store_url(app),
         "store_id": store_id(app),
         "partitions": partitions,
         "hot": None
-        if hot_after >= asked.until
-        else {"shard": 0, "after": cursor_text(hot_after), "until": cursor_text(asked.until)},
+        if hot_after >= request.until
+        else {"shard": 0, "after": cursor_text(hot_after), "until": cursor_text(request.until)},
         "lost": sorted(lost)[:LOST_MAX],
-        "next_cursor": cursor_text(asked.until),
+        "next_cursor": cursor_text(request.until),
     }
     slot.on_gone = None
-    slot.respond(200, JSON_HEADERS, _encode(found))
+    respond_json(slot, document)
 
 
 class _Partitions:
-    """Cuts what the catalog has into partitions of about a size."""
+    """Cuts the catalog's extents into partitions of about the same size."""
 
     def __init__(
-        self, asked: ScanRequest, partition_bytes: int, traces: Traces, lost: set[str]
+        self, request: ScanRequest, partition_bytes: int, traces: Traces, lost: set[str]
     ) -> None:
-        self._asked = asked
+        self._request = request
         self._partition_bytes = partition_bytes
         self._traces = traces
         self._lost = lost
@@ -159,14 +167,14 @@ class _Partitions:
         self._packs: set[str] = set()
 
     def cut(self, catalog: Catalog) -> list[Partition]:
-        """The partitions; for a thread."""
-        asked = self._asked
-        scanned = Scanned(asked.prefix, asked.after, asked.until, skip=asked.skip)
+        """The partitions; blocks on the catalog."""
+        request = self._request
+        scanned = Scanned(request.prefix, request.after, request.until, skip=request.skip)
         for each, gone in catalog.scanning(scanned).ranges():
             if (
-                asked.after
+                request.after
                 and len(self._lost) < LOST_MAX
-                and is_lost(each, asked, self._traces, gone=gone)
+                and is_lost(each, request, self._traces, gone=gone)
             ):
                 self._lost.add(each.stream_id)
             if not gone:
@@ -180,7 +188,7 @@ class _Partitions:
         )
         if not found or (full and stream_id != found[-1].last_stream_id):
             self._packs = set()
-            after, until = cursor_text(self._asked.after), cursor_text(self._asked.until)
+            after, until = cursor_text(self._request.after), cursor_text(self._request.until)
             found.append(Partition(0, stream_id, stream_id, after, until, 0, 0, []))
         partition = found[-1]
         partition.last_stream_id = stream_id
@@ -192,32 +200,34 @@ class _Partitions:
 
 
 def scan_ranges(app: App, request: Request, slot: Slot, name: str) -> None:
-    """Where the bytes of a partition are: a line of JSON for each range of each stream."""
-    asked = scan_request(app, request, name)
+    """Respond with a line of JSON for each range of each stream: where its bytes are."""
+    wanted = scan_request(app, request, name)
     catalog = catalog_of(app)
-    scanned = Scanned(asked.prefix, asked.after, asked.until, asked.first, asked.last, asked.skip)
-    pieces = lines_in_thread(map(_encode, catalog.scan(scanned)))
+    scanned = Scanned(
+        wanted.prefix, wanted.after, wanted.until, wanted.first, wanted.last, wanted.skip
+    )
+    pieces = lines_in_thread(map(encode_json, catalog.scan(scanned)))
     app.respond_streamed(request, slot, NDJSON_HEADERS, pieces)
 
 
 class Traces(NamedTuple):
-    """What the journal has of a stretch of the log."""
+    """What the journal knows of the positions of a scan."""
 
-    # Where the first bytes start that a stream gained in it, by the stream's number.
+    # The offset of the first bytes that a stream gained in them, by stream number.
     gained: dict[int, int]
-    # Names of streams that ended since it began, by number.
+    # Names of streams that ended since, by number.
     ended: dict[int, str]
 
 
-async def find_traces(state: State, asked: ScanRequest) -> Traces:
-    """Go through the journal; nothing for a scan from the start, which cannot miss anything."""
+async def find_traces(state: State, request: ScanRequest) -> Traces:
+    """Go through the journal; a scan from the start cannot miss anything."""
     traces = Traces({}, {})
-    if not asked.after:
+    if not request.after:
         return traces
     journal = state.journal
     examined = 0
-    for batch in list(journal.after(max(asked.after, journal.earliest))):
-        _follow(batch, traces, counts=batch.position <= asked.until)
+    for batch in list(journal.after(max(request.after, journal.earliest))):
+        _follow(batch, traces, counts=batch.position <= request.until)
         examined += len(batch.streams)
         if examined >= TURN_ENTRIES:
             examined = 0
@@ -239,48 +249,48 @@ def _follow(batch: JournalBatch, traces: Traces, *, counts: bool) -> None:
                 gained[number] = end - length
 
 
-def lost_in_memory(state: State, asked: ScanRequest, traces: Traces) -> set[str]:
-    """Ids of streams that gained something and ended, or were trimmed, as far as memory knows."""
+def lost_in_memory(state: State, request: ScanRequest, traces: Traces) -> set[str]:
+    """Ids of streams in memory that gained bytes and then ended or were trimmed."""
     gained, ended = traces
     found = {
-        name[asked.skip :]
+        name[request.skip :]
         for number, name in ended.items()
-        if number in gained and asked.covers(name)
+        if number in gained and request.covers(name)
     }
     by_number = state.by_number
     for number, offset in gained.items():
         stream = by_number.get(number)
-        if stream is not None and offset < stream.earliest and asked.covers(stream.meta.name):
-            found.add(stream.meta.name[asked.skip :])
+        if stream is not None and offset < stream.earliest and request.covers(stream.meta.name):
+            found.add(stream.meta.name[request.skip :])
     return found
 
 
-def is_lost(each: ScanRange, asked: ScanRequest, traces: Traces, *, gone: bool) -> bool:
-    """Whether something of an extent was appended in the stretch, and is gone now."""
-    starts_within = each.first_position > asked.after
-    is_within = starts_within or each.last_position <= asked.until
+def is_lost(each: ScanRange, request: ScanRequest, traces: Traces, *, gone: bool) -> bool:
+    """Whether bytes of an extent were appended within the scan's positions and are gone now."""
+    starts_within = each.first_position > request.after
+    is_within = starts_within or each.last_position <= request.until
     if gone or each.stream in traces.ended:
         return is_within
     return starts_within and each.offset < each.earliest
 
 
-def lost_in_packs(catalog: Catalog, asked: ScanRequest, traces: Traces) -> set[str]:
-    """Ids of trimmed streams that left no extent in the stretch; for a thread."""
-    scan = catalog.scanning(Scanned(asked.prefix, asked.after, asked.until))
+def lost_in_packs(catalog: Catalog, request: ScanRequest, traces: Traces) -> set[str]:
+    """Ids of trimmed streams that left no extent in these positions; blocks on the catalog."""
+    scan = catalog.scanning(Scanned(request.prefix, request.after, request.until))
     found = {
-        row.meta.name[asked.skip :]
+        row.meta.name[request.skip :]
         for row in scan.trimmed_of(list(traces.gained))
         if traces.gained[row.number] < row.earliest
     }
     created = {
-        row.meta.name[asked.skip :]
-        for row in scan.trimmed_since((asked.after + 1) << INDEX_BITS)
+        row.meta.name[request.skip :]
+        for row in scan.trimmed_since((request.after + 1) << INDEX_BITS)
         if row.earliest > _begin(row)
     }
-    # Asked last: what the rows tell of must have happened by the end of the stretch.
-    return found | created if scan.flushed() <= asked.until else found
+    # Checked last: the rows must describe a state no later than `until`.
+    return found | created if scan.flushed() <= request.until else found
 
 
 def _begin(row: StreamRow) -> int:
-    """Where a stream's own bytes began."""
+    """The offset of a stream's first own byte."""
     return 0 if row.meta.fork is None else row.meta.fork.offset

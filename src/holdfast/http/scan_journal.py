@@ -1,4 +1,12 @@
-"""GET {bucket}/streams/records: the hot rest of a scan, message by message."""
+"""The parts of a scan that read the journal: its hot records, and how far a limited step goes.
+
+GET {bucket}/streams/records returns the messages that are not in packs yet.
+
+GET {bucket}/streams/scan/until finds the position up to which no more than some bytes and messages
+were appended. What is not in packs is counted position by position. For packs the catalog knows how
+much each extent holds and between which positions that was appended; it is taken as spread evenly
+over them, so the result is approximate there and no pack has to be read.
+"""
 
 from __future__ import annotations
 
@@ -10,8 +18,6 @@ from functools import partial
 from operator import itemgetter
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-import msgspec
-
 from holdfast.errors import (
     GoneError,
     InvalidRequestError,
@@ -22,7 +28,7 @@ from holdfast.errors import (
 from holdfast.http.buckets import find_bucket
 from holdfast.http.changes import check_cursor, name_of, parse_cursor
 from holdfast.http.exchange import int_parameter, parse_query
-from holdfast.http.responses import JSON_HEADERS, result_of
+from holdfast.http.responses import encode_json, respond_json, result_of
 from holdfast.http.scan import TURN_ENTRIES, ScanRequest, scan_request
 from holdfast.http.storage_routes import NDJSON_HEADERS, cursor_text, store_id
 from holdfast.protocol.content import JSON, SEPARATOR, SEPARATOR_BYTE
@@ -40,30 +46,29 @@ if TYPE_CHECKING:
     from holdfast.storage.catalog import Catalog
     from holdfast.storage.catalog_scan import Amount
 
-_encode = msgspec.json.Encoder().encode
 _LIMIT_MAX: Final = 10**18 - 1
-# Sums of parts of extents are off by less than this.
+# Sums of fractions of extents are off by less than this.
 _SLACK: Final = 0.5
-# Flushes that may come between a look at the catalog and one at the journal.
+# Flushes may come between reading the catalog and reading the journal.
 _ATTEMPTS: Final = 5
 _SEPARATOR: Final = bytes([SEPARATOR_BYTE])
 
 
 def records(app: App, request: Request, slot: Slot, name: str) -> None:
-    """The hot rest of a scan: a line of JSON for each message, in the order of the log."""
-    asked = scan_request(app, request, name)
-    check_cursor(app, asked.after)
-    # All of them now: the oldest may be gone before the first line is asked for.
+    """Respond with a line of JSON for each message that is not in packs, in log order."""
+    wanted = scan_request(app, request, name)
+    check_cursor(app, wanted.after)
+    # Collected now, because the oldest may leave the journal while the response is sent.
     batches = [
         batch
-        for batch in app.shard.state.journal.after(asked.after)
-        if batch.position <= asked.until
+        for batch in app.shard.state.journal.after(wanted.after)
+        if batch.position <= wanted.until
     ]
-    app.respond_streamed(request, slot, NDJSON_HEADERS, _record_lines(app, asked, batches))
+    app.respond_streamed(request, slot, NDJSON_HEADERS, _record_lines(app, wanted, batches))
 
 
 async def _record_lines(
-    app: App, asked: ScanRequest, batches: list[JournalBatch]
+    app: App, request: ScanRequest, batches: list[JournalBatch]
 ) -> AsyncIterator[bytes]:
     state = app.shard.state
     examined = 0
@@ -72,17 +77,17 @@ async def _record_lines(
         for change in batch.changes():
             examined += 1
             if examined % TURN_ENTRIES == 0:
-                # Others have their turn, also where nothing concerns this bucket.
+                # The event loop gets its turn, even if nothing concerns this bucket.
                 await asyncio.sleep(0)
             name = name_of(state, change)
-            if change.length and asked.covers(name):
-                lines += await _message_lines(app, change, name[asked.skip :])
+            if change.length and request.covers(name):
+                lines += await _message_lines(app, change, name[request.skip :])
         if lines:
             yield b"\n".join([*lines, b""])
 
 
 async def _message_lines(app: App, change: StreamChange, stream_id: str) -> list[bytes]:
-    """The messages of one append, but for those whose place a snapshot has taken."""
+    """The messages of one append, without those that a snapshot has replaced."""
     stream = app.shard.state.find_number(change.stream)
     if stream is None or stream.gone:
         return []
@@ -99,7 +104,7 @@ async def _message_lines(app: App, change: StreamChange, stream_id: str) -> list
     for message in messages:
         until = at + len(message) + extra
         lines.append(
-            _encode(
+            encode_json(
                 {
                     "stream_id": stream_id,
                     "stream": change.stream,
@@ -117,7 +122,7 @@ async def _message_lines(app: App, change: StreamChange, stream_id: str) -> list
 
 
 async def _read_change(app: App, stream: Stream, change: StreamChange) -> tuple[int, bytes]:
-    """Where the bytes of an append start that are still the stream's, and these bytes."""
+    """The bytes of an append that were not trimmed, and the offset where they start."""
     end = change.offset + change.length
     while True:
         start = at = max(change.offset, stream.earliest)
@@ -128,20 +133,18 @@ async def _read_change(app: App, stream: Stream, change: StreamChange) -> tuple[
                 at, data = await result_of(partial(run, read))
                 parts.append(data)
         except OffsetGoneError:
-            # Trimmed while it was read: there may be less of it now.
+            # Trimmed while it was read: try again with what is left.
             continue
         return start, b"".join(parts)
 
 
 class ScanLimits(NamedTuple):
-    """How much a stretch may have."""
-
     size_bytes: int
     messages: int
 
 
 class ScanReach(NamedTuple):
-    """A position, what was appended up to it, and whether more would be too much."""
+    """A position, what was appended up to it, and whether more would exceed the limits."""
 
     until: int
     size_bytes: float
@@ -150,11 +153,11 @@ class ScanReach(NamedTuple):
 
 
 class _MovedError(Exception):
-    """Bytes that were to be counted have moved from memory to packs meanwhile."""
+    """Bytes to be counted have moved from memory to packs meanwhile."""
 
 
 def scan_until(app: App, request: Request, slot: Slot, name: str) -> None:
-    """Answer with the furthest cursor that keeps within the limits."""
+    """Respond with the furthest cursor that keeps within the limits."""
     query = parse_query(request.query)
     find_bucket(app, name[:-1])
     latest = app.shard.state.journal.last
@@ -165,49 +168,49 @@ def scan_until(app: App, request: Request, slot: Slot, name: str) -> None:
         int_parameter(query, "bytes", 1, _LIMIT_MAX) or _LIMIT_MAX,
         int_parameter(query, "messages", 1, _LIMIT_MAX) or _LIMIT_MAX,
     )
-    asked = ScanRequest(name[:-1], name + query.get("prefix", ""), after, latest)
-    app.spawn(_respond_until(app, slot, asked, limits), slot)
+    wanted = ScanRequest(name[:-1], name + query.get("prefix", ""), after, latest)
+    app.spawn(_respond_until(app, slot, wanted, limits), slot)
 
 
-async def _respond_until(app: App, slot: Slot, asked: ScanRequest, limits: ScanLimits) -> None:
-    reached = await _reach(app, asked, limits)
-    found = {
-        "bucket_id": asked.bucket,
-        "after": cursor_text(asked.after),
+async def _respond_until(app: App, slot: Slot, request: ScanRequest, limits: ScanLimits) -> None:
+    reached = await _reach(app, request, limits)
+    document = {
+        "bucket_id": request.bucket,
+        "after": cursor_text(request.after),
         "until": cursor_text(reached.until),
-        "latest": cursor_text(asked.until),
+        "latest": cursor_text(request.until),
         "bytes": round(reached.size_bytes),
         "messages": round(reached.messages),
         "store_id": store_id(app),
     }
     slot.on_gone = None
-    slot.respond(200, JSON_HEADERS, _encode(found))
+    respond_json(slot, document)
 
 
-async def _reach(app: App, asked: ScanRequest, limits: ScanLimits) -> ScanReach:
+async def _reach(app: App, request: ScanRequest, limits: ScanLimits) -> ScanReach:
     catalog, state = app.shard.catalog, app.shard.state
     for _ in range(_ATTEMPTS):
-        reached = ScanReach(asked.after, 0, 0, is_full=False)
-        flushed = 0 if catalog is None else min(catalog.flushed, asked.until)
-        if catalog is not None and asked.after < flushed:
-            amounts = await asyncio.to_thread(_amounts, catalog, asked, flushed)
-            reached = within_amounts(amounts, asked.after, flushed, limits)
+        reached = ScanReach(request.after, 0, 0, is_full=False)
+        flushed = 0 if catalog is None else min(catalog.flushed, request.until)
+        if catalog is not None and request.after < flushed:
+            amounts = await asyncio.to_thread(_amounts, catalog, request, flushed)
+            reached = within_amounts(amounts, request.after, flushed, limits)
         if reached.is_full:
             return reached
         with suppress(_MovedError):
-            return await _within_journal(state, asked, reached, limits)
+            return await _within_journal(state, request, reached, limits)
     raise UnavailableError("Messages move to packs faster than they can be counted.")
 
 
-def _amounts(catalog: Catalog, asked: ScanRequest, until: int) -> list[Amount]:
-    return catalog.scanning(Scanned(asked.prefix, asked.after, until)).amounts()
+def _amounts(catalog: Catalog, request: ScanRequest, until: int) -> list[Amount]:
+    return catalog.scanning(Scanned(request.prefix, request.after, until)).amounts()
 
 
 def within_amounts(
     amounts: Iterable[Amount], after: int, until: int, limits: ScanLimits
 ) -> ScanReach:
-    """How far one gets among extents that are spread evenly over their positions."""
-    # From which position on how much more, or less, comes with each position, of how many extents.
+    """How far the limits reach, with extents spread evenly over their positions."""
+    # At a position: how the bytes, messages and extents per position change from there on.
     steps: list[tuple[int, float, float, int]] = []
     for first, last, size_bytes, messages in amounts:
         count = last - first + 1
@@ -220,7 +223,7 @@ def within_amounts(
     at, extents = after, 0
     total_bytes = total_messages = rate_bytes = rate_messages = 0.0
     for position, more_bytes, more_messages, more_extents in steps:
-        # Everything up to `at` is counted; up to here the rates are the same.
+        # Everything up to `at` is counted; the rates are constant up to this step.
         count = position - 1 - at
         if count and extents:
             room = min(
@@ -229,7 +232,7 @@ def within_amounts(
             )
             is_full = room < count
             if is_full:
-                # One position at least, however much it is.
+                # At least one position, however much it holds.
                 count = int(room) if total_messages else max(int(room), 1)
             at += count
             total_bytes += count * rate_bytes
@@ -243,21 +246,20 @@ def within_amounts(
 
 
 def _room(left: float, rate: float) -> float:
-    """How many positions fit."""
     return (left + _SLACK) / rate if rate > 0 else float("inf")
 
 
 async def _within_journal(
-    state: State, asked: ScanRequest, reached: ScanReach, limits: ScanLimits
+    state: State, request: ScanRequest, reached: ScanReach, limits: ScanLimits
 ) -> ScanReach:
-    """How far one gets from there, position by position."""
+    """How far the limits reach from there, position by position."""
     journal = state.journal
     total_bytes, total_messages = reached.size_bytes, reached.messages
     examined = 0
     for batch in list(journal.after(max(reached.until, journal.earliest))):
-        if batch.position > asked.until:
+        if batch.position > request.until:
             break
-        size_bytes, messages = _gained(state, batch, asked)
+        size_bytes, messages = _gained(state, batch, request)
         if messages:
             is_over = (
                 total_bytes + size_bytes > limits.size_bytes
@@ -273,14 +275,14 @@ async def _within_journal(
         if examined >= TURN_ENTRIES:
             examined = 0
             await asyncio.sleep(0)
-    return ScanReach(asked.until, total_bytes, total_messages, is_full=False)
+    return ScanReach(request.until, total_bytes, total_messages, is_full=False)
 
 
-def _gained(state: State, batch: JournalBatch, asked: ScanRequest) -> tuple[int, int]:
-    """Bytes and messages of a batch that there are to read."""
+def _gained(state: State, batch: JournalBatch, request: ScanRequest) -> tuple[int, int]:
+    """Readable bytes and messages of a batch."""
     size_bytes = messages = 0
     for change in batch.changes():
-        if change.length and asked.covers(name_of(state, change)):
+        if change.length and request.covers(name_of(state, change)):
             size, count = _size_of(state, change)
             size_bytes += size
             messages += count
@@ -288,10 +290,10 @@ def _gained(state: State, batch: JournalBatch, asked: ScanRequest) -> tuple[int,
 
 
 def _size_of(state: State, change: StreamChange) -> tuple[int, int]:
-    """Bytes and messages of an append that a snapshot has not taken the place of."""
+    """Bytes and messages of an append that no snapshot has replaced."""
     stream = state.by_number.get(change.stream)
     if stream is None:
-        # What is not in packs is in memory, unless it is gone.
+        # It is in packs, or gone.
         if state.name_of(change.stream) is not None:
             raise _MovedError
         return 0, 0

@@ -1,8 +1,10 @@
-"""PUT, GET and DELETE {stream}/snapshot/{offset}, and GET {stream}/snapshot.
+"""Snapshots: PUT, GET and DELETE {stream}/snapshot/{offset}, GET {stream}/snapshot and /bootstrap.
 
-A snapshot's body goes to the object store while it arrives. Once it is there, one record publishes
-it and has the stream start at it; a crash before that leaves an object that garbage collection
-finds.
+A snapshot's body goes to the object store while it arrives. Then one record publishes it and moves
+the stream's earliest offset to it; a crash before that leaves an object for garbage collection.
+
+A bootstrap is the snapshot and every message since, as one multipart response. It shows the stream
+as it was when the request came; later messages are for the read that follows.
 """
 
 from __future__ import annotations
@@ -40,12 +42,12 @@ if TYPE_CHECKING:
     from holdfast.http.app import App
     from holdfast.http.exchange import Request, Slot
 
-# What is in memory and not larger is answered in one piece.
+# Bodies up to this size are sent in one piece.
 _AT_ONCE_BYTES_MAX: Final = 1024 * 1024
 
 
 def publish_snapshot(app: App, request: Request, slot: Slot, name: str) -> None:
-    """Take the body of a snapshot, and publish it once it is stored."""
+    """Store the body of a snapshot, then publish it."""
     content_type = request.headers.get(b"content-type")
     checked = parse_content_type(content_type) if content_type else DEFAULT
     offset = parse_offset(request.parameter)
@@ -68,7 +70,7 @@ async def _publish(
             outcome = await _published(app, stream, snapshot)
         except HoldfastError as error:
             if not error.retryable:
-                # Where nobody knows what became of the record, the object may yet be needed.
+                # After an unknown outcome the object may be in use.
                 await app.snapshots.remove(uploaded.name)
             raise
         failpoint("snapshot.published")
@@ -96,7 +98,7 @@ async def _check_boundary(app: App, stream: Stream, offset: int) -> None:
 
 
 async def _published(app: App, stream: Stream, snapshot: Snapshot) -> SnapshotPublished:
-    """Publish what is in the store; raises if it is refused, or if nobody knows."""
+    """Publish a stored snapshot; raises if that is refused, or its outcome unknown."""
 
     def ask(done: Callable[[SnapshotPublished | HoldfastError], None]) -> None:
         def reply(_context: object, outcome: object) -> None:
@@ -109,7 +111,7 @@ async def _published(app: App, stream: Stream, snapshot: Snapshot) -> SnapshotPu
 
 
 def latest_snapshot(app: App, request: Request, slot: Slot, name: str) -> None:
-    """Lead to the snapshot that is visible now."""
+    """Redirect to the visible snapshot."""
     stream = app.shard.find(name)
     snapshot = _visible(stream)
     location = app.location(request) + b"/%020d" % snapshot.offset
@@ -121,7 +123,7 @@ def latest_snapshot(app: App, request: Request, slot: Slot, name: str) -> None:
 
 
 def read_snapshot(app: App, request: Request, slot: Slot, name: str) -> None:
-    """Answer with the body of the visible snapshot."""
+    """Respond with the body of the visible snapshot."""
     stream = app.shard.find(name)
     app.shard.lifetimes.renew(stream)
     snapshot = _visible(stream)
@@ -141,7 +143,7 @@ def read_snapshot(app: App, request: Request, slot: Slot, name: str) -> None:
 
 
 def delete_snapshot(app: App, request: Request, _slot: Slot, name: str) -> None:
-    """Refuse: the visible snapshot is needed, and others are gone already."""
+    """Always an error: the visible snapshot is needed, and older ones are gone already."""
     snapshot = _visible(app.shard.find(name))
     if snapshot.offset == parse_offset(request.parameter):
         raise SnapshotConflictError(
@@ -170,7 +172,7 @@ def _snapshot_headers(stream: Stream, snapshot: Snapshot) -> bytes:
 
 
 def bootstrap(app: App, request: Request, slot: Slot, name: str) -> None:
-    """Answer with everything that a new reader needs."""
+    """Respond with everything that a new reader needs."""
     if "live" in parse_query(request.query):
         raise InvalidRequestError(
             "A bootstrap is not live: follow the stream from its Stream-Next-Offset on."
@@ -186,7 +188,7 @@ def bootstrap(app: App, request: Request, slot: Slot, name: str) -> None:
     else:
         pieces = _pieces(app, stream, multipart, stream.snapshot, stream.earliest, stream.tail)
         if _is_small(stream):
-            app.spawn(_answer_whole(slot, headers, pieces), slot)
+            app.spawn(_respond_whole(slot, headers, pieces), slot)
         else:
             app.respond_streamed(request, slot, headers, pieces)
 
@@ -199,8 +201,8 @@ def _is_small(stream: Stream) -> bool:
     return size_bytes <= _AT_ONCE_BYTES_MAX
 
 
-async def _answer_whole(slot: Slot, headers: bytes, pieces: AsyncIterator[bytes]) -> None:
-    """Answer in one piece what has to be fetched first; that is faster than piece by piece."""
+async def _respond_whole(slot: Slot, headers: bytes, pieces: AsyncIterator[bytes]) -> None:
+    """Fetch a small body, then respond in one piece, which is faster than in many."""
     body = b"".join([piece async for piece in pieces])
     slot.on_gone = None
     slot.respond(200, headers, body)
@@ -219,7 +221,7 @@ def _bootstrap_headers(stream: Stream, multipart: Multipart) -> bytes:
 
 
 def _at_once(app: App, stream: Stream, multipart: Multipart) -> bytes | None:
-    """The whole body, if all of it is in memory and not large."""
+    """The whole body, if all of it is in memory and small; else None."""
     start, end, snapshot = stream.earliest, stream.tail, stream.snapshot
     if start < stream.base or end - start > _AT_ONCE_BYTES_MAX:
         return None
@@ -228,7 +230,7 @@ def _at_once(app: App, stream: Stream, multipart: Multipart) -> bytes | None:
         return None
     content_type = DEFAULT if snapshot is None else snapshot.content_type
     if stream.media != JSON:
-        # In memory each append is a chunk of its own, and a stream starts where one ends.
+        # In memory each append is a chunk, and a stream starts where one ends.
         return multipart.whole(
             content_type, first, stream.chunks[bisect_right(stream.ends, start) :]
         )
@@ -239,7 +241,7 @@ def _at_once(app: App, stream: Stream, multipart: Multipart) -> bytes | None:
 async def _pieces(
     app: App, stream: Stream, multipart: Multipart, snapshot: Snapshot | None, at: int, end: int
 ) -> AsyncIterator[bytes]:
-    """The body piece by piece: the snapshot, and the messages from one offset to the other."""
+    """The body in pieces: the snapshot, then the messages from `at` to `end`."""
     yield multipart.first(DEFAULT if snapshot is None else snapshot.content_type)
     if snapshot is not None:
         async for piece in app.snapshots.pieces(snapshot):
@@ -255,7 +257,7 @@ async def _pieces(
 async def _window(
     app: App, stream: Stream, at: int, bytes_max: int
 ) -> tuple[bytes, int, list[int]]:
-    """Whole messages from an offset on, and where each ends; at least one."""
+    """At least one whole message from an offset on: their bytes, their end, and each end."""
     reader = app.shard.reader
     end, data = await result_of(partial(run, reader.read(stream, at, bytes_max)))
     if stream.media == JSON:
@@ -267,7 +269,7 @@ async def _window(
 
 
 async def _large_message(app: App, stream: Stream, at: int) -> tuple[bytes, int, list[int]]:
-    """One message that is larger than a read."""
+    """A message that is larger than one read."""
     reader, size = app.shard.reader, _AT_ONCE_BYTES_MAX
     ends: list[int] = []
     while not ends:

@@ -1,7 +1,7 @@
 """Subscriptions over HTTP: everything below `/v1/stream/__ds`.
 
-`resolve` finds the resource behind a path. The path's parameter is the subscription's id, and for
-one of its streams the id, a slash and the stream's path: an id holds no slash.
+`resolve` finds the resource of a path. Its parameter is the subscription's id, followed for one of
+its streams by a slash and the stream's path; ids contain no slash.
 """
 
 from __future__ import annotations
@@ -11,13 +11,12 @@ from typing import TYPE_CHECKING, Final
 
 from holdfast.errors import (
     HoldfastError,
-    InvalidRequestError,
     PayloadTooLargeError,
     SubscriptionError,
     WakeTokenInvalidError,
 )
 from holdfast.http.access.scopes import Need
-from holdfast.http.exchange import parse_query
+from holdfast.http.exchange import int_parameter, parse_query
 from holdfast.http.responses import JSON_HEADERS, respond_error
 from holdfast.http.routes import Resource, Route
 from holdfast.http.streams import options
@@ -38,7 +37,7 @@ if TYPE_CHECKING:
 BODY_BYTES_MAX: Final = 1_048_576
 PAGE_MAX: Final = 10_000
 _SUBSCRIPTIONS: Final = b"subscriptions"
-_JWKS_FIELDS: Final = (
+_JWKS_HEADERS: Final = (
     b"Content-Type: application/jwk-set+json\r\nCache-Control: public, max-age=300\r\n"
 )
 
@@ -47,7 +46,7 @@ _JWKS_FIELDS: Final = (
 
 
 def _create(app: App, request: Request, slot: Slot, _name: str) -> None:
-    """Create a subscription, or confirm one."""
+    """Create a subscription, or confirm that it exists with the same configuration."""
     service, subscription_id = app.subscriptions, check_subscription_id(request.parameter)
     settings = service.settings
     config = bodies.parse_create(
@@ -62,21 +61,20 @@ def _create(app: App, request: Request, slot: Slot, _name: str) -> None:
 
 
 def _show(app: App, request: Request, slot: Slot, _name: str) -> None:
-    """A subscription and its streams, a page at a time."""
+    """Respond with a subscription and a page of its streams."""
     after, limit = _page(app, request)
     act = partial(app.subscriptions.show, after=name_of(after) if after else "", limit=limit)
     _respond(app.subscriptions, slot, request.parameter, act)
 
 
 def _list(app: App, request: Request, slot: Slot, _name: str) -> None:
-    """All subscriptions, a page at a time."""
+    """Respond with a page of all subscriptions."""
     after, limit = _page(app, request)
     service = app.subscriptions
     service.respond(None, _answer, slot, lambda: service.listing(after, limit))
 
 
 def _delete(app: App, request: Request, slot: Slot, _name: str) -> None:
-    """Delete a subscription."""
     _respond(app.subscriptions, slot, request.parameter, app.subscriptions.delete)
 
 
@@ -98,39 +96,39 @@ def _remove_stream(app: App, request: Request, slot: Slot, _name: str) -> None:
 
 
 def _claim(app: App, request: Request, slot: Slot, _name: str) -> None:
-    """A worker wants the wake."""
+    """Claim the wake for a worker."""
     worker = bodies.parse_claim(_json(request))
     act = partial(app.subscriptions.claim, worker=worker)
     _respond(app.subscriptions, slot, request.parameter, act)
 
 
 def _callback(app: App, request: Request, slot: Slot, _name: str) -> None:
-    """The receiver of a webhook has something to say."""
-    token, asked = _of_wake(app, request)
-    act = partial(app.subscriptions.callback, token=token, request=asked)
-    _respond(app.subscriptions, slot, request.parameter, act)
+    """Acknowledge a wake as the receiver of its webhook."""
+    token, body = _wake_body(app, request)
+    service = app.subscriptions
+    _respond(service, slot, request.parameter, lambda each: service.callback(each, token, body))
 
 
 def _ack(app: App, request: Request, slot: Slot, _name: str) -> None:
-    """The worker that has claimed has something to say."""
-    token, asked = _of_wake(app, request)
-    act = partial(app.subscriptions.ack, token=token, request=asked)
-    _respond(app.subscriptions, slot, request.parameter, act)
+    """Acknowledge a wake as the worker that claimed it."""
+    token, body = _wake_body(app, request)
+    service = app.subscriptions
+    _respond(service, slot, request.parameter, lambda each: service.ack(each, token, body))
 
 
 def _release(app: App, request: Request, slot: Slot, _name: str) -> None:
-    """The worker gives the wake back."""
-    token, asked = _of_wake(app, request)
-    act = partial(app.subscriptions.release, token=token, request=asked)
-    _respond(app.subscriptions, slot, request.parameter, act)
+    """Give a claimed wake back."""
+    token, body = _wake_body(app, request)
+    service = app.subscriptions
+    _respond(service, slot, request.parameter, lambda each: service.release(each, token, body))
 
 
 def _jwks(app: App, _request: Request, slot: Slot, _name: str) -> None:
-    """The public keys of webhooks."""
-    slot.respond(200, _JWKS_FIELDS, app.subscriptions.signer.jwks())
+    """Respond with the keys that webhooks are signed with."""
+    slot.respond(200, _JWKS_HEADERS, app.subscriptions.signer.jwks())
 
 
-# What they share.
+# Shared.
 
 
 def _respond(
@@ -150,19 +148,19 @@ def _answer(slot: Slot, outcome: object) -> None:
     slot.respond(outcome.status, JSON_HEADERS if outcome.body else b"", outcome.body)
 
 
-def _of_wake(app: App, request: Request) -> tuple[str, WakeBody]:
-    """The wake's token, and what is said of it."""
+def _wake_body(app: App, request: Request) -> tuple[str, WakeBody]:
+    """The wake's token, and the acknowledgements in the body."""
     scheme, _, token = request.headers.get(b"authorization", b"").strip().partition(b" ")
     if scheme.lower() != b"bearer" or not token.strip():
         raise WakeTokenInvalidError(
             "The request needs Authorization: Bearer with the token that came with the wake."
         )
-    asked = bodies.parse_wake(_json(request), links_max=app.subscriptions.settings.links_max)
-    return token.strip().decode("latin-1"), asked
+    body = bodies.parse_wake(_json(request), links_max=app.subscriptions.settings.links_max)
+    return token.strip().decode("latin-1"), body
 
 
 def _json(request: Request) -> bytes:
-    # A page in somebody's browser can send anything but JSON without asking first.
+    # A page in a browser can send anything but JSON without a preflight.
     if media_type(request.headers.get(b"content-type", b"").decode("latin-1")) != JSON:
         raise SubscriptionError("The request needs the Content-Type application/json.")
     if len(request.body) > BODY_BYTES_MAX:
@@ -171,23 +169,21 @@ def _json(request: Request) -> bytes:
 
 
 def _page(app: App, request: Request) -> tuple[str, int]:
-    """What `after` and `limit` say."""
+    """The parameters `after` and `limit`."""
     query = parse_query(request.query)
-    text = query.get("limit", str(app.subscriptions.settings.wake_streams_max))
-    if not (text.isascii() and text.isdigit() and len(text) < 9 and 1 <= int(text) <= PAGE_MAX):
-        raise InvalidRequestError(f"limit must be a number from 1 to {PAGE_MAX}.")
-    return query.get("after", ""), int(text)
+    limit = int_parameter(query, "limit", 1, PAGE_MAX)
+    return query.get("after", ""), limit or app.subscriptions.settings.wake_streams_max
 
 
 def _base_url(app: App, request: Request) -> str:
-    """What the URLs that are given to others start with."""
+    """The part of this server's URLs before the path."""
     location = app.location(request)
     return location[: len(location) - len(request.path)].decode("latin-1")
 
 
 # Routes.
 
-# Tokens of wakes are no service tokens: their handlers check them.
+# Handlers check the tokens of wakes, which access control does not know.
 _OPTIONS: Final = Route(options, "options", needs_engine=False, need=Need.NOTHING)
 _READ: Final = Need.READ
 _WRITE: Final = Need.WRITE
@@ -223,7 +219,7 @@ _ACTIONS: Final = {
 
 
 def resolve(path: bytes) -> tuple[Resource, str] | None:
-    """The resource at a path below `/v1/stream/__ds` and its parameter, or None."""
+    """The resource at a path below `/v1/stream/__ds` and its parameter; None if there is none."""
     if path == b"/jwks.json":
         return _KEYS, ""
     _, _, rest = path.partition(b"/")
