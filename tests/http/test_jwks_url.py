@@ -164,7 +164,7 @@ def test_a_failing_url_leaves_the_keys(clock, caplog, failure):
     asyncio.run(scenario())
     (record,) = caplog.records
     assert record.levelno == logging.ERROR
-    assert "the last ones still hold" in record.getMessage()
+    assert "the previous ones stay in force" in record.getMessage()
     assert "sesame" not in caplog.text
 
 

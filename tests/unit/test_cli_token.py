@@ -67,7 +67,7 @@ def test_days_set_the_end(capsys):
         (["--name", "a"], "--scope", 2),
         (["--scope", "read:a"], "--name", 2),
         (["--name", "a b", "--scope", "read:a"], "name", 2),
-        (["--name", "a", "--scope", "red:a"], "'red:a' is no scope", 2),
+        (["--name", "a", "--scope", "red:a"], "'red:a' is not a scope", 2),
         (["--name", "a", "--scope", "read:a", "--days", "0"], "--days", 2),
         (["--name", "a", "--scope", "read:a", "--days", "nan"], "--days", 2),
         (["--name", "a", "--scope", "read:a", "--file", "/nowhere/x"], "/nowhere/x", 1),

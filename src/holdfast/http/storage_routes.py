@@ -318,11 +318,6 @@ def cursor_text(position: int) -> str:
     return f"{position:020d}"
 
 
-def salt_text(salt: bytes) -> str:
-    """A pack's salt as it appears in the pack's name: a number in hexadecimal digits."""
-    return f"{int.from_bytes(salt, 'little'):016x}"
-
-
 async def lines_in_thread(lines: Iterator[bytes]) -> AsyncIterator[bytes]:
     """Lines in pieces; each piece is made in a thread, since it reads the catalog."""
 

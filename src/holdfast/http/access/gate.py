@@ -1,7 +1,11 @@
-"""Rate limits: so many requests a second, and so many at once after a pause.
+"""The gate that every request passes: authentication, rate limits and scopes.
 
-Token buckets in their shortest form: for each key one number, the time at which its allowance will
-be whole again. A key whose time is past is as good as forgotten, so the table drops those first.
+Order: the client is identified, its rate is checked, then its token's scopes, then the rate of the
+bucket. So a bucket's rate cannot be used up without permission to use the bucket, and trying tokens
+at random is slowed down.
+
+Rate limits are token buckets that keep one number for each key: the time at which its allowance
+will be full again. A key whose time is past needs no entry, so the table drops those first.
 """
 
 from __future__ import annotations
@@ -26,16 +30,16 @@ if TYPE_CHECKING:
     from holdfast.settings import Settings
 
 KEYS_MAX: Final = 16_384
-# How far a full table is emptied, so that the work of it is spread over many requests.
+# The part of a full table that is kept when it is emptied.
 _KEPT_OF_FULL: Final = 0.75
 _ADDRESSES_CACHED: Final = 4096
-# Never limited: a server that its load balancer takes for dead is no use to anybody.
+# Never limited, because load balancers decide by them whether the server is alive.
 HEALTH_PATHS: Final = frozenset({b"/healthz", b"/readyz/local", b"/readyz/cluster"})
 _log = logging.getLogger(__name__)
 
 
 class RateLimit:
-    """A limit on each of many keys: clients, or buckets."""
+    """A limit on each of many keys: clients or buckets."""
 
     def __init__(self, rate: float, burst: float = 0, keys_max: int = KEYS_MAX) -> None:
         assert rate > 0
@@ -43,45 +47,45 @@ class RateLimit:
         self._interval_s = 1 / rate
         self._slack_s = max(1.0, burst or rate) / rate
         self._keys_max = keys_max
-        # Key → when all of its allowance is back.
-        self._whole_at_s: dict[str, float] = {}
+        # Key → when its allowance will be full again.
+        self._full_at_s: dict[str, float] = {}
 
     def take(self, key: str, now_s: float) -> float:
-        """Take one request of the key's allowance; the seconds to wait if there is none, else 0."""
-        whole_at_s = max(self._whole_at_s.get(key, now_s), now_s) + self._interval_s
-        wait_s = whole_at_s - now_s - self._slack_s
-        # A billionth of a second is no wait, but what is left of sums that do not come out even.
+        """Take one request from the key's allowance; returns the seconds to wait, 0 if allowed."""
+        full_at_s = max(self._full_at_s.get(key, now_s), now_s) + self._interval_s
+        wait_s = full_at_s - now_s - self._slack_s
+        # Less than a nanosecond is a rounding error.
         if wait_s > 1e-9:
             return wait_s
-        if key not in self._whole_at_s and len(self._whole_at_s) >= self._keys_max:
+        if key not in self._full_at_s and len(self._full_at_s) >= self._keys_max:
             self._make_room()
-        self._whole_at_s[key] = whole_at_s
+        self._full_at_s[key] = full_at_s
         return 0.0
 
     def wait_s(self, key: str, now_s: float) -> float:
-        """The seconds to wait for the next request of the key, 0 if it need not; takes nothing."""
-        return self._whole_at_s.get(key, now_s) + self._interval_s - now_s - self._slack_s
+        """The seconds to wait for the next request of the key; takes nothing."""
+        return self._full_at_s.get(key, now_s) + self._interval_s - now_s - self._slack_s
 
     def __len__(self) -> int:
-        return len(self._whole_at_s)
+        return len(self._full_at_s)
 
     def _make_room(self) -> None:
-        """Forget those that are whole again, or are nearest to it."""
-        latest = sorted(self._whole_at_s.items(), key=lambda each: each[1])
+        """Drop the keys whose allowance is full, or closest to it."""
+        latest = sorted(self._full_at_s.items(), key=lambda each: each[1])
         kept = int(self._keys_max * _KEPT_OF_FULL)
-        self._whole_at_s = dict(latest[len(latest) - kept :])
+        self._full_at_s = dict(latest[len(latest) - kept :])
 
 
 def retry_after_s(wait_s: float) -> int:
-    """The wait as `Retry-After` says it: in whole seconds, at least one."""
+    """The wait in whole seconds, at least one, for `Retry-After`."""
     return max(1, math.ceil(wait_s))
 
 
 @lru_cache(_ADDRESSES_CACHED)
 def client_of(peer: str) -> str:
-    """What an address counts as: itself, or for IPv6 its /64, all of which one client may use.
+    """The key of an address: itself, or for IPv6 its /64, since one client may have all of that.
 
-    No token has such a name: they hold no blanks.
+    Names of tokens contain no blanks, so none is equal to such a key.
     """
     if ":" not in peer:
         return f"address {peer}"
@@ -95,7 +99,7 @@ def client_of(peer: str) -> str:
 
 
 class Gate:
-    """Admits requests. Without `sources` everybody may do everything, as often as is allowed."""
+    """Admits requests. Without `sources` there is no access control, only rate limits."""
 
     def __init__(
         self,
@@ -120,7 +124,6 @@ class Gate:
             await self._sources.start()
 
     async def stop(self) -> None:
-        """Stop what `start` has started."""
         if self._sources is not None:
             await self._sources.stop()
 
@@ -133,11 +136,11 @@ class Gate:
         *,
         is_prefix: bool = False,
     ) -> Identity | None:
-        """Let a request in, and say who it is from; None if nobody has to say who they are.
+        """Admit a request and return its identity; None if the route needs none.
 
-        No bucket is the server, no stream the bucket itself; with `is_prefix` the request is about
-        all streams whose id starts with `stream_id`. Raises UnauthorizedError, ForbiddenError or
-        RateLimitedError.
+        An empty bucket means the server, an empty stream the bucket itself; with `is_prefix` the
+        request is about all streams whose id starts with `stream_id`. Raises UnauthorizedError,
+        ForbiddenError or RateLimitedError.
         """
         identity = None
         if need and self._authentication is not None:
@@ -154,19 +157,19 @@ class Gate:
             and identity.whole_buckets.get(bucket, 0) < need
         ):
             check_scope(identity, need, bucket, stream_id, is_prefix=is_prefix)
-        # Who does not have to say who they are has no leave to use it up either.
+        # Requests that need no permission must not use up a bucket's rate.
         if self._bucket_limit is not None and bucket and need:
             self._take(self._bucket_limit, bucket, "for one bucket")
         return identity
 
     @property
     def knows_tokens(self) -> bool:
-        """Whether there is access control at all."""
+        """Whether access control is on."""
         return self._authentication is not None
 
     def identify(self, request: Request) -> Identity:
-        """Who a request is from that was let in without having to say so; raises if nobody."""
-        assert self._authentication is not None, "asked only where there are tokens"
+        """The identity of a request to a route that needs none; raises UnauthorizedError."""
+        assert self._authentication is not None, "access control is on"
         authorization, now_s = request.headers.get(b"authorization"), self._clock.now_ms() / 1000
         identity = self._known.get(authorization)
         if identity is None:
@@ -175,7 +178,7 @@ class Gate:
         return identity
 
     def _identify(self, request: Request) -> Identity:
-        """A token that was not seen lately; who shows bad ones too often has to wait."""
+        """Check a token that was not seen lately; clients that send bad ones are rate-limited."""
         assert self._authentication is not None
         limit, address = self._client_limit, client_of(request.peer)
         if limit is not None:
@@ -214,7 +217,7 @@ def _too_many(limit: RateLimit, whose: str, wait_s: float) -> RateLimitedError:
 def check_scope(
     identity: Identity, need: Need, bucket: str, stream_id: str, *, is_prefix: bool = False
 ) -> None:
-    """Raise, with the scope that would do, unless whoever it is may do this."""
+    """Raise ForbiddenError, naming the scope that is needed, unless the identity has it."""
     if identity.allows(need, bucket, stream_id, is_prefix=is_prefix):
         return
     stream = stream_id if stream_id or is_prefix else None
@@ -225,7 +228,7 @@ def check_scope(
 
 
 def open_gate(settings: Settings, clock: Clock) -> Gate | None:
-    """The gate of a server; None if everybody may do everything, which then costs nothing.
+    """The gate of a server; None without access control and rate limits, which then cost nothing.
 
     Raises SettingsError if tokens or keys cannot be used.
     """
@@ -234,7 +237,7 @@ def open_gate(settings: Settings, clock: Clock) -> Gate | None:
         return None
     sources = None
     if access.is_on:
-        # Only here: the libraries for JWTs and for calls take a while to load.
+        # Not at the top, because the JWT and HTTP client libraries take a while to load.
         from holdfast.http.access.sources import CredentialSources  # noqa: PLC0415
 
         sources = CredentialSources(access, clock)
@@ -251,7 +254,7 @@ def _limit(rate: int, burst: int) -> RateLimit | None:
 
 
 def warn_if_open(settings: Settings) -> bool:
-    """Say loudly if anybody on the network can read and delete everything; whether that is so."""
+    """Log a warning if the server is open to the network; returns whether it is."""
     host, _ = parse_listen(settings.server.listen)
     if settings.access.is_on or _is_loopback(host):
         return False

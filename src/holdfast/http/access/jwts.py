@@ -1,8 +1,11 @@
-"""Public keys of JWTs: a JSON Web Key Set becomes keys, each bound to its algorithm.
+"""JSON Web Tokens: signatures checked by PyJWT, claims by us.
 
-The algorithm belongs to the key, not to the token that claims it: a token that says HS256 never
-meets a public key, whose bytes everybody knows. Symmetric keys in a set are left out for the same
-reason, and so is whatever else is not an RSA or Ed25519 key for signatures.
+The algorithm belongs to the key, not to the token: a token that claims HS256 is never checked with
+a public key, whose bytes everybody knows. Symmetric keys in a key set are skipped for the same
+reason, as is everything else that is not an RSA or Ed25519 key for signatures.
+
+PyJWT would read the machine's clock for `exp` and `nbf`; here they are checked against the server's
+clock. A token for another audience (`aud`) is refused.
 """
 
 from __future__ import annotations
@@ -28,10 +31,10 @@ if TYPE_CHECKING:
 KEYS_MAX: Final = 100
 RSA_BITS_MIN: Final = 2048
 RSA_BITS_MAX: Final = 8192
-# Keys that a token without a key's id is tried with; more would make bad tokens expensive.
+# Keys tried for a token without a key id; more would make bad tokens expensive.
 CANDIDATES_MAX: Final = 8
 SUBJECT_CHARS_MAX: Final = 255
-# Beyond any date; keeps arithmetic on times within what a float holds exactly.
+# Later than any date, and within what a float represents exactly.
 _TIME_S_MAX: Final = 1e12
 _ALGORITHMS: Final = ("HS256", "RS256", "EdDSA")
 _decode = msgspec.json.Decoder(dict[str, Any]).decode
@@ -39,7 +42,7 @@ _decode = msgspec.json.Decoder(dict[str, Any]).decode
 
 @dataclass(frozen=True, slots=True)
 class PublicKey:
-    """A public key, and the one algorithm it is for."""
+    """A public key, and the only algorithm it is used with."""
 
     kid: str | None
     algorithm: Literal["RS256", "EdDSA"]
@@ -54,10 +57,10 @@ class _KeySet(msgspec.Struct):
 
 
 def parse_jwks(content: bytes) -> PublicKeys:
-    """The keys of a set that can be used here, or ValueError if it is none.
+    """The usable keys of a JSON Web Key Set; raises ValueError.
 
-    A set may be empty: whoever withdraws a key may have no other. Errors repeat nothing of the set:
-    somebody may have put private keys into it.
+    A set may be empty, after its only key was withdrawn. Errors quote nothing of the set, because
+    it may contain private keys by mistake.
     """
     try:
         found = msgspec.json.decode(content, type=_KeySet).keys
@@ -90,7 +93,7 @@ def _usable_key(jwk: dict[str, Any]) -> PublicKey | None:
 
 
 def _rsa_key(kid: str | None, jwk: dict[str, Any]) -> PublicKey | None:
-    # Only the public members are looked at, so that a private key is not even built.
+    # Only the public members are used, so that a private key is never built.
     public = RSAAlgorithm.from_jwk({"kty": "RSA", "n": jwk["n"], "e": jwk["e"]})
     if isinstance(public, RSAPublicKey) and RSA_BITS_MIN <= public.key_size <= RSA_BITS_MAX:
         return PublicKey(kid, "RS256", public)
@@ -103,7 +106,7 @@ def _ed25519_key(kid: str | None, jwk: dict[str, Any]) -> PublicKey | None:
 
 
 class JwtVerifier:
-    """Turns a JWT into an identity, or says why not."""
+    """Verifies JWTs."""
 
     def __init__(self, access: AccessSettings, on_unknown_key: Callable[[], None]) -> None:
         self._access = access
@@ -116,11 +119,11 @@ class JwtVerifier:
                 HMACAlgorithm(HMACAlgorithm.SHA256).prepare_key(self._secret)
             except jwt.InvalidKeyError:
                 raise SettingsError(
-                    "access.jwt_secret looks like a public key, which is no secret."
+                    "access.jwt_secret looks like a public key, which is not a secret."
                 ) from None
 
     def verify(self, token: bytes, now_s: float) -> Identity:
-        """Whose token it is; UnauthorizedError if it is nobody's, or not now."""
+        """The identity of a JWT; raises UnauthorizedError."""
         payload = self._signed_payload(token)
         try:
             claims = _decode(payload)
@@ -130,7 +133,7 @@ class JwtVerifier:
         return Identity(_name(claims), _scopes(claims), self._check_times(claims, now_s))
 
     def _signed_payload(self, token: bytes) -> bytes:
-        """The payload, once one of the keys that may have signed it has been shown to have."""
+        """The payload, after its signature was verified with one of the candidate keys."""
         try:
             header = self._jws.get_unverified_header(token)
         except (jwt.PyJWTError, ValueError):
@@ -148,7 +151,7 @@ class JwtVerifier:
         raise UnauthorizedError("The token's signature is not valid.")
 
     def _candidates(self, algorithm: str, kid: str | None) -> list[Any]:
-        """The keys that the token may be signed with: those for its algorithm, and of its id."""
+        """The keys that may have signed the token, by its algorithm and key id."""
         if algorithm == "HS256":
             found: list[Any] = [self._secret] if self._secret else []
         else:
@@ -156,7 +159,7 @@ class JwtVerifier:
             named = able if kid is None else [key for key in able if key.kid == kid]
             if not named:
                 self._on_unknown_key()
-                # A key without an id may be the one that is meant.
+                # A key without an id may have signed it.
                 named = [key for key in able if key.kid is None]
             found = [key.public for key in named]
         if not found:
@@ -166,7 +169,7 @@ class JwtVerifier:
         return found
 
     def _check_times(self, claims: dict[str, Any], now_s: float) -> float | None:
-        """When the token ends, leeway included; UnauthorizedError if that is past."""
+        """When the token expires, leeway included; raises unless it is valid now."""
         leeway_s = self._access.leeway_s
         ends_s, begins_s = _time(claims, "exp"), _time(claims, "nbf")
         if begins_s is not None and now_s < begins_s - leeway_s:
@@ -185,7 +188,7 @@ class JwtVerifier:
         if self._access.audience and self._access.audience not in named:
             raise UnauthorizedError("The token is for another audience (aud).")
         if audience is not None and not self._access.audience:
-            # RFC 7519, 4.1.3: who is not named there must not take it.
+            # RFC 7519, 4.1.3: a recipient that is not named must reject it.
             raise UnauthorizedError("The token is for an audience (aud), and this server is none.")
         if self._access.issuer and claims.get("iss") != self._access.issuer:
             raise UnauthorizedError("The token is from another issuer (iss).")
@@ -197,22 +200,22 @@ def _time(claims: dict[str, Any], name: str) -> float | None:
         return None
     good = isinstance(value, int | float) and not isinstance(value, bool)
     if not good or not 0 <= value <= _TIME_S_MAX:
-        raise UnauthorizedError(f"The token's {name} is no time.")
+        raise UnauthorizedError(f"The token's {name} is not a time.")
     return float(value)
 
 
 def _name(claims: dict[str, Any]) -> str:
-    """Who the token is about. Names of other tokens hold no colon, so none is mistaken for it."""
+    """The token's subject. Names of other tokens contain no colon, so the two never clash."""
     subject = claims.get("sub", "")
     if not isinstance(subject, str) or len(subject) > SUBJECT_CHARS_MAX:
-        raise UnauthorizedError("The token's sub is no text, or too long.")
+        raise UnauthorizedError("The token's sub is not text, or too long.")
     if not subject.isprintable():
-        raise UnauthorizedError("The token's sub holds control characters.")
+        raise UnauthorizedError("The token's sub contains control characters.")
     return f"jwt:{subject}"
 
 
 def _scopes(claims: dict[str, Any]) -> tuple[Scope, ...]:
-    """From `scope`, separated by spaces, and from the list `scopes`."""
+    """The scopes in `scope`, separated by spaces, and in the list `scopes`."""
     text, several = claims.get("scope"), claims.get("scopes")
     words = text.split(" ") if isinstance(text, str) else []
     return known_scopes([*words, *(several if isinstance(several, list) else [])])

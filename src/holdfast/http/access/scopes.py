@@ -1,4 +1,4 @@
-"""What a token allows: scopes, and the identity that holds them.
+"""What a token allows: scopes, and the identity that has them.
 
 A scope is `ACTION:BUCKET`, `ACTION:BUCKET/PREFIX*` or `ACTION:BUCKET/ID`:
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class Need(IntEnum):
-    """What a route asks of a token; each includes the ones below."""
+    """The permission that a route needs; each includes the lower ones."""
 
     NOTHING = 0
     READ = 1
@@ -39,7 +39,7 @@ _SCOPE: Final = re.compile(r"(read|write|admin):(\*|[^/*]+)(?:/([^*]*)(\*)?)?")
 
 @dataclass(frozen=True, slots=True)
 class Scope:
-    """One thing that is allowed. `stream` is None for whole buckets, else an id or a prefix."""
+    """One permission; `stream` is None for whole buckets, else an id or a prefix."""
 
     need: Need
     bucket: str
@@ -47,18 +47,18 @@ class Scope:
     is_prefix: bool = False
 
     def __str__(self) -> str:
-        """The text that `parse_scope` takes."""
+        """The text that `parse_scope` parses."""
         part = "" if self.stream is None else f"/{self.stream}{'*' if self.is_prefix else ''}"
         return f"{self.need.name.lower()}:{self.bucket}{part}"
 
 
 def parse_scope(text: str) -> Scope:
-    """The scope that a text stands for, or ValueError that says what is wrong."""
+    """Parse a scope; raises ValueError."""
     match = _SCOPE.fullmatch(text)
     if match is None or len(text) > SCOPE_BYTES_MAX or not text.isprintable():
         raise ValueError(
-            f"{text[:100]!r} is no scope: expected read, write or admin, a colon, a bucket or *, "
-            "and perhaps /ID or /PREFIX*, such as write:demo/logs-*"
+            f"{text[:100]!r} is not a scope: expected read, write or admin, a colon, a bucket "
+            "or *, and perhaps /ID or /PREFIX*, such as write:demo/logs-*"
         )
     action, bucket, stream, star = match.groups()
     if stream == "" and not star:
@@ -66,25 +66,24 @@ def parse_scope(text: str) -> Scope:
     return Scope(_ACTIONS[action], bucket, stream, star is not None)
 
 
-# A scope on some streams of a bucket: what it allows, and the id or prefix.
+# A scope on some streams of a bucket: the permission, the id or prefix, and which of them.
 _Part = tuple[int, str, bool]
 
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """Whoever a token belongs to, what it allows, and until when."""
+    """The holder of a token, what it allows, and until when."""
 
     name: str
     scopes: tuple[Scope, ...]
     # Seconds since the Unix epoch; None for a token that does not expire.
     expires_at_s: float | None = None
-    # The scopes sorted so that most requests are decided by one comparison or one look-up.
+    # The scopes, arranged so that most requests are decided by one comparison or look-up.
     everywhere: int = field(init=False, repr=False, compare=False)
     whole_buckets: dict[str, int] = field(init=False, repr=False, compare=False)
     _parts: dict[str, list[_Part]] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        """Sort the scopes."""
         whole: dict[str, int] = {}
         parts: dict[str, list[_Part]] = {}
         for scope in self.scopes:
@@ -98,7 +97,7 @@ class Identity:
         object.__setattr__(self, "_parts", parts)
 
     def allows(self, need: Need, bucket: str, stream_id: str, *, is_prefix: bool = False) -> bool:
-        """Whether a request may go on; no bucket is the server, no stream the bucket itself."""
+        """Whether this is permitted; no bucket means the server, no stream the bucket itself."""
         if self.everywhere >= need:
             return True
         if not bucket:
@@ -112,7 +111,7 @@ class Identity:
         )
 
     def _covers(self, bucket: str, need: Need, stream_id: str, is_prefix: bool) -> bool:
-        """Whether a scope on some streams covers these."""
+        """Whether a scope on some streams of a bucket covers this stream or prefix."""
         for level, text, text_is_prefix in self._parts.get(bucket, ()):
             if level < need:
                 continue
@@ -125,12 +124,12 @@ class Identity:
 
 
 def parse_scopes(texts: Iterable[str]) -> tuple[Scope, ...]:
-    """All of them, or ValueError for the first that is none."""
+    """Parse scopes without duplicates; raises ValueError for the first bad one."""
     return tuple(dict.fromkeys(parse_scope(text) for text in texts))
 
 
 def known_scopes(texts: Iterable[object]) -> tuple[Scope, ...]:
-    """Those that are ours: issuers of JWTs put other services' scopes beside them."""
+    """Parse the scopes that are ours: JWTs may carry those of other services as well."""
     return parse_scopes(text for text in texts if isinstance(text, str) and _is_scope(text))
 
 

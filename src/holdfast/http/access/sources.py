@@ -1,4 +1,9 @@
-"""A file that is read again when it changes, so that tokens can be revoked without a restart."""
+"""Where tokens and keys come from, and how they stay up to date while the server runs.
+
+Tokens come from settings and a file, keys of JWTs from a file and a URL. Files are read again when
+they change, so that tokens can be revoked without a restart. Keys are fetched at start, at an
+interval, and when a token names an unknown one.
+"""
 
 from __future__ import annotations
 
@@ -32,17 +37,17 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 FILE_BYTES_MAX: Final = 33_554_432
 T = TypeVar("T")
-# What tells two states of a file apart; None if there is none.
+# Identifies a version of a file; None if there is no file.
 _Stamp = tuple[int, int, int] | None
 FETCH_TIMEOUT_S: Final = 5.0
 JWKS_BYTES_MAX: Final = 1_048_576
-# The shortest time between two fetches, whatever tokens name: a stranger's must not make us call.
+# The shortest time between two fetches: bad tokens must not cause more of them.
 PAUSE_S: Final = 10.0
 POLL_S: Final = 1.0
 
 
 class WatchedFile(Generic[T]):
-    """The parsed content of a file; a broken or missing one leaves the last good content."""
+    """The parsed content of a file; if it breaks or disappears, the last good content stays."""
 
     def __init__(self, path: Path, parse: Callable[[bytes], T]) -> None:
         self._path = path
@@ -54,17 +59,17 @@ class WatchedFile(Generic[T]):
             raise SettingsError(f"{path} cannot be used: {_reason(error)}") from None
 
     def poll(self) -> bool:
-        """Read the file again if it has changed; whether there is new content. Blocks on disk."""
+        """Read the file again if it has changed; returns whether it was. Blocks on disk."""
         stamp = self._look()
         if stamp == self._stamp:
             return False
-        # Before reading: should the file change meanwhile, the next poll sees another stamp.
+        # Set before reading, so that the next poll notices a change during the read.
         self._stamp = stamp
         try:
             self.value = self._read()
         except (OSError, ValueError) as error:
             _log.error(
-                "%s has changed and cannot be used; what it held before still holds: %s",
+                "%s has changed and cannot be used; its previous content stays in force: %s",
                 self._path,
                 _reason(error),
             )
@@ -92,7 +97,7 @@ def _reason(error: Exception) -> str:
 
 
 class FetchedKeys:
-    """The keys behind a URL. When a fetch fails, the keys of the last one stay."""
+    """The keys behind a URL; after a failed fetch the previous keys stay."""
 
     def __init__(
         self,
@@ -114,12 +119,11 @@ class FetchedKeys:
         self._task: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
-        """Fetch once, for as long as that may take, and go on in the background."""
+        """Fetch once, then keep fetching in the background."""
         await self._fetch()
         self._task = asyncio.create_task(self._run())
 
     async def stop(self) -> None:
-        """Fetch no more."""
         if self._task is not None:
             self._task.cancel()
             with contextlib.suppress(asyncio.CancelledError):
@@ -127,14 +131,14 @@ class FetchedKeys:
         await self._outbound.aclose()
 
     def ask(self) -> None:
-        """A token names a key that is not there: perhaps it is new."""
+        """Fetch soon, because a token names an unknown key."""
         if self._clock.monotonic_s() - self._fetched_s >= PAUSE_S:
             self._wake.set()
 
     async def _run(self) -> None:
         while True:
             self._wake.clear()
-            # A failure is repeated sooner than a success.
+            # A failed fetch is repeated sooner.
             pause_s = self._refresh_s if self._keys else min(self._refresh_s, PAUSE_S)
             timer = self._clock.call_later(pause_s, self._wake.set)
             try:
@@ -150,7 +154,9 @@ class FetchedKeys:
         except (HoldfastError, ValueError) as error:
             _log.error(
                 "the keys of access.jwks_url could not be fetched, %s: %s",
-                "the last ones still hold" if self._keys else "so that no such JWT is taken",
+                "the previous ones stay in force"
+                if self._keys
+                else "so JWTs signed by them are refused",
                 error,
             )
             return
@@ -170,12 +176,12 @@ class FetchedKeys:
             bytes_max=JWKS_BYTES_MAX,
         )
         if response.status != 200:
-            raise OutboundError(f"The answer has status {response.status}.")
+            raise OutboundError(f"The response has status {response.status}.")
         return parse_jwks(response.body)
 
 
 class CredentialSources:
-    """Files, settings and a URL; what they hold is handed to `authentication`."""
+    """Files, settings and a URL; their tokens and keys go to `authentication`."""
 
     def __init__(self, access: AccessSettings, clock: Clock) -> None:
         self._access = access
@@ -200,7 +206,7 @@ class CredentialSources:
             self._use_keys()
 
     async def start(self) -> None:
-        """Fetch keys, if there is a URL for them, and watch the files."""
+        """Fetch keys if there is a URL for them, and watch the files."""
         if self._access.jwks_url:
             self._fetched = FetchedKeys(
                 self._access.jwks_url,
@@ -214,7 +220,6 @@ class CredentialSources:
             self._watch = asyncio.create_task(self._watch_files())
 
     async def stop(self) -> None:
-        """Watch and fetch no more."""
         if self._watch is not None:
             self._watch.cancel()
             with contextlib.suppress(asyncio.CancelledError):
@@ -223,14 +228,14 @@ class CredentialSources:
             await self._fetched.stop()
 
     def take_changes(self, *, tokens: bool, keys: bool) -> None:
-        """Use what the files hold now."""
+        """Use the current content of the files."""
         if tokens:
             self._use_tokens()
         if keys:
             self._use_keys()
 
     def poll(self) -> tuple[bool, bool]:
-        """Look at the files; whether tokens and keys have changed. Blocks on disk."""
+        """Check the files; returns whether tokens and keys have changed. Blocks on disk."""
         tokens = self._tokens_file is not None and self._tokens_file.poll()
         keys = self._jwks_file is not None and self._jwks_file.poll()
         return tokens, keys
@@ -239,11 +244,11 @@ class CredentialSources:
         while True:
             await self._pause(POLL_S)
             try:
-                # A long file takes its time to parse, and a slow disk to answer.
+                # Parsing a long file and reading from a slow disk take time.
                 tokens, keys = await asyncio.to_thread(self.poll)
                 self.take_changes(tokens=tokens, keys=keys)
             except Exception:  # noqa: BLE001 (a defect must not keep tokens from being revoked)
-                _log.exception("the files of tokens and keys could not be looked at")
+                _log.exception("the files with tokens and keys could not be checked")
 
     async def _pause(self, seconds: float) -> None:
         over = asyncio.Event()
@@ -271,7 +276,7 @@ class CredentialSources:
 
 
 def _pattern_of(url: str) -> str:
-    """The pattern that names a URL's host: who sets it may well mean one inside."""
+    """The target pattern that allows a URL's host, which may be a private one."""
     parts = urlsplit(url)
     host = parts.hostname or ""
     host = f"[{host}]" if ":" in host else host

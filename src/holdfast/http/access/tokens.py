@@ -1,9 +1,13 @@
-"""Bearer tokens that the operator hands out: how they are made, written down and recognised.
+"""Bearer tokens: how they are made, stored and recognised.
 
-What is kept of a token is its SHA-256. A slow hash, as for passwords, would add nothing: a token is
-256 random bits, which nobody finds by trying, however fast each try is. Tokens are looked up by
-their digest, so that the time a comparison takes says nothing about a token: who does not have it
-cannot steer its digest.
+Only a token's SHA-256 is stored. A slow hash, as for passwords, would add nothing: a token is 256
+random bits, which nobody finds by trying. Tokens are looked up by their digest, so the time a
+comparison takes says nothing about a token.
+
+A recognised token is remembered by the bytes of its header, so that a steady client costs one
+look-up. This cache is emptied whenever tokens or keys change, and never holds refusals: guesses
+would push good tokens out. Its look-up compares bytes only if their hashes agree, and these are
+keyed by a secret of the process.
 """
 
 from __future__ import annotations
@@ -26,10 +30,10 @@ if TYPE_CHECKING:
     from holdfast.clock import Clock
     from holdfast.http.access.jwts import JwtVerifier, PublicKeys
 
-# Digest of the token → whose it is.
+# Digest of a token → its holder.
 Tokens = dict[bytes, Identity]
 
-# Makes a token that leaked into a repository or a log findable for what it is.
+# Makes tokens that leaked into a repository or a log easy to find.
 TOKEN_PREFIX: Final = "holdfast_"  # noqa: S105 (not a secret)
 TOKEN_RANDOM_BYTES: Final = 32
 TOKENS_MAX: Final = 100_000
@@ -53,34 +57,32 @@ class _File(msgspec.Struct, forbid_unknown_fields=True):
 
 
 def new_token(clock: Clock) -> str:
-    """A token that nobody has seen yet."""
     text = urlsafe_b64encode(clock.random_bytes(TOKEN_RANDOM_BYTES)).decode().rstrip("=")
     return TOKEN_PREFIX + text
 
 
 def digest_of(token: bytes) -> bytes:
-    """What is kept of a token."""
     return hashlib.sha256(token).digest()
 
 
 def parse_tokens_file(content: bytes) -> Tokens:
-    """The tokens of a file, or ValueError that names the entry and what is wrong with it."""
+    """Parse a tokens file; raises ValueError that names the entry and what is wrong with it."""
     try:
         document = tomllib.loads(content.decode())
     except ValueError as error:  # TOMLDecodeError and UnicodeDecodeError
         raise ValueError(f"it is not valid TOML: {error}") from None
-    # What msgspec says of a wrong document names keys and types, not values.
+    # msgspec's errors name keys and types, never values.
     entries = msgspec.convert(document, _File).token
     return _collect(_from_entry(at, entry) for at, entry in enumerate(entries, 1))
 
 
 def parse_token_settings(texts: Iterable[str]) -> Tokens:
-    """The tokens of the setting: `NAME SHA256 SCOPE …` each, or ValueError."""
+    """Parse tokens from the settings, `NAME SHA256 SCOPE …` each; raises ValueError."""
     return _collect(_from_setting(at, text) for at, text in enumerate(texts, 1))
 
 
 def token_entry(name: str, token: str, scopes: Iterable[str], expires_at: datetime | None) -> str:
-    """The table that a tokens file needs for a token."""
+    """The entry of a token in a tokens file."""
     digest = digest_of(token.encode()).hex()
     lines = ["[[token]]", f'name = "{name}"', f'sha256 = "{digest}"']
     lines.append(f"scopes = [{', '.join(_quoted(scope) for scope in scopes)}]")
@@ -90,7 +92,7 @@ def token_entry(name: str, token: str, scopes: Iterable[str], expires_at: dateti
 
 
 def check_name(name: str) -> str:
-    """The name, or ValueError if it is none. It is not repeated: perhaps it is a token."""
+    """Raise ValueError unless this is a valid name; the error omits it, as it may be a token."""
     if not _NAME.fullmatch(name) or name.startswith(TOKEN_PREFIX):
         raise ValueError(
             "a token's name is up to 64 letters, digits, _ . @ or -, "
@@ -115,7 +117,7 @@ def _from_setting(at: int, text: str) -> tuple[bytes, Identity]:
 def _checked(
     at: int, digest: str, name: str, scopes: list[str], expires_at_s: float | None
 ) -> tuple[bytes, Identity]:
-    """Errors give the number of the entry, never its digest or name: one may be a token."""
+    """Errors give the number of the entry, not its digest or name, as these may be a token."""
     if not _DIGEST.fullmatch(digest):
         raise ValueError(
             f"token {at}: sha256 must be 64 hexadecimal digits; see `holdfast token create`"
@@ -132,7 +134,7 @@ def _collect(entries: Iterable[tuple[bytes, Identity]]) -> Tokens:
     names: set[str] = set()
     for digest, identity in entries:
         if digest in tokens or identity.name in names:
-            raise ValueError(f"the token {identity.name!r} is there twice")
+            raise ValueError(f"the token {identity.name!r} is listed twice")
         tokens[digest] = identity
         names.add(identity.name)
         if len(tokens) > TOKENS_MAX:
@@ -141,13 +143,13 @@ def _collect(entries: Iterable[tuple[bytes, Identity]]) -> Tokens:
 
 
 def _quoted(text: str) -> str:
-    """A TOML string; scopes hold no control characters."""
+    """A TOML string; scopes contain no control characters."""
     escaped = text.replace("\\", "\\\\").replace('"', '\\"')
     return f'"{escaped}"'
 
 
 class Authenticator:
-    """The tokens and keys in force."""
+    """Identifies requests by the current tokens and keys."""
 
     def __init__(self, jwts: JwtVerifier | None = None) -> None:
         self._tokens: Tokens = {}
@@ -156,18 +158,18 @@ class Authenticator:
         self.known: dict[bytes | None, Identity] = {}
 
     def use_tokens(self, tokens: Tokens) -> None:
-        """From now on these tokens hold, and no others."""
+        """Replace all tokens."""
         self._tokens = tokens
         self.known.clear()
 
     def use_keys(self, keys: PublicKeys) -> None:
-        """From now on JWTs are checked with these keys, and no others."""
-        assert self._jwts is not None, "there are keys, so there is who uses them"
+        """Replace the keys of JWTs."""
+        assert self._jwts is not None, "keys are for JWTs"
         self._jwts.keys = keys
         self.known.clear()
 
     def identify(self, authorization: bytes | None, now_s: float) -> Identity:
-        """Whoever the header's token belongs to, or UnauthorizedError."""
+        """The holder of the token in an `Authorization` header; raises UnauthorizedError."""
         if authorization is None:
             raise UnauthorizedError("A token is needed: send Authorization: Bearer TOKEN.")
         if len(authorization) > AUTHORIZATION_BYTES_MAX:
@@ -192,6 +194,6 @@ class Authenticator:
 
 
 def check_expiry(identity: Identity, now_s: float) -> None:
-    """Raise UnauthorizedError if the identity's time is over."""
+    """Raise UnauthorizedError if the identity has expired."""
     if identity.expires_at_s is not None and now_s >= identity.expires_at_s:
         raise UnauthorizedError("The token has expired.")

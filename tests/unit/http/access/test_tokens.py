@@ -70,7 +70,7 @@ def test_a_file_of_many():
         (GOOD.replace(f'sha256 = "{DIGEST}"\n', ""), "missing required field `sha256`"),
         (GOOD.replace('scopes = ["read:demo"]', ""), "missing required field `scopes`"),
         (GOOD.replace('["read:demo"]', '"read:demo"'), "Expected `array`"),
-        (GOOD.replace("read:demo", "read"), "token 1: 'read' is no scope"),
+        (GOOD.replace("read:demo", "read"), "token 1: 'read' is not a scope"),
         (GOOD.replace(DIGEST, DIGEST[:-1]), "token 1: sha256 must be 64"),
         (GOOD.replace(DIGEST, TOKEN), "token 1: sha256 must be 64"),
         (GOOD.replace('"app"', '"a b"'), "token 1: a token's name"),
@@ -79,8 +79,8 @@ def test_a_file_of_many():
         (GOOD + f'token = "{TOKEN}"\n', "unknown field `token`"),
         (GOOD + "expires_at = 2030-01-01T00:00:00\n", "timezone"),
         (GOOD + f'expires_at = "{TOKEN}"\n', "datetime"),
-        (GOOD + GOOD, "'app' is there twice"),
-        (GOOD + GOOD.replace("app", "b"), "'b' is there twice"),
+        (GOOD + GOOD, "'app' is listed twice"),
+        (GOOD + GOOD.replace("app", "b"), "'b' is listed twice"),
     ],
 )
 def test_what_is_wrong_is_said_without_repeating_secrets(text, says):
