@@ -87,5 +87,5 @@ def test_a_name_is_used_once_and_the_file_stays_as_it_is(capsys, tmp_path):
     assert main(arguments) == 0
     before = file.read_bytes()
     assert main(arguments) == 1
-    assert "there twice" in capsys.readouterr().err
+    assert "listed twice" in capsys.readouterr().err
     assert file.read_bytes() == before
