@@ -14,7 +14,7 @@ import httpx
 import pytest
 
 from holdfast.errors import OutboundRefusedError, error_classes
-from holdfast.net.allowlist import Allowlist
+from holdfast.net.targets import Allowlist
 from holdfast.settings import load_settings
 from tests.server_process import ServerProcess
 from tests.upstreams import Upstream

@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from holdfast.errors import OutboundRefusedError
-from holdfast.net.allowlist import Allowlist
+from holdfast.net.targets import Allowlist
 from tests.http.calls_out import calling, collected, run
 from tests.http.loopback import answer, serving
 

@@ -1,13 +1,13 @@
-"""Undoing the content encoding of answers, piece by piece.
+"""Decoding the content of responses, piece by piece.
 
 Rules:
 
 - `gzip`, in one or several members, and `deflate`, which some servers take for zlib's format and
-  some for the bare one; browsers take both. Other encodings, and several on top of each other, are
-  left to whoever reads the answer.
-- A few bytes may stand for very many. They are decoded as they are taken, in pieces of a bounded
+  some for raw deflate; browsers accept both. Other encodings, and combinations, are left to the
+  reader of the response.
+- A few bytes may expand to very many. They are decoded as they are taken, in pieces of a bounded
   size, so that the caller can stop at a limit of its own.
-- No bytes at all are an answer without content, not a damaged one.
+- No bytes at all are a response without content, not a damaged one.
 """
 
 from __future__ import annotations
@@ -24,20 +24,20 @@ _BARE: Final = -zlib.MAX_WBITS
 
 
 class Decoder(Protocol):
-    """Decodes one answer."""
+    """Decodes one response."""
 
     def feed(self, chunk: bytes, bytes_max: int = PIECE_BYTES_MAX) -> Iterator[bytes]:
-        """What the chunk adds, in pieces of at most `bytes_max`; OutboundError if it is damaged.
+        """The decoded chunk, in pieces of at most `bytes_max`; OutboundError if it is damaged.
 
         All of them must be taken before the next chunk.
         """
 
     def finish(self) -> None:
-        """The answer has ended: raise OutboundError if its encoding has not."""
+        """Raise OutboundError if the response ended in the middle of its encoding."""
 
 
 def decoder_for(content_encoding: str) -> Decoder | None:
-    """A new decoder for the value of a `Content-Encoding` header; None to leave it as it is."""
+    """A new decoder for a `Content-Encoding`; None to leave the content as it is."""
     match _encodings(content_encoding):
         case ["gzip" | "x-gzip"]:
             return _Gzip()
@@ -45,11 +45,6 @@ def decoder_for(content_encoding: str) -> Decoder | None:
             return _Deflate()
         case _:
             return None
-
-
-def is_identity(content_encoding: str) -> bool:
-    """Whether the header says that nothing is encoded."""
-    return not _encodings(content_encoding)
 
 
 def _encodings(text: str) -> list[str]:
@@ -66,7 +61,7 @@ class _Gzip:
         rest = chunk
         while rest:
             if self._member.eof:
-                # Zeros between and behind members are padding.
+                # Zeros between and after members are padding.
                 rest = rest.lstrip(b"\0")
                 if not rest:
                     return
@@ -104,14 +99,13 @@ class _Deflate:
 
 
 def _has_head(data: bytes) -> bool:
-    """Whether data begins like zlib's format; no bare data that compressors make does."""
+    """Whether data begins like zlib's format; raw deflate of real compressors never does."""
     return data[0] & 0x0F == 8 and data[0] >> 4 <= 7 and (data[0] << 8 | data[1]) % 31 == 0
 
 
 def _inflated(
     inflater: zlib._Decompress, data: bytes, bytes_max: int, encoding: str
 ) -> Iterator[bytes]:
-    """All that the data stands for, a bounded piece at a time."""
     while True:
         try:
             piece = inflater.decompress(data, bytes_max)
@@ -120,14 +114,14 @@ def _inflated(
         data = inflater.unconsumed_tail
         if piece:
             yield piece
-        # A full piece may have left more inside, though all data is taken.
+        # After a full piece there may be more, though all data is consumed.
         if inflater.eof or (not data and len(piece) < bytes_max):
             return
 
 
 def _damaged(encoding: str) -> OutboundError:
-    return OutboundError(f"The answer's {encoding} encoding is damaged.")
+    return OutboundError(f"The response's {encoding} encoding is damaged.")
 
 
 def _cut_off(encoding: str) -> OutboundError:
-    return OutboundError(f"The answer ends in the middle of its {encoding} encoding.")
+    return OutboundError(f"The response ends in the middle of its {encoding} encoding.")

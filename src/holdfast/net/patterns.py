@@ -2,28 +2,74 @@
 
 Rules:
 
-- HOST is a name, `*.` and the end of names (any number of labels before it, but at least one), an
-  address, or a range of addresses. A slash and a number behind an IPv4 address are its range, if
-  nothing follows, or a colon, or another slash; a range of IPv6 stands in the brackets:
-  `10.0.0.0/8:*`, `[fc00::/7]`.
-- PORT is a number or `*`, and the scheme's own if left out.
-- PATH is a glob (`path_globs.py`). `/`, `/*` and `/**` mean every path, like none.
+- HOST is a name, `*.` and the end of names (at least one label comes before it), an address, or a
+  range of addresses. A slash and a number after an IPv4 address are its range, if nothing, a colon
+  or another slash follows; an IPv6 range is written in the brackets: `10.0.0.0/8:*`, `[fc00::/7]`.
+- PORT is a number or `*`, and the scheme's default if left out.
+- PATH is a glob. `*` matches anything within a segment, and at least one character if it is all of
+  a segment. `**` matches anything, and so does a `*` at the very end: `/v1/*` is everything below
+  `/v1/`. Everything else matches itself, in the same case. `/`, `/*` and `/**` mean every path, as
+  no path does.
 """
 
 from __future__ import annotations
 
 import re
+from collections import defaultdict
 from dataclasses import dataclass
 from ipaddress import ip_network
 from typing import Final
 
 from holdfast.errors import SettingsError
 from holdfast.net.addresses import Address, Network, parse_address
-from holdfast.net.path_globs import PathGlob
+
+_TOKEN: Final = re.compile(r"\*+|[^*]")
+
+
+class PathGlob:
+    """A glob over the paths of URLs.
+
+    It is matched in one pass that follows all possible positions at once (the bits of a number): a
+    hostile path can make a regular expression with several stars very slow.
+    """
+
+    def __init__(self, text: str) -> None:
+        self._any = self._within = self._one = 0
+        self._literal: defaultdict[str, int] = defaultdict(int)
+        place = 1
+        for found in _TOKEN.finditer(text):
+            token, end = found[0], found.end()
+            if token[0] != "*":
+                self._literal[token] |= place
+            elif len(token) > 1 or end == len(text):
+                self._any |= place
+            else:
+                if text[found.start() - 1 : found.start()] == "/" == text[end]:
+                    self._one |= place
+                    place <<= 1
+                self._within |= place
+            place <<= 1
+        self._end = place
+
+    def matches(self, path: str) -> bool:
+        literal, within, stars = self._literal, self._within, self._any | self._within
+        places = 1 | (1 & stars) << 1
+        for character in path:
+            onward, staying = places & literal.get(character, 0), places & self._any
+            if character != "/":
+                onward |= places & self._one
+                staying |= places & within
+            places = onward << 1 | staying
+            # A star may match nothing.
+            places |= (places & stars) << 1
+            if not places:
+                return False
+        return bool(places & self._end)
+
 
 PORTS: Final = {"http": 80, "https": 443}
 NAME: Final = re.compile(r"(?!-)[a-z0-9_-]{1,63}(?:\.[a-z0-9_-]{1,63})*")
-# What resolvers take for an IPv4 address although it is not spelt as one: 127.1, 0x7f000001, 017.
+# What resolvers take for an IPv4 address in another notation: 127.1, 0x7f000001, 017.
 NUMERIC: Final = re.compile(r"(?:.*\.)?(?:[0-9]+|0[xX][0-9A-Fa-f]*)")
 
 _PATTERN: Final = re.compile(
@@ -34,7 +80,7 @@ _PATTERN: Final = re.compile(
 )
 _EVERY_PATH: Final = frozenset({"", "/", "/*", "/**"})
 _BOUNDARY: Final = r"(?:/|%(?:25)*(?:2f|5c))"
-# Encoded twice counts, too, and so does what some servers take for a parameter: `/..;x/`.
+# Also if encoded twice, or followed by what some servers take for a parameter: `/..;x/`.
 _DOT_SEGMENT: Final = re.compile(
     rf"{_BOUNDARY}(?:\.|%(?:25)*2e){{1,2}}(?={_BOUNDARY}|;|%(?:25)*3b|\Z)", re.IGNORECASE
 )
@@ -42,8 +88,8 @@ _ENCODED_SLASH: Final = re.compile(r"%(?:25)*(?:2f|5c)", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)
-class Pattern:
-    """One pattern: either a name or a network; `port` and `path` None for every one."""
+class TargetPattern:
+    """Has either a name or a network; a `port` or `path` of None matches every one."""
 
     scheme: str
     port: int | None
@@ -52,7 +98,7 @@ class Pattern:
     path: PathGlob | None = None
 
     def names_host(self, host: str, port: int) -> bool:
-        """Whether the host is meant by its name."""
+        """Whether the pattern names this host by its name."""
         if not self.name or self.port not in {None, port}:
             return False
         if self.name.startswith("*."):
@@ -60,26 +106,23 @@ class Pattern:
         return host == self.name
 
     def names_address(self, address: Address, port: int) -> bool:
-        """Whether the address is meant, alone or in a range."""
+        """Whether the pattern names this address, alone or in a range."""
         return self.network is not None and self.port in {None, port} and address in self.network
 
     def names_path(self, path: str) -> bool:
-        """Whether the path is meant, as it is sent. Slashes in disguise are never."""
+        """Whether the pattern covers this path, as it is sent; never with encoded slashes."""
         if self.path is None:
             return True
         return not _ENCODED_SLASH.search(path) and self.path.matches(path)
 
 
 def has_dot_segments(path: str) -> bool:
-    """Whether a path has `.` or `..` between slashes, in any disguise."""
+    """Whether a path has `.` or `..` between slashes, in any encoding."""
     return _DOT_SEGMENT.search(path) is not None
 
 
-def parse_pattern(text: str, *, paths: bool = False) -> Pattern:
-    """Read a pattern, or raise SettingsError.
-
-    With `paths` it may have a path, and `https` may be left out.
-    """
+def parse_pattern(text: str, *, paths: bool = False) -> TargetPattern:
+    """The pattern, or SettingsError. With `paths` it may have a path, and `https` is optional."""
     match = _PATTERN.fullmatch(text)
     if match is None or (not paths and not (match["scheme"] and match["path"] is None)):
         raise _bad_pattern(text, paths)
@@ -93,26 +136,26 @@ def parse_pattern(text: str, *, paths: bool = False) -> Pattern:
         if ":" in host and "/" not in host and re.fullmatch(r"/\d+", match["path"] or ""):
             raise _wrong(text, f"a range is written [{host}{match['path']}]")
         try:
-            return Pattern(scheme, port, network=ip_network(host), path=path)
+            return TargetPattern(scheme, port, network=ip_network(host), path=path)
         except ValueError as error:
             raise _wrong(text, str(error)) from None
     if NUMERIC.fullmatch(host) or not NAME.fullmatch(host.removeprefix("*.")):
         raise _bad_pattern(text, paths)
-    return Pattern(scheme, port, name=host, path=path)
+    return TargetPattern(scheme, port, name=host, path=path)
 
 
 def _path(text: str, path: str) -> PathGlob | None:
     if path in _EVERY_PATH:
         return None
     if re.search(r"[?#\\]", path):
-        raise _wrong(text, "a path has no ?, # or backslash; the query is not looked at")
+        raise _wrong(text, "a path has no ?, # or backslash; the query is not compared")
     if has_dot_segments(path) or _ENCODED_SLASH.search(path):
         raise _wrong(text, "dot segments and encoded slashes are always refused")
     return PathGlob(path)
 
 
 def _wrong(text: str, reason: str) -> SettingsError:
-    return SettingsError(f"The target pattern {text!r} is wrong: {reason}.")
+    return SettingsError(f"The target pattern {text!r} is not valid: {reason}.")
 
 
 def _bad_pattern(text: str, paths: bool) -> SettingsError:
@@ -122,6 +165,6 @@ def _bad_pattern(text: str, paths: bool) -> SettingsError:
         else ("SCHEME://HOST[:PORT]", "https://*.internal.example:8443")
     )
     return SettingsError(
-        f"The target pattern {text!r} is none: expected {form}, such as http://127.0.0.1:*, "
-        f"{example} or https://10.0.0.0/8. Names beyond ASCII are written in their xn-- form."
+        f"The target pattern {text!r} is not valid: expected {form}, such as http://127.0.0.1:*, "
+        f"{example} or https://10.0.0.0/8. Write names beyond ASCII in their xn-- form."
     )

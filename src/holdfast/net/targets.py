@@ -1,29 +1,29 @@
-"""Which URLs this server may call.
+"""What may be called: the policies of webhooks, of the proxy and of the client.
 
-Rules:
-
-- `https`, to hosts all of whose addresses are public. Nothing else, unless a pattern names it.
-- A pattern is `SCHEME://HOST[:PORT]`; `patterns.py` says more.
-- `http` needs a pattern that names the host as the URL spells it: a name, or an address.
-- A pattern with a name admits private and loopback addresses behind that name. Link-local addresses
-  (where clouds keep their metadata) need a pattern that names the address or its range.
-- An `https` pattern with an address or a range holds for names that lead there, too. An `http` one
-  holds for URLs that spell the address.
-- A URL is checked twice: its text by `check_url`, and each address, when it is connected to, by
-  `check_address`. The second check is the one that counts: a name can change its address at will.
+A URL is checked twice: its text by `check_url`, and each address, on connecting, by
+`check_address`. The second check is the one that counts: a name can change its address at will.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
+from ipaddress import IPv6Address
 from typing import TYPE_CHECKING, Final, Literal, Protocol
 from urllib.parse import urlsplit
 
 from holdfast.errors import OutboundRefusedError
-from holdfast.net.addresses import INSIDE, Address, Kind, kind_of, parse_address
-from holdfast.net.patterns import NAME, NUMERIC, PORTS, parse_pattern
+from holdfast.net.addresses import INSIDE, Address, AddressKind, kind_of, parse_address
+from holdfast.net.patterns import (
+    NAME,
+    NUMERIC,
+    PORTS,
+    TargetPattern,
+    has_dot_segments,
+    parse_pattern,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -34,19 +34,19 @@ _AUTHORITY: Final = re.compile(r"(?:\[[0-9A-Fa-f:.%]+\]|[^\[\]:]+)(?::\d*)?")
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """The part of a URL that the policy is about; `host` is lower-case, without brackets."""
+    """The part of a URL that a policy decides about; `host` is lower-case, without brackets."""
 
     scheme: Literal["http", "https"]
     host: str
     port: int
 
     def __str__(self) -> str:
-        """`scheme://host:port`: all of a URL that may be written down, since paths hold secrets."""
+        """`scheme://host:port`: all of a URL that may be logged, since paths may hold secrets."""
         return f"{self.scheme}://{self._bracketed}:{self.port}"
 
     @property
     def authority(self) -> str:
-        """What the Host header says: the port only where it is not the scheme's own."""
+        """The Host header: with the port unless it is the scheme's default."""
         is_usual = self.port == PORTS[self.scheme]
         return self._bracketed if is_usual else f"{self._bracketed}:{self.port}"
 
@@ -56,7 +56,7 @@ class Target:
 
 
 class Policy(Protocol):
-    """What decides whether a URL may be called, and an address connected to."""
+    """Decides whether a URL may be called, and an address connected to."""
 
     def check_url(self, url: str) -> Target:
         """The URL's target, or OutboundRefusedError."""
@@ -66,18 +66,24 @@ class Policy(Protocol):
 
 
 class AnyTarget:
-    """For a client: it calls what its user names, wherever that is."""
+    """The policy of a client, which calls what its user names."""
 
     def check_url(self, url: str) -> Target:
-        """The URL's target; any will do that is well-formed."""
         return parse_target(url)
 
     def check_address(self, host: str, port: int, address: str) -> None:
-        """Any address will do."""
+        """Every address may be connected to."""
 
 
 class TargetPolicy:
-    """What may be called: public hosts over `https`, and what the patterns name."""
+    """The policy of the server itself: public hosts over `https`, and what the patterns name.
+
+    - `http` needs a pattern that names the host as the URL spells it: a name, or an address.
+    - A pattern with a name admits private and loopback addresses behind that name. Link-local
+      addresses (where clouds keep their metadata) need a pattern with the address or its range.
+    - An `https` pattern with an address or a range also covers names that lead there. An `http` one
+      covers URLs that spell the address.
+    """
 
     def __init__(self, patterns: Iterable[str] = ()) -> None:
         self._patterns = [parse_pattern(text) for text in patterns]
@@ -90,21 +96,21 @@ class TargetPolicy:
             self._check_literal(target, address)
         elif target.scheme == "http" and not self._is_named(target):
             raise OutboundRefusedError(
-                f"{target} is not https. Use https, or have the operator name it as allowed."
+                f"{target} is not https. Use https, or ask the operator to allow it."
             )
         elif is_localhost(target.host) and not self._is_named(target):
-            raise _not_public(str(target), Kind.LOOPBACK)
+            raise _not_public(str(target), AddressKind.LOOPBACK)
         return target
 
     def check_address(self, host: str, port: int, address: str) -> None:
         """Raise OutboundRefusedError if `address` must not be connected to on behalf of `host`."""
-        found = parse_address(address)
-        if found is None:
-            raise OutboundRefusedError(f"{host}:{port} has an address that is none.")
-        kind = kind_of(found)
+        parsed = parse_address(address)
+        if parsed is None:
+            raise OutboundRefusedError(f"{host}:{port} has an address that is not valid.")
+        kind = kind_of(parsed)
         literal = parse_address(host) is not None
-        if kind is Kind.PUBLIC or any(
-            (literal or each.scheme == "https") and each.names_address(found, port)
+        if kind is AddressKind.PUBLIC or any(
+            (literal or each.scheme == "https") and each.names_address(parsed, port)
             for each in self._patterns
         ):
             return
@@ -121,11 +127,11 @@ class TargetPolicy:
         if named:
             return
         kind = kind_of(address)
-        if kind is not Kind.PUBLIC:
+        if kind is not AddressKind.PUBLIC:
             raise _not_public(str(target), kind)
         if target.scheme == "http":
             raise OutboundRefusedError(
-                f"{target} is not https. Use https, or have the operator name it as allowed."
+                f"{target} is not https. Use https, or ask the operator to allow it."
             )
 
     def _is_named(self, target: Target) -> bool:
@@ -136,7 +142,7 @@ class TargetPolicy:
 
 
 def parse_target(url: str) -> Target:
-    """Take a URL apart, or raise OutboundRefusedError. Nothing of it is repeated in errors."""
+    """The target of a URL, or OutboundRefusedError. Errors do not quote the URL."""
     if len(url) > URL_BYTES_MAX:
         raise OutboundRefusedError(f"The URL is longer than {URL_BYTES_MAX} bytes.")
     if not url.isascii() or not url.isprintable() or " " in url or "\\" in url:
@@ -146,7 +152,7 @@ def parse_target(url: str) -> Target:
         )
     if "#" in url:
         raise OutboundRefusedError("The URL has a fragment (#…). Leave it out.")
-    # Mostly the same place is called again, with another query.
+    # Calls mostly go to the same place with different queries.
     return _parse_place(url.partition("?")[0])
 
 
@@ -163,12 +169,12 @@ def _parse_place(url: str) -> Target:
     if "@" in parsed.netloc:
         raise OutboundRefusedError("The URL holds a user or password. Leave them out.")
     if not _AUTHORITY.fullmatch(parsed.netloc):
-        # Around brackets the parser overlooks all sorts of things.
-        raise OutboundRefusedError("The URL's host is no valid name or address.")
+        # The parser overlooks all sorts of things around brackets.
+        raise OutboundRefusedError("The URL's host is not a valid name or address.")
     if port is None:
         port = PORTS[parsed.scheme]
     if not 0 < port < 65_536:
-        raise OutboundRefusedError("The URL's port is none. Use one from 1 to 65535.")
+        raise OutboundRefusedError("The URL's port is not valid. Use one from 1 to 65535.")
     scheme: Literal["http", "https"] = "https" if parsed.scheme == "https" else "http"
     return Target(scheme, _clean_host(host), port)
 
@@ -185,19 +191,21 @@ def sent_path(url: str) -> bytes:
 
 
 def _clean_host(host: str) -> str:
-    """The host in lower case, without the dot at its end; or an error if it is none."""
+    """The host in lower case, without a final dot; raises if it is not valid."""
     host = host.lower().removesuffix(".")
     if parse_address(host) is not None and "%" not in host:
         return host
     if NUMERIC.fullmatch(host):
-        raise OutboundRefusedError("The URL's address is unusual. Write IPv4 addresses as a.b.c.d.")
+        raise OutboundRefusedError(
+            "The URL's address has an unusual notation. Write IPv4 addresses as a.b.c.d."
+        )
     if len(host) > 253 or not NAME.fullmatch(host) or not _is_encoded_well(host):
-        raise OutboundRefusedError("The URL's host is no valid name or address.")
+        raise OutboundRefusedError("The URL's host is not a valid name or address.")
     return host
 
 
 def _is_encoded_well(host: str) -> bool:
-    """Whether the labels that stand for letters beyond ASCII (`xn--`) stand for any."""
+    """Whether all `xn--` labels can be decoded."""
     try:
         for label in host.split("."):
             if label.startswith("xn--"):
@@ -210,12 +218,101 @@ def _is_encoded_well(host: str) -> bool:
 
 
 def is_localhost(host: str) -> bool:
-    """Whether a name stands for this machine, whatever resolvers say."""
+    """Whether a name means this machine, whatever resolvers say."""
     return host == "localhost" or host.endswith(".localhost")
 
 
-def _not_public(what: str, kind: Kind) -> OutboundRefusedError:
+def _not_public(what: str, kind: AddressKind) -> OutboundRefusedError:
     return OutboundRefusedError(
         f"{what} is or has a {kind.value} address, which this server does not call. "
-        "Use a public host, or have the operator name it as allowed."
+        "Use a public host, or ask the operator to allow it."
+    )
+
+
+class Allowlist:
+    """The policy of the proxy, whose URLs strangers choose: only what the patterns name.
+
+    - Patterns may have paths: `api.openai.com`, `https://*.example.com/v1/*`, `http://127.0.0.1:*`.
+      A URL that matches none is refused, public or not.
+    - Addresses that are not public (loopback, private, link-local, metadata servers, and so on) are
+      refused unless a pattern names the address, or a range that holds it, with the port.
+    - A pattern with a name admits public addresses only: the owner of a name may point it anywhere.
+      An internal name needs two patterns of the same scheme, one for the name and one for its
+      address or range.
+    - The exception is `localhost`, and names below it, if a pattern names exactly that: it may have
+      loopback addresses.
+    - An IPv4 address in an IPv6 one (`::ffff:a.b.c.d`) counts as itself.
+    - Dot segments in a path are always refused. Encoded slashes and backslashes are refused where
+      the pattern restricts the path, which is compared as it is sent, without the query.
+    """
+
+    def __init__(self, patterns: Iterable[str]) -> None:
+        self._patterns = [parse_pattern(text, paths=True) for text in patterns]
+
+    def check_url(self, url: str) -> Target:
+        """The URL's target, or OutboundRefusedError. Names are not resolved here."""
+        target = parse_target(url)
+        path = path_of(url)
+        if has_dot_segments(path):
+            raise OutboundRefusedError("The URL's path has dot segments (. or ..). Resolve them.")
+        if not self._patterns:
+            raise OutboundRefusedError(
+                "The allowlist is empty, so no upstream may be called. Ask the operator to fill it."
+            )
+        meant = [
+            each for each in self._naming(target.host, target.port) if each.scheme == target.scheme
+        ]
+        if not meant:
+            raise _not_named(str(target))
+        if not any(each.names_path(path) for each in meant):
+            raise OutboundRefusedError(
+                f"The allowlist names {target}, but not this path of it; it never covers encoded "
+                "slashes. Ask the operator to add a pattern for the path."
+            )
+        return target
+
+    def check_address(self, host: str, port: int, address: str) -> None:
+        """Raise OutboundRefusedError if `address` must not be connected to on behalf of `host`."""
+        parsed = parse_address(address)
+        host = host.lower().removesuffix(".")
+        if parsed is None:
+            raise OutboundRefusedError(f"{host}:{port} has an address that is not valid.")
+        naming = list(self._naming(host, port))
+        if not naming:
+            raise _not_named(f"{host}:{port}")
+        kind = kind_of(parsed)
+        schemes = {each.scheme for each in naming}
+        if kind is AddressKind.PUBLIC or any(
+            each.scheme in schemes and _names(each, parsed, port) for each in self._patterns
+        ):
+            return
+        is_here = is_localhost(host) and any(each.name == host for each in naming)
+        if is_here and kind is AddressKind.LOOPBACK:
+            return
+        raise OutboundRefusedError(
+            f"{host}:{port} has a {kind.value} address, and a pattern with a name admits public "
+            "ones only. Ask the operator to add the address or its range to the allowlist."
+        )
+
+    def _naming(self, host: str, port: int) -> Iterator[TargetPattern]:
+        """The patterns that name a host as a URL spells it."""
+        address = parse_address(host)
+        for each in self._patterns:
+            if address is None:
+                if each.names_host(host, port):
+                    yield each
+            elif _names(each, address, port):
+                yield each
+
+
+def _names(pattern: TargetPattern, address: Address, port: int) -> bool:
+    if pattern.names_address(address, port):
+        return True
+    inner = address.ipv4_mapped if isinstance(address, IPv6Address) else None
+    return inner is not None and pattern.names_address(inner, port)
+
+
+def _not_named(what: str) -> OutboundRefusedError:
+    return OutboundRefusedError(
+        f"{what} is not in the allowlist. Ask the operator to add a pattern for it."
     )

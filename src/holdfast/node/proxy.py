@@ -33,7 +33,7 @@ def open_proxy(shard: Shard, settings: Settings, clock: Clock) -> Mount:
     if not settings.proxy.secret:
         return ProxyOff(shard, settings.proxy)
     # Not at the top, because the HTTP client takes a while to load.
-    from holdfast.net.allowlist import Allowlist  # noqa: PLC0415
+    from holdfast.net.targets import Allowlist  # noqa: PLC0415
     from holdfast.proxy.access import UrlSigner  # noqa: PLC0415
     from holdfast.proxy.routes import ProxyRoutes  # noqa: PLC0415
     from holdfast.proxy.service import ProxyService  # noqa: PLC0415

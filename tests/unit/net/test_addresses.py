@@ -6,66 +6,66 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.net.addresses import Kind, kind_of, parse_address
+from holdfast.net.addresses import AddressKind, kind_of, parse_address
 from tests.thorough import for_each
 
 ADDRESSES = [
-    ("8.8.8.8", Kind.PUBLIC),
-    ("1.1.1.1", Kind.PUBLIC),
-    ("2606:4700:4700::1111", Kind.PUBLIC),
-    ("127.0.0.1", Kind.LOOPBACK),
-    ("127.255.255.255", Kind.LOOPBACK),
-    ("::1", Kind.LOOPBACK),
-    ("10.0.0.1", Kind.PRIVATE),
-    ("172.16.0.1", Kind.PRIVATE),
-    ("172.31.255.255", Kind.PRIVATE),
-    ("172.32.0.1", Kind.PUBLIC),
-    ("192.168.1.1", Kind.PRIVATE),
-    ("fc00::1", Kind.PRIVATE),
-    ("fdff::1", Kind.PRIVATE),
-    ("fec0::1", Kind.PRIVATE),
-    ("100.64.0.1", Kind.CARRIER_NAT),
-    ("100.127.255.255", Kind.CARRIER_NAT),
-    ("100.128.0.1", Kind.PUBLIC),
-    ("169.254.169.254", Kind.LINK_LOCAL),
-    ("169.254.170.2", Kind.LINK_LOCAL),
-    ("fe80::1", Kind.LINK_LOCAL),
-    ("fe80::1%eth0", Kind.LINK_LOCAL),
-    ("fd00:ec2::254", Kind.LINK_LOCAL),
-    ("168.63.129.16", Kind.LINK_LOCAL),
-    ("100.100.100.200", Kind.LINK_LOCAL),
-    ("224.0.0.1", Kind.MULTICAST),
-    ("239.255.255.255", Kind.MULTICAST),
-    ("ff02::1", Kind.MULTICAST),
-    ("0.0.0.0", Kind.UNSPECIFIED),
-    ("0.1.2.3", Kind.UNSPECIFIED),
-    ("::", Kind.UNSPECIFIED),
-    ("240.0.0.1", Kind.RESERVED),
-    ("255.255.255.255", Kind.RESERVED),
-    ("192.0.0.9", Kind.RESERVED),
-    ("192.0.2.1", Kind.RESERVED),
-    ("192.88.99.1", Kind.RESERVED),
-    ("198.18.0.1", Kind.RESERVED),
-    ("198.51.100.1", Kind.RESERVED),
-    ("203.0.113.1", Kind.RESERVED),
-    ("2001:db8::1", Kind.RESERVED),
-    ("2001:0:4136:e378:8000:63bf:3fff:fdd2", Kind.RESERVED),
-    ("3fff::1", Kind.RESERVED),
-    ("100::1", Kind.RESERVED),
-    ("5f00::1", Kind.RESERVED),
-    ("64:ff9b:1::a00:1", Kind.RESERVED),
-    ("::7f00:1", Kind.RESERVED),
-    ("4000::1", Kind.RESERVED),
+    ("8.8.8.8", AddressKind.PUBLIC),
+    ("1.1.1.1", AddressKind.PUBLIC),
+    ("2606:4700:4700::1111", AddressKind.PUBLIC),
+    ("127.0.0.1", AddressKind.LOOPBACK),
+    ("127.255.255.255", AddressKind.LOOPBACK),
+    ("::1", AddressKind.LOOPBACK),
+    ("10.0.0.1", AddressKind.PRIVATE),
+    ("172.16.0.1", AddressKind.PRIVATE),
+    ("172.31.255.255", AddressKind.PRIVATE),
+    ("172.32.0.1", AddressKind.PUBLIC),
+    ("192.168.1.1", AddressKind.PRIVATE),
+    ("fc00::1", AddressKind.PRIVATE),
+    ("fdff::1", AddressKind.PRIVATE),
+    ("fec0::1", AddressKind.PRIVATE),
+    ("100.64.0.1", AddressKind.CARRIER_NAT),
+    ("100.127.255.255", AddressKind.CARRIER_NAT),
+    ("100.128.0.1", AddressKind.PUBLIC),
+    ("169.254.169.254", AddressKind.LINK_LOCAL),
+    ("169.254.170.2", AddressKind.LINK_LOCAL),
+    ("fe80::1", AddressKind.LINK_LOCAL),
+    ("fe80::1%eth0", AddressKind.LINK_LOCAL),
+    ("fd00:ec2::254", AddressKind.LINK_LOCAL),
+    ("168.63.129.16", AddressKind.LINK_LOCAL),
+    ("100.100.100.200", AddressKind.LINK_LOCAL),
+    ("224.0.0.1", AddressKind.MULTICAST),
+    ("239.255.255.255", AddressKind.MULTICAST),
+    ("ff02::1", AddressKind.MULTICAST),
+    ("0.0.0.0", AddressKind.UNSPECIFIED),
+    ("0.1.2.3", AddressKind.UNSPECIFIED),
+    ("::", AddressKind.UNSPECIFIED),
+    ("240.0.0.1", AddressKind.RESERVED),
+    ("255.255.255.255", AddressKind.RESERVED),
+    ("192.0.0.9", AddressKind.RESERVED),
+    ("192.0.2.1", AddressKind.RESERVED),
+    ("192.88.99.1", AddressKind.RESERVED),
+    ("198.18.0.1", AddressKind.RESERVED),
+    ("198.51.100.1", AddressKind.RESERVED),
+    ("203.0.113.1", AddressKind.RESERVED),
+    ("2001:db8::1", AddressKind.RESERVED),
+    ("2001:0:4136:e378:8000:63bf:3fff:fdd2", AddressKind.RESERVED),
+    ("3fff::1", AddressKind.RESERVED),
+    ("100::1", AddressKind.RESERVED),
+    ("5f00::1", AddressKind.RESERVED),
+    ("64:ff9b:1::a00:1", AddressKind.RESERVED),
+    ("::7f00:1", AddressKind.RESERVED),
+    ("4000::1", AddressKind.RESERVED),
     # Those that carry another address are what that one is.
-    ("::ffff:8.8.8.8", Kind.PUBLIC),
-    ("::ffff:127.0.0.1", Kind.LOOPBACK),
-    ("::ffff:169.254.169.254", Kind.LINK_LOCAL),
-    ("64:ff9b::808:808", Kind.PUBLIC),
-    ("64:ff9b::a00:1", Kind.PRIVATE),
-    ("64:ff9b::a9fe:a9fe", Kind.LINK_LOCAL),
-    ("2002:808:808::1", Kind.PUBLIC),
-    ("2002:7f00:1::1", Kind.LOOPBACK),
-    ("2002:c0a8:101::1", Kind.PRIVATE),
+    ("::ffff:8.8.8.8", AddressKind.PUBLIC),
+    ("::ffff:127.0.0.1", AddressKind.LOOPBACK),
+    ("::ffff:169.254.169.254", AddressKind.LINK_LOCAL),
+    ("64:ff9b::808:808", AddressKind.PUBLIC),
+    ("64:ff9b::a00:1", AddressKind.PRIVATE),
+    ("64:ff9b::a9fe:a9fe", AddressKind.LINK_LOCAL),
+    ("2002:808:808::1", AddressKind.PUBLIC),
+    ("2002:7f00:1::1", AddressKind.LOOPBACK),
+    ("2002:c0a8:101::1", AddressKind.PRIVATE),
 ]
 
 
@@ -84,13 +84,13 @@ def test_what_is_not_spelt_as_an_address_is_none(text):
 @given(st.ip_addresses(v=4))
 def test_what_the_library_calls_private_is_never_public(address):
     if not address.is_global or address.is_multicast or address.is_reserved:
-        assert kind_of(address) is not Kind.PUBLIC
+        assert kind_of(address) is not AddressKind.PUBLIC
 
 
 @given(st.ip_addresses(v=6))
 def test_only_the_routed_block_is_public(address):
     inner = address.ipv4_mapped or address.sixtofour
-    if kind_of(address) is Kind.PUBLIC and inner is None:
+    if kind_of(address) is AddressKind.PUBLIC and inner is None:
         assert str(address).startswith(("2", "3", "64:ff9b::"))
         assert not address.is_private
 

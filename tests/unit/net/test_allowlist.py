@@ -5,8 +5,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from holdfast.errors import OutboundRefusedError, SettingsError
-from holdfast.net.allowlist import Allowlist
-from holdfast.net.targets import Target
+from holdfast.net.targets import Allowlist, Target
 from tests.thorough import for_each
 
 # As an operator would write them: two model providers, a host inside, and a model on this machine.

@@ -118,7 +118,7 @@ def test_what_is_no_plain_url_is_refused(patterns, url):
 @pytest.mark.parametrize("url", REFUSED_UNLESS_NAMED)
 def test_plain_http_and_inner_addresses_need_a_name(url):
     message = refusal(TargetPolicy(), url)
-    assert "name it as allowed" in message
+    assert "ask the operator to allow it" in message
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.net.path_globs import PathGlob
+from holdfast.net.patterns import PathGlob
 
 
 @pytest.mark.parametrize(
