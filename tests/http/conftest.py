@@ -18,18 +18,6 @@ DEADLINE_S = 10.0
 MakeStream = Callable[..., Stream]
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Give each test of the OpenAPI document an id of its own.
-
-    Under pytest 9.2 those of schemathesis have all the same one, and of such tests xdist runs the
-    first only.
-    """
-    described = [item for item in items if hasattr(item, "operation_label")]
-    for item in described:
-        item._id = item.id.with_params(item.operation_label)
-    assert len({item.nodeid for item in described}) == len(described), "tests would be left out"
-
-
 @pytest.fixture(scope="session")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
     """A server with fsync, shared by all tests of a worker: use new stream names."""

@@ -1,14 +1,16 @@
 """A small world for requests made from the OpenAPI document: what they ask for is mostly there."""
 
 import zlib
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 import httpx
-from schemathesis import Case
 
 from tests.http.described_proxy import ProxyWorld
 from tests.http.streams import BINARY, JSON, TEXT
+
+if TYPE_CHECKING:
+    from schemathesis import Case
 
 BUCKET = "demo"
 # Names, content types and contents; offset 5 is between two messages of each.
@@ -35,7 +37,7 @@ class World:
         self._proxy = proxy
         self._whole: list[Any] = []
 
-    def prepare(self, case: Case) -> None:
+    def prepare(self, case: "Case") -> None:
         """Have everything there, and the request ask for it more often than chance would.
 
         What it asks for depends on the request alone, so that it can be repeated.
@@ -84,7 +86,7 @@ class World:
         closing = {"Stream-Closed": "true"}
         assert self._client.post(f"/{BUCKET}/closed", headers=closing).is_success
 
-    def _subscribe(self, case: Case, draw: int) -> None:
+    def _subscribe(self, case: "Case", draw: int) -> None:
         """Make the subscription anew with something to do, and say what its worker would say."""
         client, body = self._client, case.body
         assert client.delete(SUBSCRIPTION).is_success
@@ -105,7 +107,7 @@ class World:
             body["streams"] = [WORK]
 
 
-def _steer_path(case: Case, draw: int) -> None:
+def _steer_path(case: "Case", draw: int) -> None:
     if draw % 8 == 0:
         return
     stream = list(STREAMS)[draw % len(STREAMS)]
@@ -127,7 +129,7 @@ def _steer_path(case: Case, draw: int) -> None:
     )
 
 
-def _steer_fields(case: Case, draw: int) -> None:
+def _steer_fields(case: "Case", draw: int) -> None:
     query, headers = case.query, case.headers
     for name in ("offset", "after"):
         if len(str(query.get(name, ""))) == 20 and draw % 3:

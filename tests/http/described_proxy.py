@@ -1,12 +1,14 @@
 """The proxy's part of the small world: a secret, an upstream, and a stream with one response."""
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qs, urlsplit
 
 import httpx
-from schemathesis import Case
 
 from tests.upstreams import Upstream
+
+if TYPE_CHECKING:
+    from schemathesis import Case
 
 SECRET = "a-secret-of-the-proxy-of-forty-bytes-long"
 SERVICE = {"Authorization": f"Bearer {SECRET}"}
@@ -28,7 +30,7 @@ class ProxyWorld:
         )
         self._location = ""
 
-    def prepare(self, case: Case, draw: int) -> None:
+    def prepare(self, case: "Case", draw: int) -> None:
         """Have a stream there, and the request ask for it, most of the time."""
         if not case.operation.path.startswith(GUARDED) or draw % 8 == 0:
             return

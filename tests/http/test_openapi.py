@@ -3,23 +3,12 @@
 import json
 from collections.abc import Iterator
 from copy import deepcopy
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import httpx
 import pytest
 import requests
-import schemathesis
 from hypothesis import HealthCheck, Phase, settings
-from schemathesis.checks import not_a_server_error
-from schemathesis.openapi import from_dict
-from schemathesis.specs.openapi.checks import (
-    allow_header_conformance,
-    content_type_conformance,
-    response_headers_conformance,
-    response_schema_conformance,
-    status_code_conformance,
-    unsupported_method,
-)
 
 from holdfast.http.openapi import document
 from holdfast.proxy import OPENAPI
@@ -30,23 +19,19 @@ from tests.server_process import ServerProcess
 from tests.thorough import THOROUGH
 from tests.upstreams import Upstream
 
-CHECKS = [
-    not_a_server_error,
-    status_code_conformance,
-    content_type_conformance,
-    response_schema_conformance,
-    response_headers_conformance,
-    unsupported_method,
-    allow_header_conformance,
-]
+if TYPE_CHECKING:
+    import schemathesis
+    from schemathesis.schemas import BaseSchema
+
 EXAMPLES = 10 if THOROUGH else 3
 BRIEF_S = 0.02
-
-
-@schemathesis.deserializer("application/x-ndjson")
-def lines(_context: Any, response: schemathesis.Response) -> list[Any]:
-    """What is one line each is one array in the document."""
-    return [json.loads(line) for line in response.content.splitlines()]
+# test_cors.py has OPTIONS.
+OPERATIONS = [
+    (path, method.upper())
+    for path, operations in document(OPENAPI)["paths"].items()
+    for method in operations
+    if method in {"delete", "get", "head", "patch", "post", "put"}
+]
 
 
 def strict() -> dict[str, Any]:
@@ -68,16 +53,21 @@ def _close(part: Any) -> None:
             part["additionalProperties"] = False
 
 
-SCHEMA = from_dict(
-    strict(),
-    config=schemathesis.Config.from_dict(
-        {
-            "seed": 1,
-            "phases": {"stateful": {"enabled": False}},
-            "generation": {"database": "none", "deterministic": True},
-        }
-    ),
-).exclude(method="OPTIONS")  # test_cors.py has those
+@pytest.fixture(scope="module")
+def schema() -> "BaseSchema":
+    """The document as schemathesis reads it, which takes a second to import."""
+    import schemathesis
+    from schemathesis.openapi import from_dict
+
+    @schemathesis.deserializer("application/x-ndjson")
+    def lines(_context: Any, response: schemathesis.Response) -> list[Any]:
+        """What is one line each is one array in the document."""
+        return [json.loads(line) for line in response.content.splitlines()]
+
+    generation = {"database": "none", "deterministic": True}
+    return from_dict(
+        strict(), config=schemathesis.Config.from_dict({"seed": 1, "generation": generation})
+    )
 
 
 @pytest.fixture(scope="module")
@@ -114,25 +104,55 @@ def session() -> Iterator[requests.Session]:
         yield session
 
 
-@SCHEMA.parametrize()
-@settings(
-    max_examples=EXAMPLES,
-    deadline=None,
-    derandomize=True,
-    phases=[Phase.explicit, Phase.generate],
-    suppress_health_check=list(HealthCheck),
-)
+@pytest.mark.parametrize(("path", "method"), OPERATIONS)
 def test_answers_are_as_described(
-    case: schemathesis.Case, quick_server: ServerProcess, world: World, session: requests.Session
+    path: str,
+    method: str,
+    schema: "BaseSchema",
+    quick_server: ServerProcess,
+    world: World,
+    session: requests.Session,
 ) -> None:
-    world.prepare(case)
-    case.call_and_validate(
-        base_url=quick_server.url,
-        session=session,
-        checks=CHECKS,
-        timeout=DEADLINE_S,
-        allow_redirects=False,
+    from schemathesis.checks import not_a_server_error
+    from schemathesis.generation.hypothesis.builder import (
+        HypothesisTestConfig,
+        HypothesisTestMode,
+        create_test,
     )
+    from schemathesis.specs.openapi import checks
+
+    def check(case: "schemathesis.Case") -> None:
+        world.prepare(case)
+        case.call_and_validate(
+            base_url=quick_server.url,
+            session=session,
+            checks=[
+                not_a_server_error,
+                checks.status_code_conformance,
+                checks.content_type_conformance,
+                checks.response_schema_conformance,
+                checks.response_headers_conformance,
+                checks.unsupported_method,
+                checks.allow_header_conformance,
+            ],
+            timeout=DEADLINE_S,
+            allow_redirects=False,
+        )
+
+    drawn = settings(
+        max_examples=EXAMPLES,
+        deadline=None,
+        derandomize=True,
+        phases=[Phase.explicit, Phase.generate],
+        suppress_health_check=list(HealthCheck),
+    )
+    # What its pytest plugin does, which would be loaded in every start of pytest.
+    modes = [HypothesisTestMode.EXAMPLES, HypothesisTestMode.COVERAGE, HypothesisTestMode.FUZZING]
+    create_test(
+        operation=schema[path][method],
+        test_func=check,
+        config=HypothesisTestConfig(project=schema.config, modes=modes, settings=drawn),
+    )()
 
 
 def test_the_document_is_served(client: httpx.Client) -> None:
