@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sqlite3
 from contextlib import closing
 from sys import intern
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
@@ -11,7 +10,7 @@ from holdfast.format.packs import HEADER_BYTES, PackExtent, PackInfo, ScanRange,
 from holdfast.format.rows import StreamRow
 from holdfast.protocol.content import JSON, media_type
 from holdfast.storage.catalog_scan import CatalogScan, Scanned, after_prefix
-from holdfast.storage.catalog_schema import damaged, decoded_row, open_for_reading
+from holdfast.storage.catalog_schema import CatalogFile, open_for_reading
 from holdfast.storage.catalog_writer import PACK_COLUMNS, pack_info
 
 if TYPE_CHECKING:
@@ -61,7 +60,7 @@ class Located(NamedTuple):
         return self.start + self.length
 
 
-class Totals(NamedTuple):
+class CatalogTotals(NamedTuple):
     flushed: int
     streams: int
     stored_bytes: int
@@ -78,52 +77,34 @@ class Due(NamedTuple):
     number: int
 
 
-class Catalog:
+class Catalog(CatalogFile):
     """A catalog open for reading; every call sees the last commit."""
 
     def __init__(self, path: Path) -> None:
-        self.path = path
-        self._connection = open_for_reading(path)
-
-    def close(self) -> None:
-        self._connection.close()
-
-    def fact(self, name: str) -> Any:
-        """One of the catalog's own numbers and names."""
-        return self._one("SELECT value FROM facts WHERE name = ?", (name,))[0]
-
-    @property
-    def flushed(self) -> int:
-        """The log is in packs up to this position."""
-        return int(self.fact("flushed"))
+        super().__init__(path, open_for_reading(path))
 
     def find_name(self, name: str) -> StreamRow | None:
-        found = self._one("SELECT row FROM streams WHERE name = ?", (name,))
-        return None if found is None else decoded_row(self.path, found[0])
-
-    def find_number(self, number: int) -> StreamRow | None:
-        found = self._one("SELECT row FROM streams WHERE number = ?", (number,))
-        return None if found is None else decoded_row(self.path, found[0])
+        return self._find("SELECT row FROM streams WHERE name = ?", name)
 
     def name_of(self, number: int) -> str | None:
-        found = self._one("SELECT name FROM streams WHERE number = ?", (number,))
-        return None if found is None else str(found[0])
+        found = self.read("SELECT name FROM streams WHERE number = ?", (number,))
+        return str(found[0][0]) if found else None
 
     def documents(self) -> Iterator[tuple[str, bytes]]:
-        yield from self._all("SELECT key, value FROM documents")
+        yield from self.read("SELECT key, value FROM documents")
 
     def page(self, prefix: str, after: str, limit: int) -> list[StreamRow]:
         """Streams with this prefix whose names come after `after`, sorted by name."""
-        rows = self._all(
+        rows = self.read(
             "SELECT row FROM streams WHERE name >= ? AND name > ? AND name < ? "
             "ORDER BY name LIMIT ?",
             (prefix, after, after_prefix(prefix), limit),
         )
-        return [decoded_row(self.path, row) for (row,) in rows]
+        return [self.decoded(row) for (row,) in rows]
 
     def extents(self, stream: int, offset: int, extents_max: int) -> list[Located]:
         """The extent that holds `offset` and those after it."""
-        rows = self._all(
+        rows = self.read(
             _EXTENTS + "WHERE extents.stream = ?1 AND extents.start >= coalesce((SELECT max(start) "
             "FROM extents WHERE stream = ?1 AND start <= ?2), ?2) ORDER BY extents.start LIMIT ?3",
             (stream, offset, extents_max),
@@ -132,7 +113,7 @@ class Catalog:
 
     def due(self, now_ms: int, after: Due, limit: int) -> list[Due]:
         """Streams whose recorded deadline has passed, earliest first, after `after`."""
-        rows = self._all(
+        rows = self.read(
             "SELECT deadline_ms, number FROM streams WHERE deadline_ms IS NOT NULL "
             "AND deadline_ms <= ? AND (deadline_ms, number) > (?, ?) "
             "ORDER BY deadline_ms, number LIMIT ?",
@@ -140,21 +121,18 @@ class Catalog:
         )
         return [Due(*row) for row in rows]
 
-    def totals(self) -> Totals:
+    def totals(self) -> CatalogTotals:
         """Reads every pack's row."""
-        packs = self._one(
+        ((*packs,),) = self.read(
             "SELECT count(*) FILTER (WHERE retired_ms IS NULL), "
             "coalesce(sum(size_bytes) FILTER (WHERE retired_ms IS NULL), 0), "
             "coalesce(sum(dead_bytes) FILTER (WHERE retired_ms IS NULL), 0), "
             "count(retired_ms) FROM packs"
         )
-        return Totals(self.flushed, self.fact("streams"), self.fact("stored_bytes"), *packs)
+        return CatalogTotals(self.flushed, self.fact("streams"), self.fact("stored_bytes"), *packs)
 
     def is_used(self, pack: str) -> bool:
-        return (
-            self._one("SELECT 1 FROM packs WHERE name = ? AND retired_ms IS NULL", (pack,))
-            is not None
-        )
+        return bool(self.read("SELECT 1 FROM packs WHERE name = ? AND retired_ms IS NULL", (pack,)))
 
     def scan(self, scanned: Scanned) -> Iterator[ScanRange]:
         """Where the records are that readers can see.
@@ -167,18 +145,6 @@ class Catalog:
     def scanning(self, scanned: Scanned) -> CatalogScan:
         """A scan, which may run in a thread."""
         return CatalogScan(self.path, scanned)
-
-    def _one(self, statement: str, values: Sequence[object] = ()) -> Any:
-        try:
-            return self._connection.execute(statement, values).fetchone()
-        except sqlite3.Error as error:
-            raise damaged(self.path, error) from error
-
-    def _all(self, statement: str, values: Sequence[object] = ()) -> list[Any]:
-        try:
-            return self._connection.execute(statement, values).fetchall()
-        except sqlite3.Error as error:
-            raise damaged(self.path, error) from error
 
 
 def _located(row: tuple[Any, ...]) -> Located:
@@ -199,14 +165,10 @@ def _located(row: tuple[Any, ...]) -> Located:
 
 def used_packs(path: Path) -> list[PackInfo]:
     """The packs in use, in the order of the log."""
-    with closing(open_for_reading(path)) as connection:
-        try:
-            # One transaction: a swap may come between the two.
-            connection.execute("BEGIN")
-            packs = connection.execute(_PACKS).fetchall()
-            retired = connection.execute(_SUPERSEDED).fetchall()
-        except sqlite3.Error as error:
-            raise damaged(path, error) from error
+    with closing(Catalog(path)) as catalog:
+        # One transaction: a swap may come between the two.
+        catalog.read("BEGIN")
+        packs, retired = catalog.read(_PACKS), catalog.read(_SUPERSEDED)
     superseded: dict[str, list[str]] = {}
     for successor, name in retired:
         superseded.setdefault(successor, []).append(name)
@@ -216,11 +178,11 @@ def used_packs(path: Path) -> list[PackInfo]:
 def used_extents(path: Path, pack: str) -> Iterator[PackExtent]:
     """The extents in use of a pack, by stream and offset; no lock is held between two steps."""
     stream, start = 0, -1
-    with closing(open_for_reading(path)) as connection:
+    with closing(Catalog(path)) as catalog:
         while True:
-            rows = _some(path, connection, (pack, stream, start, _EXTENTS_PER_STEP))
+            rows = catalog.read(_USED_EXTENTS, (pack, stream, start, _EXTENTS_PER_STEP))
             for *columns, row in rows:
-                yield pack_extent(columns, decoded_row(path, row))
+                yield pack_extent(columns, catalog.decoded(row))
             if len(rows) < _EXTENTS_PER_STEP:
                 return
             stream, start = rows[-1][:2]
@@ -236,10 +198,3 @@ def pack_extent(columns: Sequence[Any], row: StreamRow | None) -> PackExtent:
     else:
         values += [row.start, row.meta.name, media_type(row.meta.content_type) == JSON, row.tail]
     return PackExtent(*values)
-
-
-def _some(path: Path, connection: sqlite3.Connection, values: tuple[object, ...]) -> list[Any]:
-    try:
-        return connection.execute(_USED_EXTENTS, values).fetchall()
-    except sqlite3.Error as error:
-        raise damaged(path, error) from error

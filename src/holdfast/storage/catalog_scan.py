@@ -11,12 +11,11 @@ no transaction between two pages of streams.
 
 from __future__ import annotations
 
-import sqlite3
 from contextlib import closing
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from holdfast.format.packs import ScanRange
-from holdfast.storage.catalog_schema import damaged, decoded_row, open_for_reading, salt_text
+from holdfast.storage.catalog_schema import CatalogFile, open_for_reading, salt_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -123,12 +122,16 @@ class CatalogScan:
         self._scanned = scanned
         self._values = scanned.values
 
+    def _opened(self) -> closing[CatalogFile]:
+        self._file = CatalogFile(self._path, open_for_reading(self._path))
+        return closing(self._file)
+
     def ranges(self) -> Iterator[FoundRange]:
         """Where the records are, sorted by name and offset, each with whether it is gone.
 
         Extents that readers can no longer see are gone: they are kept for forks only.
         """
-        with closing(open_for_reading(self._path)) as self._connection:
+        with self._opened():
             candidates = self._candidates()
             if candidates is None:
                 yield from self._ranges_by_name()
@@ -137,28 +140,27 @@ class CatalogScan:
 
     def amounts(self) -> list[Amount]:
         """How much was appended between which positions, unsorted."""
-        with closing(open_for_reading(self._path)) as self._connection:
+        with self._opened():
             by_pack = self._is_less_by_pack(1)
             # Left as tuples: there may be very many.
             return self._all(_AMOUNTS_BY_PACK if by_pack else _AMOUNTS_BY_NAME)
 
     def flushed(self) -> int:
-        with closing(open_for_reading(self._path)) as self._connection:
-            ((flushed,),) = self._all("SELECT value FROM facts WHERE name = 'flushed'")
-        return int(flushed)
+        with self._opened():
+            return self._file.flushed
 
     def trimmed_since(self, number: int) -> Iterator[StreamRow]:
-        with closing(open_for_reading(self._path)) as self._connection:
+        with self._opened():
             for (row,) in self._all(_TRIMMED, number=number):
-                yield decoded_row(self._path, row)
+                yield self._file.decoded(row)
 
     def trimmed_of(self, numbers: Sequence[int]) -> Iterator[StreamRow]:
-        with closing(open_for_reading(self._path)) as self._connection:
+        with self._opened():
             for at in range(0, len(numbers), _SCAN_STREAMS):
                 some = _listed(numbers[at : at + _SCAN_STREAMS])
                 statement = f"SELECT row FROM streams WHERE number IN {some} AND {_NAMES} "  # noqa: S608 (only numbers)
                 for (row,) in self._all(statement + "AND snapshot IS NOT NULL"):
-                    yield decoded_row(self._path, row)
+                    yield self._file.decoded(row)
 
     def _is_less_by_pack(self, extents_per_stream: int) -> bool:
         """Whether scanning by pack reads fewer rows than scanning by name."""
@@ -187,7 +189,9 @@ class CatalogScan:
             if not rows:
                 return
             numbers = list(rows)
-            first, last = (self._name(rows[number]) for number in (numbers[0], numbers[-1]))
+            first, last = (
+                self._file.decoded(rows[at]).meta.name for at in (numbers[0], numbers[-1])
+            )
             names = "streams.name >= :from AND streams.name <= :to"
             found = self._all(f"{_RANGES}{names}{_IN_ORDER}", **{"from": first, "to": last})
             yield from self._completed(rows, found)
@@ -195,16 +199,13 @@ class CatalogScan:
                 return
             behind = last
 
-    def _name(self, row: bytes) -> str:
-        return decoded_row(self._path, row).meta.name
-
     def _completed(self, rows: dict[int, bytes], found: list[Any]) -> Iterator[FoundRange]:
         """The ranges with the fields from their streams; most rows are never decoded."""
         number, row = 0, None
         for each in found:
             if each[0] != number:
                 number, encoded = each[0], rows.get(each[0])
-                row = None if encoded is None else decoded_row(self._path, encoded)
+                row = None if encoded is None else self._file.decoded(encoded)
             if row is not None:
                 # Extents may be kept for forks only.
                 stream, pack, start, length, *places, sums, salt, data_bytes, messages = each
@@ -227,10 +228,7 @@ class CatalogScan:
                 yield ScanRange(*values), gone
 
     def _all(self, statement: str, **more: object) -> list[Any]:
-        try:
-            return self._connection.execute(statement, self._values | more).fetchall()
-        except sqlite3.Error as error:
-            raise damaged(self._path, error) from error
+        return self._file.read(statement, self._values | more)
 
 
 def _listed(numbers: Sequence[int]) -> str:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sqlite3
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
@@ -17,7 +17,7 @@ from holdfast.format.rows import BUCKET_PREFIX, BucketRow, StreamRow, decode_row
 
 if TYPE_CHECKING:
     import sqlite3
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
     from pathlib import Path
 
     from holdfast.format.rows import StreamRow
@@ -124,6 +124,45 @@ def decoded_row(path: Path, encoded: bytes) -> StreamRow:
         return decode_row(encoded)
     except msgspec.DecodeError as error:
         raise damaged(path, error) from error
+
+
+class CatalogFile:
+    """An open catalog; errors of SQLite become errors of Holdfast."""
+
+    def __init__(self, path: Path, connection: sqlite3.Connection) -> None:
+        self.path = path
+        self._connection = connection
+
+    def close(self) -> None:
+        self._connection.close()
+
+    def read(
+        self, statement: str, values: Sequence[object] | Mapping[str, object] = ()
+    ) -> list[Any]:
+        """The rows of a query."""
+        try:
+            return self._connection.execute(statement, values).fetchall()
+        except sqlite3.Error as error:
+            raise damaged(self.path, error) from error
+
+    def fact(self, name: str) -> Any:
+        """One of the catalog's own numbers and names."""
+        return self.read("SELECT value FROM facts WHERE name = ?", (name,))[0][0]
+
+    @property
+    def flushed(self) -> int:
+        """The log is in packs up to this position."""
+        return int(self.fact("flushed"))
+
+    def find_number(self, number: int) -> StreamRow | None:
+        return self._find("SELECT row FROM streams WHERE number = ?", number)
+
+    def _find(self, statement: str, value: object) -> StreamRow | None:
+        found = self.read(statement, (value,))
+        return self.decoded(found[0][0]) if found else None
+
+    def decoded(self, row: bytes) -> StreamRow:
+        return decoded_row(self.path, row)
 
 
 def salt_text(salt: bytes) -> str:

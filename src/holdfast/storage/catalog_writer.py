@@ -24,7 +24,7 @@ from holdfast.errors import CatalogError
 from holdfast.format.packs import PackInfo
 from holdfast.format.rows import StreamRow
 from holdfast.protocol.headers import OFFSET_MAX
-from holdfast.storage.catalog_schema import damaged, decoded_row, open_for_writing, salt_text
+from holdfast.storage.catalog_schema import CatalogFile, damaged, open_for_writing, salt_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -88,15 +88,11 @@ def row_change(row: StreamRow, encoded: bytes) -> RowChange:
     return RowChange(row.number, row.meta.name, row.deadline_ms, row.start, snapshot, encoded)
 
 
-class CatalogWriter:
+class CatalogWriter(CatalogFile):
     """The catalog's one writer."""
 
     def __init__(self, path: Path) -> None:
-        self.path = path
-        self._connection = open_for_writing(path)
-
-    def close(self) -> None:
-        self._connection.close()
+        super().__init__(path, open_for_writing(path))
 
     @contextmanager
     def transaction(self) -> Iterator[sqlite3.Connection]:
@@ -115,16 +111,6 @@ class CatalogWriter:
         except sqlite3.Error as error:
             raise damaged(self.path, error) from error
 
-    def read(self, statement: str, values: Sequence[object] = ()) -> list[Any]:
-        try:
-            return self._connection.execute(statement, values).fetchall()
-        except sqlite3.Error as error:
-            raise damaged(self.path, error) from error
-
-    def fact(self, name: str) -> Any:
-        """One of the catalog's own numbers and names."""
-        return self.read("SELECT value FROM facts WHERE name = ?", (name,))[0][0]
-
     def set_fact(self, name: str, value: object) -> None:
         with self.transaction() as connection:
             _set_fact(connection, name, value)
@@ -141,10 +127,6 @@ class CatalogWriter:
                 "INSERT INTO facts VALUES ('settled', 1) "
                 "ON CONFLICT (name) DO UPDATE SET value = value + 1"
             )
-
-    def find_number(self, number: int) -> StreamRow | None:
-        found = self.read("SELECT row FROM streams WHERE number = ?", (number,))
-        return decoded_row(self.path, found[0][0]) if found else None
 
     def find_document(self, key: str) -> bytes | None:
         found = self.read("SELECT value FROM documents WHERE key = ?", (key,))

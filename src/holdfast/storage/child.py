@@ -32,9 +32,9 @@ from holdfast.storage.commands import (
     FromChild,
     Hello,
     LogLine,
-    Report,
     Setup,
     SwapPacks,
+    WorkReport,
     decode_to_child,
     framed,
     read_frame,
@@ -99,7 +99,7 @@ class Child:
                 self._handle(self._inbox.get(timeout=self._idle_s()))
             if self._inbox.empty():
                 self._housekeeping()
-            send(Report(self._worker.counters))
+            send(WorkReport(self._worker.counters))
 
     def _housekeeping(self) -> None:
         """MergePlan and collect garbage; failures there must not stop flushes."""
@@ -162,7 +162,7 @@ class Child:
             send(Failed(number, HoldfastError.code, f"{type(error).__name__}: {error}"))
         else:
             # Counters first: this process may end before it can send them.
-            send(Report(self._worker.counters))
+            send(WorkReport(self._worker.counters))
             send(Done(number, self._worker.flushed))
 
     def _check_owner(self) -> None:

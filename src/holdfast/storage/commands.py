@@ -113,7 +113,7 @@ class Failed(msgspec.Struct, tag="failed"):
     message: str
 
 
-class Report(msgspec.Struct, tag="report"):
+class WorkReport(msgspec.Struct, tag="report"):
     counters: WorkCounters
 
 
@@ -129,7 +129,7 @@ class LogLine(msgspec.Struct, tag="log"):
 
 
 ToChild = Setup | Ask
-FromChild = Hello | Done | Failed | Report | Alive | LogLine
+FromChild = Hello | Done | Failed | WorkReport | Alive | LogLine
 
 encode = msgspec.msgpack.Encoder().encode
 decode_to_child = msgspec.msgpack.Decoder(ToChild).decode

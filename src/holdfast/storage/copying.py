@@ -13,7 +13,7 @@ from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import closing
 from functools import partial
 from struct import iter_unpack
-from typing import TYPE_CHECKING, Final, NamedTuple, Protocol, TypeVar
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 
 from xxhash import xxh3_64
 
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from holdfast.objects.store import ObjectStore
-    from holdfast.storage.manifest import CopiedObject, CopiedPack, CopiedSegment
+    from holdfast.storage.manifest import CopiedObject, CopiedPack
 
     Advance = Callable[[int], object]
 
@@ -41,17 +41,7 @@ _AT_ONCE: Final = 4
 _PAGES_PER_STEP: Final = 4096
 
 
-class Copied(Protocol):
-    @property
-    def name(self) -> str:
-        """The same in every store."""
-
-    @property
-    def size_bytes(self) -> int:
-        """The size in bytes."""
-
-
-Each = TypeVar("Each", bound=Copied)
+Each = TypeVar("Each", bound=CopiedPack)
 
 
 class _StoppedError(Exception):
@@ -83,7 +73,7 @@ class MissingObjects:
 
     @property
     def size_bytes(self) -> int:
-        missing: list[Copied] = [*self.packs, *self.snapshots]
+        missing: list[CopiedPack] = [*self.packs, *self.snapshots]
         return sum(each.size_bytes for each in missing)
 
     def copy_packs(self, copied: Callable[[], object], advance: Advance) -> None:
@@ -305,9 +295,7 @@ def upload(store: ObjectStore, name: str, path: Path, advance: Advance) -> Copie
     return CopiedObject(name, size, digest.hexdigest())
 
 
-def download(
-    store: ObjectStore, copied: CopiedObject | CopiedSegment, path: Path, advance: Advance
-) -> None:
+def download(store: ObjectStore, copied: CopiedObject, path: Path, advance: Advance) -> None:
     """Write an object to a file; raises if it does not match its checksum."""
     digest = xxh3_64()
     path.touch(0o640)

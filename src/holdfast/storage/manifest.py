@@ -32,11 +32,16 @@ _ID: Final = re.compile(r"[0-9A-Za-z-]+")
 _TIME: Final = len("20261115T201500Z")
 
 
-class CopiedObject(msgspec.Struct, frozen=True):
-    """An object of one backup; the checksum is XXH3-64 in 16 hexadecimal digits."""
+class CopiedPack(msgspec.Struct, frozen=True):
+    """A pack that a backup needs; packs contain their own checksums."""
 
     name: str
     size_bytes: int
+
+
+class CopiedObject(CopiedPack, frozen=True):
+    """Another object of a backup; the checksum is XXH3-64 in 16 hexadecimal digits."""
+
     xxh3: str
 
 
@@ -44,19 +49,9 @@ def copied_snapshot(snapshot: Snapshot) -> CopiedObject:
     return CopiedObject(snapshot.object, snapshot.size_bytes, f"{snapshot.checksum:016x}")
 
 
-class CopiedSegment(msgspec.Struct, frozen=True):
-    name: str
-    size_bytes: int
-    xxh3: str
+class CopiedSegment(CopiedObject, frozen=True):
     first_position: int
     last_position: int
-
-
-class CopiedPack(msgspec.Struct, frozen=True):
-    """A pack that a backup needs; packs contain their own checksums."""
-
-    name: str
-    size_bytes: int
 
 
 class Manifest(msgspec.Struct, frozen=True, kw_only=True):

@@ -26,8 +26,8 @@ from holdfast.storage.commands import (
     FromChild,
     Hello,
     LogLine,
-    Report,
     WorkCounters,
+    WorkReport,
     decode_from_child,
     framed,
     read_frame,
@@ -186,7 +186,7 @@ class StorageProcess:
                 self._pending.pop(message.id)(message.flushed)
             case Failed():
                 self._pending.pop(message.id)(_rebuilt(message))
-            case Report():
+            case WorkReport():
                 self._present = message.counters
             case LogLine():
                 _log.log(message.level, "%s", message.message)

@@ -71,7 +71,7 @@ class StorageWorker:
     @property
     def flushed(self) -> int:
         """The position that the catalog covers."""
-        return int(self._catalog.fact("flushed"))
+        return self._catalog.flushed
 
     def handle(self, command: Command) -> None:
         """Carry out a command, or raise and change nothing."""

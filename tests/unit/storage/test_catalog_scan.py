@@ -209,11 +209,13 @@ class TestByPack:
         """The rows that were decoded."""
         rows = []
 
+        decoded_row = catalog_schema.decoded_row
+
         def decoded(path, row):
             rows.append(row)
-            return catalog_schema.decoded_row(path, row)
+            return decoded_row(path, row)
 
-        monkeypatch.setattr(catalog_scan, "decoded_row", decoded)
+        monkeypatch.setattr(catalog_schema, "decoded_row", decoded)
         return rows
 
     def test_only_streams_with_something_are_looked_at(self, rig, many, looked_at):
