@@ -23,7 +23,7 @@ from holdfast.spark.jobs.report import Report
 from holdfast.spark.jobs.report_figures import REST, response_figures
 from holdfast.spark.jobs.report_tables import open_all
 from holdfast.spark.jobs.transcripts import Transcripts
-from holdfast.spark.transcribing.responses import UpstreamResponse
+from holdfast.spark.transcribing.responses import TranscribedResponse
 from holdfast.spark.transcribing.tables import to_batch
 from tests.server_process import ServerProcess
 from tests.spark import archiving
@@ -296,7 +296,7 @@ def test_through_the_proxy_with_spark_and_on_the_page(spark, tmp_path):
 @pytest.mark.slow
 def test_the_figures_of_responses_are_right(spark, tmp_path):
     start_ms = int(datetime(2026, 3, 1, tzinfo=UTC).timestamp() * 1000)
-    plain = UpstreamResponse(
+    plain = TranscribedResponse(
         "s", 1, start_ms, start_ms + 2000, Outcome.COMPLETE, 200, {}, 3, b"abc"
     )
     made = [

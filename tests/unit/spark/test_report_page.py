@@ -5,11 +5,11 @@ from html.parser import HTMLParser
 
 from holdfast.spark.jobs.report_figures import (
     REST,
-    Figures,
+    MessageFigures,
+    MessageTotals,
     ModelFigures,
     Ranked,
     ResponseFigures,
-    Totals,
 )
 from holdfast.spark.jobs.report_page import (
     Section,
@@ -56,7 +56,7 @@ def responses(**changes):
 def messages(**changes):
     """One burst: 700 messages within three seconds."""
     values = {
-        "totals": Totals(700, 70_000, 9, 1, START_S, START_S + 3, 0),
+        "totals": MessageTotals(700, 70_000, 9, 1, START_S, START_S + 3, 0),
         "buckets": [Ranked("events", "", 9, 700, 70_000, START_S + 3)],
         "busiest": [Ranked("events", "a", 1, 100, 10_000, START_S + 3)],
         "largest": [Ranked("events", "a", 1, 100, 10_000, None)],
@@ -66,7 +66,7 @@ def messages(**changes):
         "volume_step_s": DAY_S,
         "volumes": {("events", START_S): 70_000},
     }
-    return Figures(**values | changes)
+    return MessageFigures(**values | changes)
 
 
 class Reader(HTMLParser):
@@ -140,7 +140,7 @@ def test_one_burst_is_shown_and_makes_no_rate():
 
 
 def test_a_rate_is_the_mean_of_an_hour_or_more():
-    total = Totals(700, 70_000, 9, 1, START_S, START_S + 7 * 3600, 0)
+    total = MessageTotals(700, 70_000, 9, 1, START_S, START_S + 7 * 3600, 0)
     assert message_tiles(messages(totals=total))[-1].note == "100 messages an hour"
 
 
@@ -151,11 +151,11 @@ def test_points_are_counts_of_what_they_stand_for():
 
 
 def test_messages_without_a_time():
-    total = Totals(700, 70_000, 9, 1, None, None, 700)
+    total = MessageTotals(700, 70_000, 9, 1, None, None, 700)
     figures = messages(totals=total, rates={}, volumes={})
     assert "Period" not in {each.name for each in message_tiles(figures)}
     assert message_sections(figures)[0].anchor == "sizes"
-    total = Totals(700, 70_000, 9, 1, START_S, START_S, 8)
+    total = MessageTotals(700, 70_000, 9, 1, START_S, START_S, 8)
     assert message_sections(messages(totals=total))[0].note.startswith("8 messages without a time")
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from holdfast.spark.jobs.report_plots import (
     Axis,
-    Histogram,
+    HistogramBins,
     Series,
     bytes_text,
     count_text,
@@ -122,7 +122,7 @@ def test_a_single_point_is_drawn_as_a_marker():
 
 
 def test_a_histogram_has_a_bar_for_each_bin_and_labels_that_fit():
-    bins = Histogram([2.0**each for each in range(15)], [1] * 14, bytes_text)
+    bins = HistogramBins([2.0**each for each in range(15)], [1] * 14, bytes_text)
     drawn = histogram(bins, Axis("Streams", count_text), "Size", "streams")
     for svg in drawn.split("<svg ")[1:]:
         assert len(tips(svg)) == 14

@@ -11,7 +11,7 @@ from holdfast.spark.connection import SparkConnection
 from holdfast.spark.jobs import run_file
 from holdfast.spark.jobs.options import server_option
 from holdfast.spark.jobs.run_file import (
-    Entry,
+    JobEntry,
     RunFile,
     Schedule,
     Timing,
@@ -211,7 +211,7 @@ def run_for(clock, hours, entries, recorder):
 
 
 def entry(name, needs=(), **timing):
-    return Entry(name, None, Timing(**timing), needs)
+    return JobEntry(name, None, Timing(**timing), needs)
 
 
 def test_jobs_come_again_in_the_order_of_the_file():

@@ -16,7 +16,7 @@ from holdfast.spark.jobs.transcripts import DailyFigures, Transcripts
 from holdfast.spark.transcribing.responses import (
     OpenResponse,
     OpenStream,
-    UpstreamResponse,
+    TranscribedResponse,
     forget_before,
     read_open,
     write_open,
@@ -34,7 +34,7 @@ from holdfast.spark.transcribing.tables import (
 from tests.unit.spark.archived import NOON_MS, place_at
 
 DAY = "2031-05-19"
-PLAIN = UpstreamResponse("s", 1, NOON_MS, NOON_MS + 1000, Outcome.COMPLETE, 200, {}, 3, b"abc")
+PLAIN = TranscribedResponse("s", 1, NOON_MS, NOON_MS + 1000, Outcome.COMPLETE, 200, {}, 3, b"abc")
 SAID = replace(PLAIN, answer=ModelResponse("openai", "Hi", "gpt", "stop", 10, 2, 12))
 
 

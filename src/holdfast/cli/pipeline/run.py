@@ -30,7 +30,7 @@ from holdfast.cli.pipeline.job_commands import (
 from holdfast.cli.terminal import as_duration
 from holdfast.clock import Clock, SystemClock
 from holdfast.errors import HoldfastError
-from holdfast.spark.jobs.run_file import Entry, RunFile, Schedule, load_run_file
+from holdfast.spark.jobs.run_file import JobEntry, RunFile, Schedule, load_run_file
 from holdfast.spark.session import as_holdfast_error, open_session, rebuild_error
 
 if TYPE_CHECKING:
@@ -71,10 +71,10 @@ def run(
 class Runner(Protocol):
     """Runs the jobs that are due."""
 
-    def do(self, entry: Entry) -> bool:
+    def do(self, entry: JobEntry) -> bool:
         """Run a job; return whether it succeeded."""
 
-    def skip(self, entry: Entry, failed: list[str]) -> None:
+    def skip(self, entry: JobEntry, failed: list[str]) -> None:
         """Report that a job is skipped because jobs that it needs failed."""
 
     def rest(self, seconds: float) -> None:
@@ -92,7 +92,7 @@ class FileRunner:
         self._clock = clock
         self._with_traceback = with_traceback
 
-    def do(self, entry: Entry) -> bool:
+    def do(self, entry: JobEntry) -> bool:
         started_s = self._clock.monotonic_s()
         try:
             summary = self._session.run(entry.job)
@@ -108,13 +108,13 @@ class FileRunner:
         self._output.show(document, as_text(entry.name, summary, seconds))
         return well
 
-    def skip(self, entry: Entry, failed: list[str]) -> None:
+    def skip(self, entry: JobEntry, failed: list[str]) -> None:
         self._failed(entry, HoldfastError(f"skipped, since {', '.join(failed)} failed."), 0.0)
 
     def rest(self, seconds: float) -> None:
         self._output.notice(f"next job in {as_duration(seconds)}")
 
-    def _failed(self, entry: Entry, error: HoldfastError, seconds: float) -> None:
+    def _failed(self, entry: JobEntry, error: HoldfastError, seconds: float) -> None:
         if self._output.as_json:
             said = {"code": error.code, "message": error.message}
             document = {"name": entry.name, "ok": False, "job": _job(entry), "error": said}
@@ -143,14 +143,14 @@ def run_all(
     return all(succeeded.values())
 
 
-def _run_one(entry: Entry, runner: Runner, succeeded: dict[str, bool]) -> None:
+def _run_one(entry: JobEntry, runner: Runner, succeeded: dict[str, bool]) -> None:
     failed = [each for each in entry.needs if not succeeded.get(each, True)]
     if failed:
         runner.skip(entry, failed)
     succeeded[entry.name] = not failed and runner.do(entry)
 
 
-def _job(entry: Entry) -> str:
+def _job(entry: JobEntry) -> str:
     return type(entry.job).__name__.lower()
 
 

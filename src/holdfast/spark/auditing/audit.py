@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
@@ -34,14 +34,12 @@ from holdfast.spark.auditing.checks import (
     StreamsReport,
 )
 from holdfast.spark.auditing.pack_task import AuditTask, PackAuditor
-from holdfast.spark.connection import SparkClient, SparkConnection
+from holdfast.spark.connection import SparkClient
 from holdfast.spark.jobs.progress import Progress, watching
 from holdfast.spark.jobs.tasks import TaskFailure
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-
-    from holdfast.objects.locations import StoreLocation
 
 _TASK_BYTES_MIN: Final = 128 * 1024 * 1024
 _TASKS_MAX: Final = 10_000
@@ -67,21 +65,12 @@ class StoreAudit:
     """One audit of a server's store."""
 
     def __init__(
-        self,
-        spark: SparkSession,
-        server: SparkClient,
-        connection: SparkConnection,
-        place: StoreLocation,
-        store_id: str,
-        via: str,
-        progress: Progress,
+        self, spark: SparkSession, server: SparkClient, task: AuditTask, progress: Progress
     ) -> None:
         self._spark = spark
         self._server = server
-        self._connection = connection
-        self._place = place
-        self._store_id = store_id
-        self._via = via
+        # The task of each executor, without packs.
+        self._task = task
         self._progress = progress
         self._seen = AuditTotals()
         self._reports: dict[str, PackReport] = {}
@@ -179,9 +168,7 @@ class StoreAudit:
     def _pass(self, packs: Sequence[PackInfo], *, deep: bool, follows: bool = False) -> AuditPass:
         what = "reading packs" if deep else "checking streams again"
         tasks = [
-            AuditTask(
-                batch, self._connection, self._place, self._store_id, self._via, deep, follows
-            )
+            replace(self._task, packs=batch, deep=deep, follows=follows)
             for batch in _batches(list(enumerate(packs)))
         ]
         return run_pass(self._spark, tasks, what, self._progress)

@@ -42,12 +42,12 @@ class AuditTask:
     `deep`: read their bytes, too. `follows`: audit those that have replaced them, too.
     """
 
-    packs: tuple[tuple[int, PackInfo], ...]
     connection: SparkConnection
     place: StoreLocation
     store_id: str
     via: str
-    deep: bool
+    packs: tuple[tuple[int, PackInfo], ...] = ()
+    deep: bool = False
     follows: bool = False
 
 

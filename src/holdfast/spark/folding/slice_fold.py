@@ -52,7 +52,7 @@ class Thresholds:
 
 
 @dataclass(frozen=True)
-class SkippedStream:
+class UnfoldedStream:
     """A stream that was left alone, the offset of the message or snapshot in the way, and why."""
 
     stream_id: str
@@ -83,12 +83,12 @@ class FoldReport:
     below_threshold: int = 0
     skipped: int = 0
     left_alone: int = 0
-    left: list[SkippedStream] = field(default_factory=list)
+    left: list[UnfoldedStream] = field(default_factory=list)
 
     def leave(self, stream_id: str, offset: int, why: str) -> None:
         self.left_alone += 1
         if len(self.left) < LEFT_MAX:
-            self.left.append(SkippedStream(stream_id, f"{offset:020d}", why))
+            self.left.append(UnfoldedStream(stream_id, f"{offset:020d}", why))
 
     def add(self, result: PublishResult) -> None:
         snapshot = result.publication

@@ -21,7 +21,7 @@ import msgspec
 
 from holdfast.errors import SettingsError
 from holdfast.settings.options import option
-from holdfast.spark.connection import SparkConnection
+from holdfast.spark.connection import SparkClient, SparkConnection
 from holdfast.spark.jobs.options import StoreOptions, server_option
 from holdfast.spark.jobs.progress import Progress
 
@@ -66,8 +66,8 @@ class Audited:
 
 
 def run(spark: SparkSession, job: Audit, progress: Progress) -> Audited:
-    from holdfast.spark.auditing import audit  # noqa: PLC0415 (only where jobs run)
-    from holdfast.spark.connection import SparkClient  # noqa: PLC0415
+    from holdfast.spark.auditing.audit import StoreAudit  # noqa: PLC0415 (only where jobs run)
+    from holdfast.spark.auditing.pack_task import AuditTask  # noqa: PLC0415
 
     report = Path(job.report) if job.report else None
     if report is not None:
@@ -75,10 +75,8 @@ def run(spark: SparkSession, job: Audit, progress: Progress) -> Audited:
         _put(_unfinished(report), b"")
     with SparkClient(job.server) as server:
         store = server.run(lambda client: client.storage.store())
-        place = job.place(store.store)
-        seen = audit.StoreAudit(
-            spark, server, job.server, place, store.store_id, job.via, progress
-        ).run()
+        task = AuditTask(job.server, job.place(store.store), store.store_id, job.via)
+        seen = StoreAudit(spark, server, task, progress).run()
     # Damage first, since only the first findings are shown.
     findings = sorted(seen.findings, key=lambda found: found.kind)
     damage = seen.left_out + sum(found.kind == "damage" for found in findings)

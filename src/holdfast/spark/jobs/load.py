@@ -11,14 +11,13 @@ from typing import TYPE_CHECKING, Any, Final
 
 from holdfast.errors import HoldfastError, SettingsError
 from holdfast.settings.options import option
-from holdfast.spark.connection import SparkConnection
+from holdfast.spark.connection import SparkClient, SparkConnection
 from holdfast.spark.jobs.options import server_option
 from holdfast.spark.jobs.progress import UNSEEN, Progress, watching
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from holdfast.spark.connection import SparkClient
 
 _CONCURRENCY: Final = 32
 # The bucket needs no creating, this token may not create it, or the server is not Holdfast.
@@ -89,7 +88,6 @@ class Loaded:
 
 
 def run(spark: SparkSession, job: Load, progress: Progress = UNSEEN) -> Loaded:
-    from holdfast.spark.connection import SparkClient  # noqa: PLC0415 (only where jobs run)
     from holdfast.spark.jobs.load_rows import load_name, open_table, rows_of  # noqa: PLC0415
     from holdfast.spark.writing.writers import write_to_streams  # noqa: PLC0415
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 from holdfast.errors import SettingsError
 from holdfast.failpoints import failpoint
 from holdfast.settings.options import option
-from holdfast.spark.connection import SparkConnection
+from holdfast.spark.connection import SparkClient, SparkConnection
 from holdfast.spark.jobs.options import SelectionOptions, server_option
 from holdfast.spark.jobs.progress import UNSEEN, Progress
 
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-    from holdfast.spark.connection import SparkClient
     from holdfast.spark.reading.planning import ReadPlan
     from holdfast.spark.replaying.comparing import PendingCopy, ReplayWork
     from holdfast.spark.replaying.copying import CopyTask
@@ -88,7 +87,6 @@ class Replayed:
 
 
 def run(spark: SparkSession, job: Replay, progress: Progress = UNSEEN) -> Replayed:
-    from holdfast.spark.connection import SparkClient  # noqa: PLC0415 (only where jobs run)
     from holdfast.spark.jobs.load import ensure_bucket  # noqa: PLC0415
     from holdfast.spark.jobs.tasks import core_count, run_tasks, totals  # noqa: PLC0415
     from holdfast.spark.replaying.comparing import ReplayReport, compare_streams  # noqa: PLC0415

@@ -5,11 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Final
-
-from pyspark.sql import functions as F  # noqa: N812 (as everybody calls it)
-
-from holdfast.protocol.frames import Outcome
+from functools import partial
+from typing import TYPE_CHECKING, ClassVar, Final
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -26,8 +23,8 @@ REST: Final = "all others"
 
 
 @dataclass(frozen=True)
-class Totals:
-    """Totals; times are in seconds since the epoch, or None if no message has one."""
+class MessageTotals:
+    """MessageTotals; times are in seconds since the epoch, or None if no message has one."""
 
     messages: int
     bytes: int
@@ -51,8 +48,8 @@ class Ranked:
 
 
 @dataclass(frozen=True)
-class Figures:
-    totals: Totals
+class MessageFigures:
+    totals: MessageTotals
     buckets: Sequence[Ranked]
     busiest: Sequence[Ranked]
     largest: Sequence[Ranked]
@@ -72,118 +69,96 @@ class Figures:
         return named + ([REST] if REST in found - set(named) else [])
 
 
-def message_figures(messages: DataFrame, top: int) -> Figures:
+def message_figures(messages: DataFrame, top: int) -> MessageFigures:
     """Count the messages that `open_all` returns."""
-    step_s, totals_before = _span(messages)
-    rate_step_s = _step(step_s, _RATE_STEPS_S, _POINTS_MAX)
-    volume_step_s = _step(step_s, _BAR_STEPS_S, _BARS_MAX)
-    seconds = F.unix_seconds("at")
+    sql = messages.sparkSession.sql
+    first_s, last_s, undated = sql(
+        "select unix_seconds(min(at)), unix_seconds(max(at)), count_if(at is null) from {messages}",
+        messages=messages,
+    ).collect()[0]
+    span_s = (last_s or 0) - (first_s or 0)
+    rate_step_s = _step(span_s, _RATE_STEPS_S, _POINTS_MAX)
+    volume_step_s = _step(span_s, _BAR_STEPS_S, _BARS_MAX)
     # Everything else is counted from these aggregates, which are small.
-    pieces = (
-        messages.groupBy(
-            "bucket",
-            "stream_id",
-            _floored(seconds, rate_step_s).alias("rate_s"),
-            _floored(seconds, volume_step_s).alias("volume_s"),
-        )
-        .agg(
-            F.count(F.lit(1)).alias("messages"),
-            F.coalesce(F.sum("bytes"), F.lit(0)).alias("bytes"),
-            F.max(seconds).alias("last_s"),
-        )
-        .cache()
-    )
+    pieces = sql(
+        """
+        select bucket, stream_id, count(*) as messages, coalesce(sum(bytes), 0) as bytes,
+            unix_seconds(max(at)) as last_s,
+            unix_seconds(at) - pmod(unix_seconds(at), :rate_step_s) as rate_s,
+            unix_seconds(at) - pmod(unix_seconds(at), :volume_step_s) as volume_s
+        from {messages} group by bucket, stream_id, rate_s, volume_s
+        """,
+        args={"rate_step_s": rate_step_s, "volume_step_s": volume_step_s},
+        messages=messages,
+    ).cache()
+    streams = sql(
+        """
+        select bucket, stream_id, 1 as streams, sum(messages) as messages, sum(bytes) as bytes,
+            max(last_s) as last_s
+        from {pieces} group by bucket, stream_id
+        """,
+        pieces=pieces,
+    ).cache()
     try:
-        streams = _streams(pieces).cache()
-        try:
-            return _figures(pieces, streams, totals_before, (rate_step_s, volume_step_s), top)
-        finally:
-            streams.unpersist()
+        total = sql(
+            "select coalesce(sum(messages), 0) as messages, coalesce(sum(bytes), 0) as bytes, "
+            "count(*) as streams, count(distinct bucket) as buckets from {streams}",
+            streams=streams,
+        ).collect()[0]
+        buckets = _ranked(
+            sql(
+                """
+                select bucket, '' as stream_id, count(*) as streams, sum(messages) as messages,
+                    sum(bytes) as bytes, max(last_s) as last_s
+                from {streams} group by bucket
+                """,
+                streams=streams,
+            ),
+            "bytes",
+            _BUCKETS_LISTED,
+        )
+        sizes = sql(
+            "select if(bytes > 0, int(floor(log2(bytes))), -1) as power, count(*) from {streams} "
+            "group by power",
+            streams=streams,
+        )
+        rates = sql(
+            "select rate_s, sum(messages) from {pieces} where rate_s is not null group by rate_s",
+            pieces=pieces,
+        )
+        volumes = sql(
+            """
+            select if(array_contains(:shown, bucket), bucket, :rest) as name, volume_s, sum(bytes)
+            from {pieces} where rate_s is not null group by name, volume_s
+            """,
+            args={"shown": [each.bucket for each in buckets[:_SHOWN]] or [""], "rest": REST},
+            pieces=pieces,
+        )
+        return MessageFigures(
+            totals=MessageTotals(
+                **total.asDict(), first_s=first_s, last_s=last_s, without_time=undated
+            ),
+            buckets=buckets,
+            busiest=_ranked(streams, "messages", top),
+            largest=_ranked(streams, "bytes", top),
+            sizes=dict(sizes.collect()),
+            rate_step_s=rate_step_s,
+            rates=dict(rates.collect()),
+            volume_step_s=volume_step_s,
+            volumes={(name, start_s): size for name, start_s, size in volumes.collect()},
+        )
     finally:
+        streams.unpersist()
         pieces.unpersist()
 
 
-def _figures(
-    pieces: DataFrame,
-    streams: DataFrame,
-    span: tuple[int | None, int | None, int],
-    steps_s: tuple[int, int],
-    top: int,
-) -> Figures:
-    total = streams.agg(
-        F.sum("messages"), F.sum("bytes"), F.count(F.lit(1)), F.count_distinct("bucket")
-    ).collect()[0]
-    by_bucket = (
-        streams.groupBy("bucket")
-        .agg(
-            F.lit("").alias("stream_id"),
-            F.count(F.lit(1)).alias("streams"),
-            F.sum("messages").alias("messages"),
-            F.sum("bytes").alias("bytes"),
-            F.max("last_s").alias("last_s"),
-        )
-        .select(*_RANKED)
-    )
-    buckets = _ranked(by_bucket, "bytes", _BUCKETS_LISTED)
-    shown = [each.bucket for each in buckets[:_SHOWN]]
-    dated = pieces.where("rate_s is not null")
-    return Figures(
-        totals=Totals(total[0] or 0, total[1] or 0, total[2] or 0, total[3] or 0, *span),
-        buckets=buckets,
-        busiest=_ranked(streams, "messages", top),
-        largest=_ranked(streams, "bytes", top),
-        sizes=_sizes(streams),
-        rate_step_s=steps_s[0],
-        rates={
-            row.rate_s: row.n
-            for row in dated.groupBy("rate_s").agg(F.sum("messages").alias("n")).collect()
-        },
-        volume_step_s=steps_s[1],
-        volumes=_volumes(dated, shown),
-    )
-
-
-_RANKED: Final = ("bucket", "stream_id", "streams", "messages", "bytes", "last_s")
-
-
-def _span(messages: DataFrame) -> tuple[int, tuple[int | None, int | None, int]]:
-    seconds = F.unix_seconds("at")
-    first_s, last_s, undated = messages.agg(
-        F.min(seconds), F.max(seconds), F.count_if(F.col("at").isNull())
-    ).collect()[0]
-    return (last_s or 0) - (first_s or 0), (first_s, last_s, undated)
-
-
-def _streams(pieces: DataFrame) -> DataFrame:
-    return (
-        pieces.groupBy("bucket", "stream_id")
-        .agg(
-            F.lit(1).alias("streams"),
-            F.sum("messages").alias("messages"),
-            F.sum("bytes").alias("bytes"),
-            F.max("last_s").alias("last_s"),
-        )
-        .select(*_RANKED)
-    )
-
-
 def _ranked(frame: DataFrame, by: str, count: int) -> list[Ranked]:
-    rows = frame.orderBy(F.desc(by), "bucket", "stream_id").limit(count).collect()
-    return [Ranked(*row) for row in rows]
-
-
-def _sizes(streams: DataFrame) -> dict[int, int]:
-    power = F.when(F.col("bytes") > 0, F.floor(F.log2("bytes")).cast("int")).otherwise(F.lit(-1))
-    rows = streams.groupBy(power.alias("power")).agg(F.count(F.lit(1)).alias("n")).collect()
-    return {row.power: row.n for row in rows}
-
-
-def _volumes(dated: DataFrame, shown: list[str]) -> dict[tuple[str, int], int]:
-    bucket = F.when(F.col("bucket").isin(shown), F.col("bucket")).otherwise(F.lit(REST))
-    rows = (
-        dated.groupBy(bucket.alias("bucket"), "volume_s").agg(F.sum("bytes").alias("n")).collect()
-    )
-    return {(row.bucket, row.volume_s): row.n for row in rows}
+    return [
+        Ranked(*row)
+        for row in frame.orderBy(by, "bucket", "stream_id", ascending=[False, True, True])
+        .limit(count)
+        .collect()
+    ]
 
 
 @dataclass(frozen=True)
@@ -225,83 +200,62 @@ class ResponseFigures:
 
 def response_figures(responses: DataFrame, top: int) -> ResponseFigures:
     """Count the responses that `open_all` returns."""
-    seconds = F.unix_seconds("started_at")
-    tokens = F.coalesce(F.sum("prompt_tokens"), F.lit(0)) + F.coalesce(
-        F.sum("completion_tokens"), F.lit(0)
-    )
-    total = responses.agg(
-        F.count(F.lit(1)),
-        F.count_distinct("stream_id"),
-        F.min(seconds),
-        F.max(seconds),
-        tokens,
-        F.percentile("seconds", 0.5),
-        F.count_distinct(F.coalesce("model", F.lit(""))),
+    sql = partial(responses.sparkSession.sql, responses=responses)
+    total = sql(
+        """
+        select count(*) as responses, count(distinct stream_id) as streams,
+            unix_seconds(min(started_at)) as first_s, unix_seconds(max(started_at)) as last_s,
+            coalesce(sum(prompt_tokens), 0) + coalesce(sum(completion_tokens), 0) as tokens,
+            percentile(seconds, 0.5) as p50_s, count(distinct coalesce(model, '')) as models_in_all
+        from {responses}
+        """
     ).collect()[0]
-    step_s = _step((total[3] or 0) - (total[2] or 0), _BAR_STEPS_S, _BARS_MAX)
-    models = [ModelFigures(*row) for row in _by_model(responses).limit(top).collect()]
-    shown = [each.model for each in models if each.model is not None][:_SHOWN]
-    start = _floored(seconds, step_s).alias("start_s")
-    named = F.when(F.col("model").isin(shown), F.col("model")).otherwise(F.lit(REST))
-    bars = (
-        responses.groupBy(start, "outcome", named.alias("model"))
-        .agg(F.count(F.lit(1)).alias("n"), tokens.alias("tokens"))
-        .collect()
+    by_model = sql(
+        """
+        select model, count(*) as n, count_if(outcome = 'complete') as complete,
+            coalesce(sum(prompt_tokens), 0) as prompt,
+            coalesce(sum(completion_tokens), 0) as completion,
+            percentile(seconds, 0.5) as p50, percentile(seconds, 0.95) as p95
+        from {responses} group by model
+        order by prompt + completion desc, n desc, model limit :top
+        """,
+        args={"top": top},
+    )
+    models = [ModelFigures(*row) for row in by_model.collect()]
+    step_s = _step((total.last_s or 0) - (total.first_s or 0), _BAR_STEPS_S, _BARS_MAX)
+    bars = sql(
+        """
+        select unix_seconds(started_at) - pmod(unix_seconds(started_at), :step_s) as start_s,
+            outcome, if(array_contains(:shown, model), model, :rest) as name, count(*) as n,
+            coalesce(sum(prompt_tokens), 0) + coalesce(sum(completion_tokens), 0) as tokens
+        from {responses} group by start_s, outcome, name
+        """,
+        args={
+            "step_s": step_s,
+            "shown": [each.model for each in models if each.model is not None][:_SHOWN] or [""],
+            "rest": REST,
+        },
     )
     outcomes: Counter[tuple[str, int]] = Counter()
     model_tokens: Counter[tuple[str, int]] = Counter()
-    for row in bars:
+    for row in bars.collect():
         outcomes[row.outcome, row.start_s] += row.n
-        model_tokens[row.model, row.start_s] += row.tokens
+        model_tokens[row.name, row.start_s] += row.tokens
+    durations = sql(
+        """
+        select int(floor(log2(greatest(seconds, power(2, :least))))) as power, count(*)
+        from {responses} where seconds is not null group by power
+        """,
+        args={"least": ResponseFigures.LEAST_POWER},
+    )
     return ResponseFigures(
-        responses=total[0],
-        streams=total[1],
-        first_s=total[2],
-        last_s=total[3],
-        tokens=total[4],
-        p50_s=total[5],
+        **total.asDict(),
         step_s=step_s,
         outcomes=outcomes,
         model_tokens={key: value for key, value in model_tokens.items() if value},
-        durations=_durations(responses),
+        durations=dict(durations.collect()),
         models=models,
-        models_in_all=total[6],
     )
-
-
-def _by_model(responses: DataFrame) -> DataFrame:
-    prompt, completion = (
-        F.coalesce(F.sum(name), F.lit(0)) for name in ("prompt_tokens", "completion_tokens")
-    )
-    found = responses.groupBy("model").agg(
-        F.count(F.lit(1)).alias("responses"),
-        F.count_if(F.col("outcome") == Outcome.COMPLETE.value),
-        prompt.alias("prompt"),
-        completion.alias("completion"),
-        F.percentile("seconds", 0.5),
-        F.percentile("seconds", 0.95),
-    )
-    return found.orderBy(
-        F.desc(F.col("prompt") + F.col("completion")), F.desc("responses"), "model"
-    )
-
-
-def _durations(responses: DataFrame) -> dict[int, int]:
-    power = F.floor(F.log2(F.greatest("seconds", F.lit(2.0**ResponseFigures.LEAST_POWER)))).cast(
-        "int"
-    )
-    rows = (
-        responses.where("seconds is not null")
-        .groupBy(power.alias("power"))
-        .agg(F.count(F.lit(1)).alias("n"))
-        .collect()
-    )
-    return {row.power: row.n for row in rows}
-
-
-def _floored(seconds: Any, step_s: int) -> Any:
-    """The start of the step that contains a moment, as a column."""
-    return seconds - F.pmod(seconds, F.lit(step_s))
 
 
 def _step(span_s: int, steps_s: Sequence[int], count_max: int) -> int:

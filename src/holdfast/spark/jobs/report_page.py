@@ -16,11 +16,11 @@ from jinja2 import Environment, PackageLoader, Template
 from markupsafe import Markup
 
 from holdfast.protocol.frames import Outcome
-from holdfast.spark.jobs.report_figures import DAY_S, REST, Figures, Ranked, ResponseFigures
+from holdfast.spark.jobs.report_figures import DAY_S, REST, MessageFigures, Ranked, ResponseFigures
 from holdfast.spark.jobs.report_plots import (
     PALETTE,
     Axis,
-    Histogram,
+    HistogramBins,
     Series,
     bytes_text,
     count_text,
@@ -91,7 +91,7 @@ def _macros() -> Any:
     return _template().make_module({"palette": PALETTE, "sections": (), "tiles": ()})
 
 
-def message_tiles(figures: Figures) -> list[Tile]:
+def message_tiles(figures: MessageFigures) -> list[Tile]:
     """The totals of the messages."""
     total = figures.totals
     mean = bytes_text(total.bytes / total.messages) if total.messages else "-"
@@ -125,7 +125,7 @@ def response_tiles(figures: ResponseFigures) -> list[Tile]:
     return tiles
 
 
-def message_sections(figures: Figures) -> list[Section]:
+def message_sections(figures: MessageFigures) -> list[Section]:
     """The sections about messages."""
     if not figures.totals.messages:
         return [Section("Nothing yet", [], "The tables hold no messages so far.")]
@@ -163,7 +163,7 @@ def response_sections(figures: ResponseFigures) -> list[Section]:
     ]
 
 
-def _volume(figures: Figures) -> Section:
+def _volume(figures: MessageFigures) -> Section:
     step_s = figures.volume_step_s
     colours = _coloured(figures.volume_buckets)
     each = _bar_name(step_s)
@@ -177,7 +177,7 @@ def _volume(figures: Figures) -> Section:
     return Section(f"Volume by bucket and {each}", content, note, "volume")
 
 
-def _rates(figures: Figures) -> Section:
+def _rates(figures: MessageFigures) -> Section:
     step_s = figures.rate_step_s
     starts_s = list(range(min(figures.rates), max(figures.rates) + 1, step_s))
     values = [figures.rates.get(start, 0) for start in starts_s]
@@ -249,7 +249,7 @@ def _powers(
     edges = [2.0**start for start in (*starts, starts[-1] + step)]
     if low == ResponseFigures.LEAST_POWER:
         edges[0] = 0.0
-    bins = Histogram(edges, sums, written)
+    bins = HistogramBins(edges, sums, written)
     return [histogram(bins, Axis(title, count_text), below, title.lower())]
 
 
@@ -267,7 +267,7 @@ def _ranking(title: str, note: str, streams: Sequence[Ranked]) -> Section:
     return Section(title, [table(headings, rows, ["word", "number", "number", "time"])], note)
 
 
-def _buckets(figures: Figures) -> Section:
+def _buckets(figures: MessageFigures) -> Section:
     rows = [
         [
             each.bucket,

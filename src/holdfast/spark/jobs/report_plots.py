@@ -92,7 +92,7 @@ class Series:
 
 
 @dataclass(frozen=True)
-class Histogram:
+class HistogramBins:
     """Adjacent bins; there is one more edge than there are counts."""
 
     edges: Sequence[float]
@@ -233,7 +233,7 @@ def line(
     return _chart(draw)
 
 
-def histogram(bins: Histogram, axis: Axis, title: str, unit: str) -> Markup:
+def histogram(bins: HistogramBins, axis: Axis, title: str, unit: str) -> Markup:
     """Adjacent bars, with the edges of the bins below them."""
 
     def draw(width: int, height: int) -> _Plot:

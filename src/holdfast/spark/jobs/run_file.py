@@ -42,7 +42,7 @@ _TABLES: Final = ("spark", "server", "job")
 
 
 @dataclass(frozen=True)
-class Entry:
+class JobEntry:
     """A job of the file: its name and options, when it runs, and which jobs must succeed first."""
 
     name: str
@@ -55,7 +55,7 @@ class Entry:
 class RunFile:
     """A checked file; its entries are in the order in which they run."""
 
-    entries: Sequence[Entry]
+    entries: Sequence[JobEntry]
     master: str = ""
     remote: str = ""
     conf: Mapping[str, str] | None = None
@@ -123,7 +123,7 @@ class _Reader:
             conf={key: _spark_text(value) for key, value in spark.conf.items()},
         )
 
-    def _entry(self, values: object) -> Entry:
+    def _entry(self, values: object) -> JobEntry:
         values = _as_table(values, "[[job]]")
         common = {key: value for key, value in values.items() if key in _JOB_KEYS}
         table = _table(_JobTable, common, "[[job]]")
@@ -142,7 +142,7 @@ class _Reader:
             }
             if "server" in options:
                 given.setdefault("server", self._server)
-            return Entry(name, build(declared, given), timing, tuple(table.needs))
+            return JobEntry(name, build(declared, given), timing, tuple(table.needs))
         except SettingsError as error:
             raise SettingsError(f"job {name!r}: {error.message}") from None
 
@@ -184,7 +184,7 @@ def _table(declared: type[T], values: object, where: str) -> T:
         raise SettingsError(f"{where}: {error.message}") from None
 
 
-def _check_names(entries: list[Entry]) -> None:
+def _check_names(entries: list[JobEntry]) -> None:
     names = [each.name for each in entries]
     for entry in entries:
         if names.count(entry.name) > 1:
@@ -197,9 +197,9 @@ def _check_names(entries: list[Entry]) -> None:
                 raise SettingsError(f"job {entry.name!r} needs {need!r}, which does not exist.")
 
 
-def _in_order(entries: list[Entry]) -> list[Entry]:
+def _in_order(entries: list[JobEntry]) -> list[JobEntry]:
     """Put each job behind those that it needs; otherwise keep the order of the file."""
-    ordered: list[Entry] = []
+    ordered: list[JobEntry] = []
     left = list(entries)
     while left:
         names = {each.name for each in left}
@@ -262,7 +262,7 @@ class Schedule:
     - A job that was due several times while another one ran is run once.
     """
 
-    def __init__(self, entries: Sequence[Entry], clock: Clock) -> None:
+    def __init__(self, entries: Sequence[JobEntry], clock: Clock) -> None:
         self._entries = entries
         self._clock = clock
         now_ms = clock.now_ms()
@@ -270,7 +270,7 @@ class Schedule:
             each.name: each.timing.first_ms(now_ms) for each in entries
         }
 
-    def take(self) -> Entry | None:
+    def take(self) -> JobEntry | None:
         """Take the job that is due now, or None."""
         now_ms = self._clock.now_ms()
         due = [(at_ms, each) for each in self._entries if (at_ms := self._at(each)) <= now_ms]
@@ -285,7 +285,7 @@ class Schedule:
         due_ms = min(map(self._at, self._entries), default=math.inf)
         return None if due_ms == math.inf else max(0, due_ms - self._clock.now_ms()) / 1000
 
-    def _at(self, entry: Entry) -> float:
+    def _at(self, entry: JobEntry) -> float:
         due_ms = self._due_ms[entry.name]
         return math.inf if due_ms is None else due_ms
 

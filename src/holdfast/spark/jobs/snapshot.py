@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 from holdfast.errors import HoldfastError, SettingsError
 from holdfast.failpoints import failpoint
 from holdfast.settings.options import option
-from holdfast.spark.connection import SparkConnection, parse_size
+from holdfast.spark.connection import SparkClient, SparkConnection, parse_size
 from holdfast.spark.jobs.options import SelectionOptions, server_option
 from holdfast.spark.jobs.progress import UNSEEN, Progress
 
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-    from holdfast.spark.connection import SparkClient
     from holdfast.spark.folding.folds import Fold
 
 FOLDS: Final = ("merge-patch", "json-patch", "last-by-key", "concat")
@@ -98,7 +97,6 @@ class SnapshotSummary:
 
 
 def run(spark: SparkSession, job: Snapshot, progress: Progress = UNSEEN) -> SnapshotSummary:
-    from holdfast.spark.connection import SparkClient  # noqa: PLC0415 (only where jobs run)
     from holdfast.spark.folding.slice_fold import (  # noqa: PLC0415
         FoldReport,
         FoldWork,

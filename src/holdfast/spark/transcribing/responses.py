@@ -104,7 +104,7 @@ def _name(until: str) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class UpstreamResponse:
+class TranscribedResponse:
     """A response that has ended, or will never end."""
 
     stream_id: str
@@ -168,11 +168,11 @@ class ResponseBuilder:
 
     def end(
         self, stream_id: str, frame: Frame | None = None, at_ms: int | None = None
-    ) -> UpstreamResponse:
+    ) -> TranscribedResponse:
         """The response with its last frame; without one it stays open for ever."""
         outcome = Outcome.OPEN if frame is None else OUTCOMES[frame.type]
         code, message = _error_of(frame)
-        return UpstreamResponse(
+        return TranscribedResponse(
             stream_id,
             self.response_id,
             self.started_at_ms,
@@ -188,9 +188,9 @@ class ResponseBuilder:
         )
 
 
-def deleted_response(stream_id: str, response: OpenResponse) -> UpstreamResponse:
+def deleted_response(stream_id: str, response: OpenResponse) -> TranscribedResponse:
     """A response whose stream was deleted before it ended."""
-    return UpstreamResponse(
+    return TranscribedResponse(
         stream_id,
         response.response_id,
         response.started_at_ms,
@@ -229,7 +229,7 @@ class StreamDamage:
     why: str
 
 
-class StreamResponses:
+class StreamTranscript:
     """Reads a stream message by message; `known` is what an earlier run stored."""
 
     def __init__(
@@ -276,9 +276,9 @@ class StreamResponses:
 
     def take(
         self, offset: int, next_offset: int, payload: bytes, at_ms: int
-    ) -> list[UpstreamResponse]:
+    ) -> list[TranscribedResponse]:
         """Take the next message; returns the responses that end with it."""
-        ended: list[UpstreamResponse] = []
+        ended: list[TranscribedResponse] = []
         if self._known is not None:
             if offset != self._known.end or not self._is_the_same(self._known):
                 ended += [deleted_response(self._stream_id, each) for each in self._known.responses]
@@ -322,7 +322,7 @@ class StreamResponses:
         self._order = ResponseOrder(is_whole=False)
         self._is_damaged = False
 
-    def _new(self, payload: bytes, at_ms: int, ended: list[UpstreamResponse]) -> None:
+    def _new(self, payload: bytes, at_ms: int, ended: list[TranscribedResponse]) -> None:
         boundary = self._base + self._parser.boundary
         for frame in self._parser.feed(payload):
             self._order.take(frame)
@@ -338,7 +338,7 @@ class StreamResponses:
                 found = self._open.pop(frame.response_id)
                 ended.append(found.end(self._stream_id, frame, at_ms))
 
-    def _left_open(self) -> list[UpstreamResponse]:
+    def _left_open(self) -> list[TranscribedResponse]:
         """Take the open responses, which will never end."""
         found = [each.end(self._stream_id) for each in self._open.values()]
         self._open = {}

@@ -38,8 +38,8 @@ from holdfast.spark.reading.source import ReadSource, Slice, StreamSlice
 from holdfast.spark.transcribing.responses import (
     OpenStream,
     StreamDamage,
-    StreamResponses,
-    UpstreamResponse,
+    StreamTranscript,
+    TranscribedResponse,
     deleted_response,
     forget_before,
     read_open,
@@ -225,7 +225,7 @@ class Transcribed:
     prompt_tokens: int = 0
     completion_tokens: int = 0
 
-    def count(self, response: UpstreamResponse) -> None:
+    def count(self, response: TranscribedResponse) -> None:
         name = response.outcome.value
         self.outcomes[name] = self.outcomes.get(name, 0) + 1
         self.size_bytes += response.size_bytes
@@ -244,7 +244,7 @@ def transcribe_task(output: FileOutput, body_bytes_max: int, task: TranscribeTas
         known = {each.stream_id: each for each in task.known}
         runs = iter(()) if task.part is None else stream_runs(task.source, server, task.part)
         for stream_id, of_stream in groupby(runs, key=lambda run: run.stream.stream_id):
-            reader = StreamResponses(stream_id, body_bytes_max, known.pop(stream_id, None))
+            reader = StreamTranscript(stream_id, body_bytes_max, known.pop(stream_id, None))
             for run in of_stream:
                 _read_again(reader, run, task.source, server)
                 for message in _messages(run):
@@ -261,7 +261,7 @@ def transcribe_task(output: FileOutput, body_bytes_max: int, task: TranscribeTas
 
 
 def _read_again(
-    reader: StreamResponses, run: StreamRun, source: ReadSource, server: SparkClient
+    reader: StreamTranscript, run: StreamRun, source: ReadSource, server: SparkClient
 ) -> None:
     """Bring a stream's reader to the start of its new messages."""
     missing = reader.missing
@@ -289,10 +289,10 @@ class _Rows:
     def __init__(self, files: TableFiles, done: Transcribed) -> None:
         self._files = files
         self._done = done
-        self._held: dict[str, list[UpstreamResponse]] = {}
+        self._held: dict[str, list[TranscribedResponse]] = {}
         self._held_bytes = 0
 
-    def add(self, responses: Iterable[UpstreamResponse]) -> None:
+    def add(self, responses: Iterable[TranscribedResponse]) -> None:
         for each in responses:
             self._done.count(each)
             day = datetime.fromtimestamp(each.started_at_ms / 1000, UTC).date().isoformat()

@@ -25,7 +25,7 @@ from holdfast.spark.archiving.place import TablePlace
 from holdfast.spark.archiving.table import ArchiveTable, SmallFile
 from holdfast.spark.jobs.tasks import Executors
 from holdfast.spark.jobs.transcripts import DailyFigures
-from holdfast.spark.transcribing.responses import UpstreamResponse
+from holdfast.spark.transcribing.responses import TranscribedResponse
 
 _TIME: Final = pa.timestamp("us", tz="UTC")
 
@@ -34,12 +34,12 @@ def _time(at_ms: int | None) -> int | None:
     return None if at_ms is None else at_ms * 1000
 
 
-def _of_answer(name: str) -> Callable[[UpstreamResponse], object]:
+def _of_answer(name: str) -> Callable[[TranscribedResponse], object]:
     return lambda each: getattr(each.answer, name) if each.answer else None
 
 
 # In the order of the table: the type, whether it can be null, and the value.
-_COLUMNS: Final[dict[str, tuple[Any, bool, Callable[[UpstreamResponse], object]]]] = {
+_COLUMNS: Final[dict[str, tuple[Any, bool, Callable[[TranscribedResponse], object]]]] = {
     "stream_id": (pa.string(), False, lambda each: each.stream_id),
     "response_id": (pa.int64(), False, lambda each: each.response_id),
     "status": (pa.int32(), True, lambda each: each.status),
@@ -91,7 +91,7 @@ class ResponseLayout(TableLayout):
         return list(_FEW_VALUES)
 
 
-def to_batch(responses: Sequence[UpstreamResponse]) -> Any:
+def to_batch(responses: Sequence[TranscribedResponse]) -> Any:
     """Responses as a RecordBatch."""
     arrays = [
         pa.array([value(each) for each in responses], kind) for kind, _, value in _COLUMNS.values()

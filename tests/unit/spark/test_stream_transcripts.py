@@ -16,7 +16,7 @@ from holdfast.protocol.frames import (
     encode_frame,
     encode_start,
 )
-from holdfast.spark.transcribing.responses import OpenResponse, OpenStream, StreamResponses
+from holdfast.spark.transcribing.responses import OpenResponse, OpenStream, StreamTranscript
 
 HEADERS = {"content-type": "text/plain"}
 ENDS = {
@@ -48,7 +48,7 @@ class Stream:
         new = self.messages[self.read : upto]
         if not new:
             return []
-        reader = StreamResponses("s", self._body_bytes_max, self.known)
+        reader = StreamTranscript("s", self._body_bytes_max, self.known)
         if reader.missing is not None and reader.missing[1] == new[0][0]:
             start, end = reader.missing
             for at in range(start, end, piece):
@@ -171,7 +171,7 @@ def test_what_was_read_before_is_not_there_any_more(bytes_then):
     stream = Stream()
     stream.append(encode_start(1, 200, HEADERS) + encode_frame(DATA, 1, b"abc"))
     stream.run()
-    reader = StreamResponses("s", 100, stream.known)
+    reader = StreamTranscript("s", 100, stream.known)
     reader.again(bytes_then[: stream.known.end])
     end = stream.known.end
     found = reader.take(end, end + 9, encode_frame(COMPLETE, 1), 5)
@@ -180,7 +180,7 @@ def test_what_was_read_before_is_not_there_any_more(bytes_then):
 
 
 def test_a_gap_leaves_open_what_was_open():
-    reader = StreamResponses("s", 100)
+    reader = StreamTranscript("s", 100)
     start = encode_start(1, 200, HEADERS)
     assert reader.take(0, len(start), start, 1) == []
     data = encode_frame(DATA, 1, b"late") + encode_frame(COMPLETE, 1)
