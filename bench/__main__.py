@@ -11,15 +11,13 @@ from typing import Literal, get_args
 from cyclopts import App
 from rich.console import Console
 
-from bench import append, hotspots, machine, read, report, sse, tools
+from bench import hotspots, machine, report, tools
 from bench.groups import CLIENT, PROXY, SPARK, STORAGE, SURFACE, Group, run_step
-from bench.groups_report import show_group
 from bench.process import LOAD_CPU
 from bench.scenario import Plan, run_rounds
+from bench.scenarios import SCENARIOS
 from bench.servers import ALL, HOLDFAST, Server
 from bench.storage.figures import FULL, TRIAL, Sizes
-
-SCENARIOS = {s.SCENARIO.key: s.SCENARIO for s in (append, read, sse)}
 
 Only = Literal[
     "append",
@@ -148,7 +146,7 @@ def _measure_group(plan: Plan, group: Group, steps: list[str], sizes: Sizes, sav
     for step in steps:
         found = run_step(group, step, plan, sizes)
         report.store_step(results, group, step, found, about, save)
-    show_group(plan.console, group, results[group.key])
+    report.show_group(plan.console, group, results[group.key])
 
 
 def _about(plan: Plan) -> dict[str, str]:

@@ -234,7 +234,7 @@ async def _run_phase(
     deadline = time.monotonic() + DRAIN_S
     while fanout.missing > 0 and time.monotonic() < deadline and not fanout.faults:
         await asyncio.sleep(0.01)
-    # Let late answers to the writers arrive: the next phase begins with all of them idle.
+    # Let late responses to the writers arrive: the next phase begins with all of them idle.
     await asyncio.sleep(0.2)
     if not fanout.missing:
         fanout.check_order()

@@ -10,17 +10,17 @@ from subprocess import SubprocessError
 from typing import Any
 
 from bench import machine
-from bench.client import UnexpectedAnswerError
-from bench.clients import appending, importing, producing, reading, tailing
+from bench.client import UnexpectedResponseError
+from bench.clients.steps import STEPS as CLIENT_STEPS
 from bench.process import ServerFailedError, machine_busy_s
-from bench.proxy import first_byte, idle_streams, slow_streams
+from bench.proxy.steps import STEPS as PROXY_STEPS
 from bench.scenario import Plan, wait_for_quiet
 from bench.spark import folding, planning, tables
 from bench.storage import catch_up, flushing, ingest, recovery, streams
 from bench.storage.figures import FULL, Sizes, Step
 from bench.surface import access, bootstrap, changes, fork
 
-FAILURES = (ServerFailedError, UnexpectedAnswerError, OSError, RuntimeError, SubprocessError)
+FAILURES = (ServerFailedError, UnexpectedResponseError, OSError, RuntimeError, SubprocessError)
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,10 +55,7 @@ CLIENT = Group(
     "against Holdfast with everything in memory. One client process has one core, the server the "
     "other. Both run on the event loop of the standard library; ours on uvloop as well, which "
     "comes with it.",
-    {
-        module.STEP.key: module.STEP
-        for module in (producing, reading, tailing, appending, importing)
-    },
+    {step.key: step for step in CLIENT_STEPS},
 )
 SPARK = Group(
     "spark",
@@ -73,7 +70,7 @@ PROXY = Group(
     "The proxy",
     "Responses of an upstream on loopback, recorded in streams while they arrive. The server has "
     "one core, the upstream and the load share the other.",
-    {module.STEP.key: module.STEP for module in (first_byte, slow_streams, idle_streams)},
+    {step.key: step for step in PROXY_STEPS},
 )
 GROUPS = (STORAGE, SURFACE, CLIENT, SPARK, PROXY)
 

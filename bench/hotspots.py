@@ -10,9 +10,10 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from bench import append, tools
+from bench import tools
 from bench.load import measure, warm_up
 from bench.process import LOAD_CPU, Running, pinned, running, stop
+from bench.scenarios import append_load, create_streams
 from bench.servers import HOLDFAST
 
 CONNECTIONS = 256
@@ -26,8 +27,8 @@ def show(console: Console, seconds: int) -> None:
     HOLDFAST.require()
     seconds = max(seconds, 5)
     with running(HOLDFAST) as target:
-        append.create_streams(target)
-        load = append.load(target, CONNECTIONS)
+        create_streams(target)
+        load = append_load(target, CONNECTIONS)
         warm_up(target, load)
         sample = measure(target, load, seconds)
         console.print(
@@ -51,7 +52,7 @@ def _record(target: Running, seconds: int) -> Counter[str]:
         start_new_session=True,
     )
     try:
-        measure(target, append.load(target, CONNECTIONS), seconds + 1)
+        measure(target, append_load(target, CONNECTIONS), seconds + 1)
         complaint = spy.communicate(timeout=30)[1].decode(errors="replace")
     finally:
         stop(spy)

@@ -32,7 +32,7 @@ class Load:
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """What one wrk run measured. `failed`: answers of 400 and above, timeouts, lost sockets."""
+    """What one wrk run measured. `failed`: responses of 400 and above, timeouts, lost sockets."""
 
     succeeded: int
     per_s: float

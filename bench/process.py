@@ -28,7 +28,7 @@ LOAD_CPU = _CPUS[-1]
 
 
 class ServerFailedError(Exception):
-    """A server did not start or did not answer; the message ends with the end of its log."""
+    """A server did not start or did not response; the message ends with the end of its log."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,18 +1,20 @@
-"""Keeps results by scenario in results.json and renders them: tables, ratios, RESULTS.md."""
+"""Keeps results by scenario in results.json, and renders them: tables, ratios, RESULTS.md."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from typing import Any
 
 from rich.console import Console
 from rich.table import Table
 
-from bench import groups_report, tools
+from bench import tools
 from bench.groups import GROUPS, Group
 from bench.scenario import OTHERS_SHOWN, Metrics, Outcome, Scenario
 from bench.servers import ALL, HOLDFAST, NGINX, NODE_FILE, NODE_MEMORY, RUST, Server
+from bench.storage.figures import Figure
 
 RESULTS_JSON = tools.BENCH_DIR / "results.json"
 RESULTS_MD = tools.BENCH_DIR / "RESULTS.md"
@@ -203,7 +205,7 @@ def _section(result: dict[str, Any], key: str, common: dict[str, str]) -> list[s
 
 
 def _group_section(group: Group, result: dict[str, Any], common: dict[str, str]) -> list[str]:
-    table = _markdown(groups_report.HEADING, groups_report.group_rows(group, result))
+    table = _markdown(HEADING, _group_rows(group, result))
     # The steps say themselves when they ran, how often and at which commit.
     said = {*common, "date", "commit", "runs"}
     about = {name: value for name, value in result["about"].items() if name not in said}
@@ -211,7 +213,7 @@ def _group_section(group: Group, result: dict[str, Any], common: dict[str, str])
         f"## {group.title}",
         group.note,
         table,
-        groups_report.notes(group, result),
+        _notes(group, result),
         _listed(about),
     ]
 
@@ -275,3 +277,65 @@ def _case_title(key: str, case: str) -> str:
 def _markdown(heading: tuple[str, ...], rows: list[tuple[str, ...]]) -> str:
     lines = [heading, tuple("---" for _ in heading), *rows]
     return "\n".join("| " + " | ".join(line) + " |" for line in lines)
+
+
+HEADING = ("what", "measured", "target", "reached")
+
+Rows = list[tuple[str, ...]]
+
+
+def _group_rows(group: Group, result: dict[str, Any]) -> Rows:
+    """One row for each figure, in the order of the steps."""
+    return [row for key, step in _in_order(group, result) for row in _step_rows(key, step)]
+
+
+def _in_order(group: Group, result: dict[str, Any]) -> list[tuple[str, dict[str, Any]]]:
+    steps = result["steps"]
+    return [(key, steps[key]) for key in group.steps if key in steps]
+
+
+def _step_rows(key: str, step: dict[str, Any]) -> Iterator[tuple[str, ...]]:
+    if step["failure"]:
+        yield (key, "not measured", "", step["failure"])
+    for each in step["figures"]:
+        figure = Figure(**each)
+        # What bounds nothing needs no excuse.
+        remark = _remark(step) if figure.reached else ""
+        yield (
+            figure.text,
+            figure.measured,
+            figure.to_reach,
+            " ".join(filter(None, (figure.reached, remark))),
+        )
+
+
+def _remark(step: dict[str, Any]) -> str:
+    """Say of a figure what takes from its worth."""
+    remarks = [] if step["full_size"] else ["smaller trial"]
+    if step["others"] > OTHERS_SHOWN:
+        remarks.append(f"disturbed: {step['others']:.0%} of a core")
+    return f"({', '.join(remarks)})" if remarks else ""
+
+
+def _notes(group: Group, result: dict[str, Any]) -> str:
+    """How each step measures, and when it last did."""
+    return "\n".join(
+        f"- *{key}* ({_circumstances(step)}): {step['note']}"
+        for key, step in _in_order(group, result)
+    )
+
+
+def _circumstances(step: dict[str, Any]) -> str:
+    when = f"{step['date']}, commit {step['commit']}"
+    if step["failure"]:
+        return when
+    return f"{when}, {step['seconds']:.0f} s, other work {step['others']:.0%} of a core"
+
+
+def show_group(console: Console, group: Group, result: dict[str, Any]) -> None:
+    """Print the table."""
+    table = Table(*HEADING, title=group.title)
+    table.columns[1].justify = "right"
+    for row in _group_rows(group, result):
+        table.add_row(*row)
+    console.print(table)

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 from rich.console import Console
 
-from bench.client import UnexpectedAnswerError
+from bench.client import UnexpectedResponseError
 from bench.process import Running, ServerFailedError, machine_busy_s, running
 from bench.servers import Server
 
@@ -67,7 +67,7 @@ def run_rounds(scenario: Scenario, servers: Sequence[Server], plan: Plan) -> Out
             try:
                 with running(server) as target:
                     measured = scenario.run(target, plan)
-            except (ServerFailedError, UnexpectedAnswerError, OSError, RuntimeError) as error:
+            except (ServerFailedError, UnexpectedResponseError, OSError, RuntimeError) as error:
                 plan.console.print(f"[red]{server.title}: {error}[/red]", highlight=False)
                 outcome.missing[server.key] = str(error).splitlines()[0]
                 continue

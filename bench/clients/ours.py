@@ -68,7 +68,7 @@ async def tail(url: str, names: list[str], tails: int, messages: int) -> Values:
         async def follow(number: int, state: Tail) -> None:
             async with client.stream(names[number % len(names)]).read(NOW, live=True) as reading:
                 async for batch in reading.batches():
-                    # The first answer says where the tail is; SSE comes after it.
+                    # The first response says where the tail is; SSE comes after it.
                     state.connected.set()
                     if batch.data and state.take(len(batch.json), messages):
                         break

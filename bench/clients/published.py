@@ -35,8 +35,8 @@ async def read_bytes(url: str, name: str) -> Values:
     """From the start to the tail, chunk by chunk."""
     size_bytes = 0
     started_s = time.perf_counter()
-    async with astream(_url(url, name), live=False) as answer:
-        async for chunk in answer:
+    async with astream(_url(url, name), live=False) as response:
+        async for chunk in response:
             size_bytes += len(chunk)
     return {"seconds": time.perf_counter() - started_s, "bytes": size_bytes}
 
@@ -45,17 +45,17 @@ async def read_items(url: str, name: str) -> Values:
     """From the start to the tail, message by message, each of them parsed."""
     items = 0
     started_s = time.perf_counter()
-    async with astream(_url(url, name), live=False) as answer:
-        async for each in answer.iter_json():
+    async with astream(_url(url, name), live=False) as response:
+        async for each in response.iter_json():
             items += each is not None
     return {"seconds": time.perf_counter() - started_s, "items": items}
 
 
 async def read_all_items(url: str, name: str) -> Values:
-    """All messages at once, parsed: with `live=False` this would end behind the first answer."""
+    """All messages at once, parsed: with `live=False` this would end behind the first response."""
     started_s = time.perf_counter()
-    async with astream(_url(url, name)) as answer:
-        items = await answer.read_json()
+    async with astream(_url(url, name)) as response:
+        items = await response.read_json()
     return {"seconds": time.perf_counter() - started_s, "items": len(items)}
 
 
@@ -72,9 +72,9 @@ async def tail(url: str, names: list[str], tails: int, messages: int) -> Values:
 
         async def follow(number: int, state: Tail) -> None:
             where = _url(url, names[number % len(names)])
-            async with astream(where, offset="now", live="sse", client=client) as answer:
+            async with astream(where, offset="now", live="sse", client=client) as response:
                 state.connected.set()
-                async for items in answer.iter_json_batches():
+                async for items in response.iter_json_batches():
                     if state.take(len(items), messages):
                         break
 

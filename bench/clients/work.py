@@ -1,4 +1,4 @@
-"""What both clients are given to do, and how their processes answer.
+"""What both clients are given to do, and how their processes response.
 
 The published client has an environment of its own, without Holdfast: this needs the standard
 library alone.
@@ -31,7 +31,7 @@ def percentile_ms(times_s: list[float], percent: int) -> float:
 
 
 async def append_one_by_one(append: Callable[[Any], Awaitable[object]], count: int) -> Values:
-    """Append messages, each after the answer to the one before."""
+    """Append messages, each after the response to the one before."""
     times_s = []
     for number in range(count):
         value = message(number)

@@ -17,7 +17,7 @@ from urllib.parse import urlsplit
 
 import uvloop
 
-from bench.proxy.rig import headers
+from bench.proxy.steps import headers
 from bench.proxy.upstream import RECORD_BYTES, sent_ns
 from holdfast.protocol.frames import COMPLETE, DATA, FrameParser
 

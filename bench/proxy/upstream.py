@@ -1,7 +1,7 @@
 """The upstream of the proxy's steps: `python -m bench.proxy.upstream PORT`.
 
-Every answer is chunked and made of records of RECORD_BYTES, which hold the time at which they were
-sent (CLOCK_MONOTONIC, which all processes share):
+Every response is chunked and consists of records of RECORD_BYTES, which hold the time at which they
+were sent (CLOCK_MONOTONIC, which all processes share):
 
     /first                  one record, and the end
     /slow/CHUNKS/PER_S      so many records, one at a time

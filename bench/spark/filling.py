@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import random
 
-from bench.surface.filling import request, send_in_order
+from bench.client import send_in_order, wire_request
 
 JSON = "application/json"
 BUCKET = "spark"
@@ -19,8 +19,8 @@ def fill_with_bytes(port: int, streams: int, messages: int, bucket: str = BUCKET
     for number in range(streams):
         stream = f"/v1/stream/{bucket}/s{number:05d}"
         bodies = (chance.randbytes(MESSAGE_BYTES) for _ in range(messages))
-        appends = [request("POST", stream, body) for body in bodies]
-        send_in_order(port, [request("PUT", stream, b""), *appends])
+        appends = [wire_request("POST", stream, body) for body in bodies]
+        send_in_order(port, [wire_request("PUT", stream, b""), *appends])
 
 
 def fill_with_updates(port: int, streams: int, updates: int, bucket: str = BUCKET) -> None:
@@ -30,8 +30,8 @@ def fill_with_updates(port: int, streams: int, updates: int, bucket: str = BUCKE
         stream = f"/v1/stream/{bucket}/s{number:05d}"
         body = [{"seq": n, f"field{n % 8}": n * number} for n in range(updates)]
         requests += [
-            request("PUT", stream, b"", JSON),
-            request("POST", stream, json.dumps(body).encode(), JSON),
+            wire_request("PUT", stream, b"", JSON),
+            wire_request("POST", stream, json.dumps(body).encode(), JSON),
         ]
     send_in_order(port, requests)
 
@@ -39,5 +39,7 @@ def fill_with_updates(port: int, streams: int, updates: int, bucket: str = BUCKE
 def change(port: int, prefix: str, streams: int, every: int) -> int:
     """Append to one stream of so many; how many that are."""
     changed = range(0, streams, every)
-    send_in_order(port, [request("POST", f"{prefix}{number}", b"changed") for number in changed])
+    send_in_order(
+        port, [wire_request("POST", f"{prefix}{number}", b"changed") for number in changed]
+    )
     return len(changed)

@@ -5,12 +5,12 @@ from __future__ import annotations
 import statistics
 import time
 
+from bench.client import PageReader
 from bench.load import run_until
 from bench.scenario import Plan
 from bench.servers import PREFIX
 from bench.storage.figures import MIB, Figure, Measured, Sizes, Step
 from bench.storage.node import NEVER_FLUSHING, Node, appends, create_streams, node
-from bench.storage.pages import PageReader
 
 APPEND_BYTES = 1024
 CONNECTIONS = 64

@@ -5,10 +5,10 @@ from __future__ import annotations
 import statistics
 from dataclasses import dataclass
 
-from bench.append import APPEND_BYTES, STREAMS
 from bench.load import measure, run_until
 from bench.process import cpu_of_tree
 from bench.scenario import Plan, wait_for_quiet
+from bench.scenarios import APPEND_BYTES, STREAMS
 from bench.storage.figures import Figure, Measured, Sizes, Step
 from bench.storage.node import NEVER_FLUSHING, appends, create_streams, node
 

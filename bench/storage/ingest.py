@@ -10,8 +10,7 @@ from bench.load import run_until
 from bench.process import WORK_DIR
 from bench.scenario import Plan
 from bench.storage.figures import GB, MB, MIB, Figure, Measured, Sizes, Step
-from bench.storage.memory import MemoryWatch
-from bench.storage.node import Node, appends, create_streams, node
+from bench.storage.node import MemoryWatch, Node, appends, create_streams, node
 
 STREAMS = 10_000
 CONNECTIONS = 256
@@ -51,7 +50,7 @@ def _run(plan: Plan, sizes: Sizes) -> Measured:
     large = _ingest(plan, LARGE_BYTES, sizes.ingest_bytes)
     small = _ingest(plan, SMALL_BYTES, sizes.small_appends_bytes)
     peak = Figure(f"{small.what}: peak of server and child", small.peak_mb, "{:,.0f} MB")
-    refused = Figure(f"{small.what}: answers of 503", small.refused)
+    refused = Figure(f"{small.what}: responses of 503", small.refused)
     return Measured([*_memory(large), peak, refused, *_puts(large), *_puts(small)])
 
 
@@ -130,7 +129,7 @@ def _memory(found: _Ingested) -> list[Figure]:
         Figure(f"{what}: peak of the child alone", found.child_peak_mb, "{:,.0f} MB"),
         Figure(f"{what}: message bytes in memory at the end", found.hot_bytes / MB, "{:,.0f} MB"),
         Figure(f"{what}: rate", found.appended_bytes / MB / found.seconds, "{:,.1f} MB/s"),
-        Figure(f"{what}: answers of 503", found.refused),
+        Figure(f"{what}: responses of 503", found.refused),
     ]
 
 
@@ -148,7 +147,7 @@ def _puts(found: _Ingested) -> list[Figure]:
 STEP = Step(
     "ingest",
     f"Appends to {STREAMS:,} streams over {CONNECTIONS} connections with default settings. After a "
-    "503 a connection waits as long as the answer says. Memory is the resident set of the server "
+    "503 a connection waits as long as the response says. Memory is the resident set of the server "
     "and of the storage process, sampled every 100 ms and added; the peaks of each alone are the "
     "kernel's own and need not fall together. PUTs are the packs that flushes wrote; nothing was "
     "flushed by hand. Merging writes packs as well, which are counted apart.",

@@ -8,11 +8,13 @@ import os
 import shutil
 import signal
 import subprocess
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from types import TracebackType
+from typing import Any, Self
 
 from bench.client import Client, Request
 from bench.load import Load, run_until
@@ -27,6 +29,7 @@ from bench.process import (
     stop,
 )
 from bench.servers import HOLDFAST, PREFIX
+from bench.storage.figures import MB
 
 READY_TIMEOUT_S = 120.0
 READY_LOOK_S = 0.005
@@ -210,3 +213,53 @@ def _started_at(pid: int) -> str:
     except OSError:
         return ""
     return "" if fields[0] == "Z" else fields[19]
+
+
+SAMPLE_S = 0.1
+
+
+def rss_mb(pid: int, field: str = "VmRSS") -> float:
+    """Resident memory of one process: private, shared and mapped files together."""
+    for line in Path(f"/proc/{pid}/status").read_text().splitlines():
+        if line.startswith(f"{field}:"):
+            return int(line.split()[1]) * 1024 / MB
+    return 0.0
+
+
+class MemoryWatch:
+    """Samples the sum over the server and its children while it is entered."""
+
+    def __init__(self, node: Node) -> None:
+        self._pid = node.pid
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._watch, daemon=True)
+        self.now_mb = self.peak_mb = 0.0
+        # The most that each ever had, as the kernel kept it; perhaps not at the same time.
+        self.server_peak_mb = self.child_peak_mb = 0.0
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._ended.set()
+        self._thread.join()
+
+    def _watch(self) -> None:
+        while not self._ended.wait(SAMPLE_S):
+            # A process may end between two looks.
+            with contextlib.suppress(OSError):
+                self._sample()
+
+    def _sample(self) -> None:
+        children = children_of(self._pid)
+        self.now_mb = rss_mb(self._pid) + sum(map(rss_mb, children))
+        self.peak_mb = max(self.peak_mb, self.now_mb)
+        self.server_peak_mb = rss_mb(self._pid, "VmHWM")
+        child_mb = sum(rss_mb(pid, "VmHWM") for pid in children)
+        self.child_peak_mb = max(self.child_peak_mb, child_mb)

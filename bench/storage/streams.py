@@ -5,12 +5,11 @@ from __future__ import annotations
 import random
 import time
 
+from bench.client import PageReader
 from bench.scenario import Plan
 from bench.servers import PREFIX
 from bench.storage.figures import Figure, Measured, Sizes, Step
-from bench.storage.memory import rss_mb
-from bench.storage.node import Node, create_streams, node
-from bench.storage.pages import PageReader
+from bench.storage.node import Node, create_streams, node, rss_mb
 
 BODY_BYTES = 100
 READS = 2000
@@ -46,7 +45,7 @@ def _run(plan: Plan, sizes: Sizes) -> Measured:
             Figure(f"{reads}, p50", p50_ms, "{:.2f} ms"),
             Figure(f"{reads}, p99", p99_ms, "{:.2f} ms", 10),
             Figure(f"{what}: created per second", sizes.streams / created_s),
-            Figure(f"{what}: answers of 503 meanwhile", refused),
+            Figure(f"{what}: responses of 503 meanwhile", refused),
         ]
     )
 
@@ -68,7 +67,7 @@ def _first_reads(made: Node, streams: int) -> list[float]:
 STEP = Step(
     "streams",
     f"Each stream is created with its {BODY_BYTES} B in one PUT and default settings; what is "
-    "refused is sent again, after the time that the answer says. Then everything is flushed, the "
+    "refused is sent again, after the time that the response says. Then everything is flushed, the "
     "server stopped by SIGTERM and started again. Ready is the first 200 of `/readyz/local`, "
     f"counted from starting the process. {READS:,} random streams are read right after that, one "
     "at a time over one connection, each once. The block cache is cold then, the page cache of the "

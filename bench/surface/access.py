@@ -9,10 +9,10 @@ from collections import defaultdict
 
 import jwt
 
-from bench.append import APPEND_BYTES, CONTENT_TYPE, STREAMS
 from bench.client import Request, send_all
 from bench.load import Load, Sample, measure, warm_up
 from bench.scenario import Plan, wait_for_quiet
+from bench.scenarios import APPEND_BYTES, CONTENT_TYPE, STREAMS
 from bench.servers import PREFIX
 from bench.storage.figures import Figure, Measured, Sizes, Step
 from bench.storage.node import node

@@ -7,12 +7,11 @@ from collections import defaultdict
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
-from bench.client import Client, Request, send_all
+from bench.client import Client, Request, fill, send_all
 from bench.load import Load, Sample, measure, warm_up
 from bench.scenario import Plan, wait_for_quiet
 from bench.storage.figures import MIB, Figure, Measured, Sizes, Step
 from bench.storage.node import UNLIMITED, Node, node
-from bench.surface.filling import fill
 
 KIB = 1024
 MESSAGES = 200
@@ -84,7 +83,9 @@ def _figures(plan: Plan, made: Node, case: Case, clients: int) -> list[Figure]:
             samples[name].append(sample)
             plan.console.print(f"    {case.name}, {name}: {sample}", highlight=False)
             if sample.bytes_per_s < sample.per_s * answered[name] * 0.99:
-                raise RuntimeError(f"{name}: fewer bytes arrived than {answered[name]} per answer")
+                raise RuntimeError(
+                    f"{name}: fewer bytes arrived than {answered[name]} per response"
+                )
     return _summary(case, clients, samples)
 
 
@@ -94,7 +95,7 @@ def _query(case: Case) -> str:
 
 
 def _check(made: Node, load: Load, case: Case) -> int:
-    """Read one as the load will; how many bytes an answer has."""
+    """Read one as the load will; how many bytes a response has."""
     prefix, _, suffix = load.arguments
     with Client(made.port) as client:
         body = client.send(Request("GET", f"{prefix}0{suffix}")).body
@@ -132,7 +133,7 @@ STEP = Step(
     "bootstrap",
     f"Streams of {MESSAGES} appends of 1 KiB, half of them with a snapshot at the middle. All "
     "clients are connected at once and ask again and again, each time for the next stream. The "
-    "catch-up reads as many bytes of the streams without a snapshot, in one answer each; the two "
+    "catch-up reads as many bytes of the streams without a snapshot, in one response each; the two "
     "take turns. MiB/s are of snapshot and messages, without what is around them. Everything is "
     "in memory, with the hot limits raised, but for snapshots beyond `snapshot_cache_bytes`, which "
     "come from the store; then the same after a flush.",

@@ -72,8 +72,8 @@ STEP = Step(
     "changes",
     f"Appends of {APPEND_BYTES} B to all streams in turn, at a steady rate over {CONNECTIONS} "
     "connections, and one reader of `changes?live=sse` of their bucket. The lag of a change is the "
-    "time from sending the append, not from its answer, to the arrival of the event that tells of "
-    "it. Load and reader are one process. Kept up: the rate was reached, every change came, and "
+    "time from sending the append, not from its response, to the arrival of the event about it. "
+    "Load and reader are one process. Kept up: the rate was reached, every change came, and "
     f"99 % of them within {LAG_MS_MAX / 1000:g} s.",
     _run,
 )

@@ -4,7 +4,7 @@ Rules:
 - Append number k goes to stream k mod STREAMS, always over the same connection, and all have the
   same size: so a change's stream and offset say which append it tells of, and when that was sent.
 - Appends are sent every TICK_S, as many as are due by then; a connection that has too many without
-  an answer is left out, and what is due waits.
+  a response is left out, and what is due waits.
 """
 
 from __future__ import annotations

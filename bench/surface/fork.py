@@ -55,10 +55,10 @@ def _fork(plan: Plan, made: Node, name: str, appends: int) -> list[float]:
             offset = number % appends * APPEND_BYTES + APPEND_BYTES
             headers = {"Stream-Forked-From": SOURCE, "Stream-Fork-Offset": f"{offset:020d}"}
             started_s = time.perf_counter()
-            answer = client.request("PUT", f"/v1/stream/forks/{name}-{number}", headers=headers)
+            response = client.request("PUT", f"/v1/stream/forks/{name}-{number}", headers=headers)
             times_ms.append((time.perf_counter() - started_s) * 1e3)
-            if answer.status != 201 or int(answer.headers["stream-next-offset"]) != offset:
-                raise RuntimeError(f"a fork was answered with {answer.status}: {answer.body!r}")
+            if response.status != 201 or int(response.headers["stream-next-offset"]) != offset:
+                raise RuntimeError(f"a fork was answered with {response.status}: {response.body!r}")
         _check(client, f"/v1/stream/forks/{name}-0")
     times_ms.sort()
     p50_ms, p99_ms = _at(times_ms, 50), _at(times_ms, 99)
