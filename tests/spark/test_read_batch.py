@@ -150,7 +150,7 @@ def test_a_read_is_planned_when_it_runs(load: Load, server: ServerProcess) -> No
         ({"bucket": "nothing"}, BucketNotFoundError, "There is no bucket 'nothing'."),
         ({"url": "http://127.0.0.1:9", "retries": "0"}, OutboundError, "127.0.0.1:9"),
         ({"streamPattern": "("}, SettingsError, "'streamPattern' is no regular expression"),
-        ({"bucket": ""}, SettingsError, "The option 'bucket' is needed"),
+        ({"bucket": ""}, SettingsError, "The option 'bucket' is required"),
     ],
 )
 def test_sentences(
