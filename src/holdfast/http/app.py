@@ -215,10 +215,6 @@ def _cancel(task: asyncio.Task[None]) -> None:
 _OPTIONS: Final = Route(options, "options", needs_engine=False, need=Need.NOTHING)
 
 
-def _reading(route: Route) -> Resource:
-    return Resource({b"GET": route, b"HEAD": route, b"OPTIONS": _OPTIONS})
-
-
 TREE: Final = Tree(
     fixed=health.RESOURCES | storage_routes.RESOURCES | openapi.RESOURCES,
     stream=Resource(
@@ -241,21 +237,35 @@ TREE: Final = Tree(
         }
     ),
     of_bucket={
-        b"": _reading(Route(list_streams, "list", need=Need.READ, lists=True)),
+        b"": Resource.reading(
+            Route(list_streams, "list", need=Need.READ, lists=True), OPTIONS=_OPTIONS
+        ),
         b"changes": Resource(
             {
                 b"GET": Route(changes, "changes", need=Need.READ, lists=True),
                 b"OPTIONS": _OPTIONS,
             }
         ),
-        b"scan": _reading(Route(scan, "scan", need=Need.READ, lists=True)),
-        b"scan/ranges": _reading(Route(scan_ranges, "scan", need=Need.READ, lists=True)),
-        b"scan/until": _reading(Route(scan_until, "scan", need=Need.READ, lists=True)),
-        b"records": _reading(Route(records, "scan", need=Need.READ, lists=True)),
+        b"scan": Resource.reading(
+            Route(scan, "scan", need=Need.READ, lists=True), OPTIONS=_OPTIONS
+        ),
+        b"scan/ranges": Resource.reading(
+            Route(scan_ranges, "scan", need=Need.READ, lists=True), OPTIONS=_OPTIONS
+        ),
+        b"scan/until": Resource.reading(
+            Route(scan_until, "scan", need=Need.READ, lists=True), OPTIONS=_OPTIONS
+        ),
+        b"records": Resource.reading(
+            Route(records, "scan", need=Need.READ, lists=True), OPTIONS=_OPTIONS
+        ),
     },
     of_stream={
-        b"snapshot": _reading(Route(latest_snapshot, "snapshot", need=Need.READ)),
-        b"bootstrap": _reading(Route(bootstrap, "bootstrap", need=Need.READ)),
+        b"snapshot": Resource.reading(
+            Route(latest_snapshot, "snapshot", need=Need.READ), OPTIONS=_OPTIONS
+        ),
+        b"bootstrap": Resource.reading(
+            Route(bootstrap, "bootstrap", need=Need.READ), OPTIONS=_OPTIONS
+        ),
     },
     snapshot=Resource(
         {

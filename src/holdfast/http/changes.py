@@ -11,8 +11,9 @@ A reader whose connection is paused is skipped, and catches up later.
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from itertools import islice
-from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import msgspec
 
@@ -27,6 +28,7 @@ from holdfast.protocol.sse import HEARTBEAT
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from holdfast.clock import Timer
     from holdfast.engine.commit import Batch
     from holdfast.engine.journal import JournalBatch
     from holdfast.engine.state import State
@@ -175,17 +177,32 @@ def _respond_page(app: App, slot: Slot, request: ChangesRequest, page: ChangesPa
     respond_json(slot, {"bucket_id": request.bucket, **page.document(last)})
 
 
-class _FeedReader(Protocol):
+class _FeedReader(ABC):
     """A reader that waits for changes of a bucket."""
 
-    bucket: str
-    after: int
+    _timer: Timer
 
+    def __init__(self, app: App, slot: Slot, request: ChangesRequest) -> None:
+        self._app = app
+        self._slot = slot
+        self._request = request
+        self.bucket = request.bucket
+        self.after = request.after
+        self._ended = False
+
+    @abstractmethod
     def wake(self) -> None:
         """Something changed in the bucket."""
 
+    @abstractmethod
     def finish(self) -> None:
         """Time is up, or the server is stopping: say where to continue."""
+
+    def _leave(self) -> None:
+        self._ended = True
+        self._timer.cancel()
+        self._slot.on_gone = self._slot.on_resume = None
+        self._app.feed.remove(self)
 
 
 class _LastEvent(NamedTuple):
@@ -290,16 +307,11 @@ class ChangeFeed:
             self._app.clock.call_soon(self._wake, readers)
 
 
-class LongPollFeed:
+class LongPollFeed(_FeedReader):
     """A request that waits for the next change."""
 
     def __init__(self, app: App, slot: Slot, request: ChangesRequest, lasts_s: float) -> None:
-        self._app = app
-        self._slot = slot
-        self._request = request
-        self.bucket = request.bucket
-        self.after = request.after
-        self._ended = False
+        super().__init__(app, slot, request)
         wait_s = min(app.settings.read.long_poll_timeout_s, lasts_s)
         self._timer = app.clock.call_later(wait_s, self.finish)
         slot.on_gone = self._leave
@@ -332,23 +344,12 @@ class LongPollFeed:
         self._leave()
         _respond_page(self._app, self._slot, self._request, ChangesPage(place, []))
 
-    def _leave(self) -> None:
-        self._ended = True
-        self._timer.cancel()
-        self._slot.on_gone = None
-        self._app.feed.remove(self)
 
-
-class SseFeed:
+class SseFeed(_FeedReader):
     """One client's feed as Server-Sent Events: an event for each batch that concerns it."""
 
     def __init__(self, app: App, slot: Slot, request: ChangesRequest, lasts_s: float) -> None:
-        self._app = app
-        self._slot = slot
-        self._request = request
-        self.bucket = request.bucket
-        self.after = request.after
-        self._ended = False
+        super().__init__(app, slot, request)
         now_s = app.clock.monotonic_s()
         self._until_s = now_s + min(app.settings.read.sse_lifetime_s, lasts_s)
         self._timer = app.clock.call_later(self._beat_s(now_s), self._beat)
@@ -401,9 +402,3 @@ class SseFeed:
         if not self._ended:
             self._leave()
             self._slot.end()
-
-    def _leave(self) -> None:
-        self._ended = True
-        self._timer.cancel()
-        self._slot.on_gone = self._slot.on_resume = None
-        self._app.feed.remove(self)

@@ -59,14 +59,16 @@ def _metrics(app: App, _request: Request, slot: Slot, _name: str) -> None:
     slot.respond(200, headers, app.metrics.render())
 
 
-def _resource(route: Route) -> Resource:
-    return Resource({b"GET": route, b"HEAD": route})
-
-
 RESOURCES: Final = {
-    b"/healthz": _resource(Route(_health, "health", needs_engine=False, need=Need.NOTHING)),
-    b"/readyz/local": _resource(Route(_ready, "ready", needs_engine=False, need=Need.NOTHING)),
-    b"/readyz/cluster": _resource(Route(_ready, "ready", needs_engine=False, need=Need.NOTHING)),
-    b"/cluster/status": _resource(Route(_status, "status", needs_engine=False, need=Need.READ)),
-    b"/metrics": _resource(Route(_metrics, "metrics", needs_engine=False, need=Need.READ)),
+    b"/healthz": Resource.reading(Route(_health, "health", needs_engine=False, need=Need.NOTHING)),
+    b"/readyz/local": Resource.reading(
+        Route(_ready, "ready", needs_engine=False, need=Need.NOTHING)
+    ),
+    b"/readyz/cluster": Resource.reading(
+        Route(_ready, "ready", needs_engine=False, need=Need.NOTHING)
+    ),
+    b"/cluster/status": Resource.reading(
+        Route(_status, "status", needs_engine=False, need=Need.READ)
+    ),
+    b"/metrics": Resource.reading(Route(_metrics, "metrics", needs_engine=False, need=Need.READ)),
 }

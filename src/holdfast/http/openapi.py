@@ -28,81 +28,10 @@ if TYPE_CHECKING:
 
 Json = dict[str, Any]
 _HEADERS: Final = b"Content-Type: application/json\r\nCache-Control: public, max-age=300\r\n"
-_SOURCE: Final = Path(__file__).with_name("openapi.yaml")
+SOURCE: Final = Path(__file__).with_name("openapi.yaml")
 _SCHEMAS: Final = "#/components/schemas/"
-# Codes of errors that occur at start, in clients or in jobs, and never in a response.
-NEVER_IN_RESPONSES: Final = frozenset(
-    {
-        "bad_answer",
-        "data_loss",
-        "spark_failed",
-        "invalid_settings",
-        "data_directory_locked",
-        "unknown_format",
-        "log_corrupt",
-        "outbound_failed",
-        "target_refused",
-    }
-)
-# Codes that any request can get.
-ALWAYS: Final = (
-    "invalid_request",
-    "request_timeout",
-    "payload_too_large",
-    "rate_limited",
-    "headers_too_large",
-    "internal_error",
-    "unavailable",
-    "overloaded",
-)
 # An upstream's own response may take the place of ours.
 _UPSTREAM_ERROR: Final = "UPSTREAM_ERROR"
-_REASONS: Final = {
-    400: "The request is malformed.",
-    401: "No token, secret or signature, or one that is not good.",
-    403: "Not allowed.",
-    404: "It is not there.",
-    405: "The resource does not take this method.",
-    408: "The request did not arrive completely in time.",
-    409: "The request contradicts the present state.",
-    410: "It is gone for good.",
-    412: "`If-Match` names another state.",
-    413: "The body is too large.",
-    429: "Too many requests.",
-    431: "Request line and headers are too large.",
-    500: "The server failed; its log says more.",
-    502: "The upstream failed, or its response could not be stored.",
-    503: "Not now.",
-    504: "The upstream did not answer in time.",
-}
-_ERROR_HEADERS: Final = {
-    "stream_closed": ("Stream-Closed", "Stream-Next-Offset"),
-    "stale_producer_epoch": ("Producer-Epoch",),
-    "producer_sequence_gap": ("Producer-Expected-Seq", "Producer-Received-Seq"),
-    "method_not_allowed": ("Allow",),
-    "offset_gone": ("Stream-Earliest-Offset",),
-    "cursor_gone": ("Changes-Earliest-Cursor",),
-    "STREAM_CLOSED": ("Stream-Closed", "Stream-Next-Offset"),
-    _UPSTREAM_ERROR: ("Upstream-Status",),
-}
-_STATUS_HEADERS: Final = {
-    401: "WWW-Authenticate",
-    429: "Retry-After",
-    503: "Retry-After",
-}
-_PREFLIGHT: Final[Json] = {
-    "summary": "Answer a browser's preflight.",
-    "responses": {
-        204: {
-            "description": "What a page of another origin may send.",
-            "headers": [
-                "Access-Control-Allow-Methods",
-                "Access-Control-Allow-Headers",
-                "Access-Control-Max-Age",
-            ],
-        }
-    },
-}
 
 
 def _openapi(app: App, _request: Request, slot: Slot, _name: str) -> None:
@@ -110,7 +39,7 @@ def _openapi(app: App, _request: Request, slot: Slot, _name: str) -> None:
 
 
 _ROUTE: Final = Route(_openapi, "openapi", needs_engine=False, need=Need.NOTHING)
-RESOURCES: Final = {b"/openapi.json": Resource({b"GET": _ROUTE, b"HEAD": _ROUTE})}
+RESOURCES: Final = {b"/openapi.json": Resource.reading(_ROUTE)}
 
 
 @cache
@@ -122,36 +51,40 @@ def render(mounted: Path | None) -> bytes:
 @cache
 def document(mounted: Path | None) -> Json:
     """The document; `mounted` is the file with the paths of a mount."""
-    sources = [_load(_SOURCE), *([_load(mounted)] if mounted is not None else [])]
-    main = sources[0]
-    groups: dict[str, list[str]] = main.pop("error_groups")
+    main = load(SOURCE)
+    sources = [main] if mounted is None else [main, load(mounted)]
     components: dict[str, Json] = defaultdict(dict)
     paths: Json = {}
     for source in sources:
-        paths |= {path: _path_item(item, groups) for path, item in source["paths"].items()}
+        paths |= {path: _path_item(item) for path, item in source["paths"].items()}
         for kind, named in source["components"].items():
             components[kind] |= named
     used = set(re.findall(r"#/components/headers/([A-Za-z-]+)", _text(paths)))
     paths, responses = _share_errors(paths)
-    components["schemas"]["ErrorCode"]["enum"] = sorted(error_classes().keys() - NEVER_IN_RESPONSES)
     schemas = _generated_schemas() | _expand_schemas(components["schemas"])
-    parameters = components["parameters"].values()
-    for parameter in parameters:
-        if parameter["in"] == "path":
-            parameter["required"] = True
-    return main | {
+    schemas["ErrorCode"]["enum"] = sorted(response_codes())
+    parameters = {
+        name: parameter | {"required": True} if parameter["in"] == "path" else parameter
+        for name, parameter in components["parameters"].items()
+    }
+    return {
+        "openapi": main["openapi"],
+        "servers": main["servers"],
         "info": main["info"] | {"version": __version__},
         "paths": dict(sorted(paths.items())),
         "components": components
         | {
             "schemas": dict(sorted(schemas.items())),
+            "parameters": parameters,
             "responses": responses,
             "headers": {name: _header(components["headers"], name) for name in sorted(used)},
         },
     }
 
 
-def _load(path: Path) -> Json:
+@cache
+def load(path: Path = SOURCE) -> Json:
+    """A file in the short form."""
     # Not at the top, because most servers never serve the document.
     import yaml  # noqa: PLC0415
 
@@ -212,7 +145,7 @@ def _expand_schemas(value: Any) -> Any:
 # Operations.
 
 
-def _path_item(item: Json, groups: dict[str, list[str]]) -> Json:
+def _path_item(item: Json) -> Json:
     expanded: Json = {}
     for method, operation in item.items():
         if method == "parameters":
@@ -220,17 +153,18 @@ def _path_item(item: Json, groups: dict[str, list[str]]) -> Json:
         elif operation == "get":
             expanded[method] = _without_body(expanded["get"])
         elif method != "tag":
-            expanded[method] = _operation(operation, item["tag"], groups)
+            expanded[method] = _operation(operation, item["tag"])
     return expanded
 
 
-def _operation(operation: Json, tag: str, groups: dict[str, list[str]]) -> Json:
+def _operation(operation: Json, tag: str) -> Json:
+    errors = load()["errors"]
     if "preflight" in operation:
-        operation = operation | _PREFLIGHT
+        operation = operation | load()["preflight"]
         operation["operationId"] = operation.pop("preflight")
-    codes = list(ALWAYS)
+    codes = list(errors["always"])
     for code in operation.get("errors", ()):
-        codes += groups[code[1:]] if code.startswith("+") else [code]
+        codes += errors["groups"][code[1:]] if code.startswith("+") else [code]
     has_scope = "x-scope" in operation
     if has_scope:
         codes += ["unauthorized", "forbidden"]
@@ -291,6 +225,11 @@ def _without_body(get: Json) -> Json:
 # Errors.
 
 
+def response_codes() -> set[str]:
+    """The codes of all errors that a response can carry."""
+    return error_classes().keys() - set(load()["errors"]["never"])
+
+
 def _error_responses(codes: Iterable[str]) -> Json:
     """The responses with these codes, by status."""
     classes = error_classes()
@@ -301,6 +240,7 @@ def _error_responses(codes: Iterable[str]) -> Json:
 
 
 def _error_response(status: int, codes: list[str]) -> Json:
+    errors = load()["errors"]
     quoted = ", ".join(f"`{code}`" for code in codes)
     enum = {"properties": {"error": {"properties": {"code": {"enum": codes}}}}}
     schema: Json = {"allOf": [{"$ref": _SCHEMAS + "Error"}, enum]}
@@ -311,10 +251,10 @@ def _error_response(status: int, codes: list[str]) -> Json:
             "application/json": {"schema": {"anyOf": [schema, told]}},
             "*/*": {"schema": told},
         }
-    headers = _header_refs(name for code in codes for name in _ERROR_HEADERS.get(code, ()))
-    if status in _STATUS_HEADERS:
-        headers |= _header_refs([_STATUS_HEADERS[status]], "-Always")
-    response = {"description": f"{_REASONS[status]} Codes: {quoted}.", "content": content}
+    headers = _header_refs(name for code in codes for name in errors["headers"].get(code, ()))
+    if status in errors["status_headers"]:
+        headers |= _header_refs([errors["status_headers"][status]], "-Always")
+    response = {"description": f"{errors['reasons'][status]} Codes: {quoted}.", "content": content}
     return response | {"headers": headers} if headers else response
 
 

@@ -59,6 +59,12 @@ class Resource(NamedTuple):
 
     routes: Mapping[bytes, Route]
 
+    @classmethod
+    def reading(cls, route: Route, **others: Route) -> Resource:
+        """GET and HEAD with the same route, and other methods."""
+        named = {method.encode(): other for method, other in others.items()}
+        return cls({b"GET": route, b"HEAD": route, **named})
+
     @property
     def allowed(self) -> str:
         """The value of `Allow`."""

@@ -329,18 +329,14 @@ async def lines_in_thread(lines: Iterator[bytes]) -> AsyncIterator[bytes]:
         yield piece
 
 
-def _reading(route: Route) -> Resource:
-    return Resource({b"GET": route, b"HEAD": route})
-
-
 RESOURCES: Final = {
-    b"/cluster/hot-cold-stats": _reading(Route(_stats, "storage_stats", need=Need.READ)),
+    b"/cluster/hot-cold-stats": Resource.reading(Route(_stats, "storage_stats", need=Need.READ)),
     b"/cluster/flush": Resource({b"POST": Route(_flush, "storage")}),
     b"/cluster/swap-packs": Resource({b"POST": Route(_swap, "storage")}),
     b"/cluster/pin-packs": Resource({b"POST": Route(_pin, "storage")}),
     b"/cluster/collect-garbage": Resource({b"POST": Route(_collect, "storage")}),
-    b"/cluster/store": _reading(Route(_store, "storage", need=Need.READ)),
-    b"/cluster/packs": _reading(Route(_packs, "packs", need=Need.READ)),
-    b"/cluster/packs/extents": _reading(Route(_extents, "packs", need=Need.READ)),
-    b"/cluster/packs/data": _reading(Route(_data, "packs", need=Need.READ)),
+    b"/cluster/store": Resource.reading(Route(_store, "storage", need=Need.READ)),
+    b"/cluster/packs": Resource.reading(Route(_packs, "packs", need=Need.READ)),
+    b"/cluster/packs/extents": Resource.reading(Route(_extents, "packs", need=Need.READ)),
+    b"/cluster/packs/data": Resource.reading(Route(_data, "packs", need=Need.READ)),
 }
