@@ -23,7 +23,7 @@ from holdfast.errors import (
     OverloadedError,
     UnavailableError,
 )
-from holdfast.format.records import RECORDS_MAX
+from holdfast.format.records import RECORDS_MAX, encode
 from holdfast.log.interface import CommitOutcome
 
 if TYPE_CHECKING:
@@ -146,8 +146,9 @@ class CommitLoop:
             self._clock.call_soon(self._commit_next)
         return batch
 
-    def add(self, record: Record, encoded: bytes) -> Batch:
+    def add(self, record: Record) -> Batch:
         """Add a record to the open batch, which is returned."""
+        encoded = encode(record)
         batch = self._open or self.batch()
         batch.records.append(record)
         batch.parts.append(encoded)

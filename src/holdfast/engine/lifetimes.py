@@ -17,7 +17,7 @@ from heapq import heapify, heappop, heappush
 from typing import TYPE_CHECKING, Final
 
 from holdfast.engine.overlay import Staged
-from holdfast.format.records import Kind, Record, encode
+from holdfast.format.records import Kind, Record
 from holdfast.storage.catalog import Due
 
 if TYPE_CHECKING:
@@ -154,7 +154,7 @@ class Lifetimes:
             return
         assert stream.deadline_ms is not None, "only streams with a deadline are renewed"
         record = Record(Kind.TOUCH, stream.number, stream.deadline_ms)
-        self._commits.add(record, encode(record))
+        self._commits.add(record)
         self._renewing.add(stream.number)
 
     def lapsed(self, staged: Staged, now_ms: int) -> bool:

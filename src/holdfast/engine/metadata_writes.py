@@ -16,7 +16,7 @@ from holdfast.errors import (
     StreamDeletedError,
     StreamNotFoundError,
 )
-from holdfast.format.records import Kind, Record, encode, encode_documents, encode_snapshot
+from holdfast.format.records import Kind, Record, encode_documents, encode_snapshot
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -153,5 +153,5 @@ class Documents:
         """
         self._commits.check_log()
         record = Record(Kind.DOCUMENTS, 0, self._clock.now_ms(), encode_documents(dict(changes)))
-        batch = self._commits.add(record, encode(record))
+        batch = self._commits.add(record)
         batch.replies.append((reply, context, None))

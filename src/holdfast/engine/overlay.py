@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from holdfast.format.records import encode
 from holdfast.format.rows import apply_write, renewed_deadline_ms
 
 if TYPE_CHECKING:
@@ -122,7 +121,7 @@ class StagedBuckets:
     def add(self, staged: StagedBucket, record: Record, *, explicit: bool) -> None:
         """Add the bucket's creation or deletion to the open batch."""
         staged.explicit = explicit
-        self._touch(staged, self._commits.add(record, encode(record)))
+        self._touch(staged, self._commits.add(record))
 
     def count(self, stream_name: str, change: int, batch: Batch) -> None:
         """Count a stream that is created (+1) or removed (-1) by `batch`."""
@@ -178,7 +177,7 @@ class Staging:
 
     def publish_snapshot(self, staged: Staged, offset: int, record: Record) -> None:
         """Add a snapshot to the open batch: the stream will start at its offset."""
-        self._touch(staged, self._commits.add(record, encode(record)))
+        self._touch(staged, self._commits.add(record))
         staged.earliest = offset
 
     def _touch(self, staged: Staged, batch: Batch) -> None:
@@ -188,7 +187,7 @@ class Staging:
 
     def add(self, staged: Staged, record: Record) -> Batch:
         """Add an append or creation to the open batch, which is returned."""
-        batch = self._commits.add(record, encode(record))
+        batch = self._commits.add(record)
         staged.tail += len(record.payload)
         if record.producer is not None or record.seq is not None or record.closes:
             apply_write(staged, record)
@@ -202,7 +201,7 @@ class Staging:
 
     def remove(self, staged: Staged, record: Record) -> None:
         """Add a deletion or expiry to the open batch."""
-        batch = self._commits.add(record, encode(record))
+        batch = self._commits.add(record)
         staged.gone = True
         staged.deleted = staged.fork_count() > 0
         self._touch(staged, batch)
