@@ -105,13 +105,11 @@ class MetricsPage:
             "holdfast_subscriptions", "Subscriptions that exist.", len(driver.registry.entries)
         )
         yield counter("holdfast_wakes", "Wakes of subscriptions.", driver.wakes)
-        yield counter(
-            "holdfast_webhook_deliveries", "Webhook requests sent.", driver.webhooks.deliveries
-        )
+        yield counter("holdfast_webhook_deliveries", "Webhook requests sent.", driver.deliveries)
         yield counter(
             "holdfast_webhook_failures",
             "Webhook requests that were not answered as they should.",
-            driver.webhooks.failures,
+            driver.failures,
         )
 
     def _collect_http(self) -> Iterator[Metric]:

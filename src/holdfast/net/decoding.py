@@ -24,8 +24,6 @@ _BARE: Final = -zlib.MAX_WBITS
 
 
 class Decoder(Protocol):
-    """Decodes one response."""
-
     def feed(self, chunk: bytes, bytes_max: int = PIECE_BYTES_MAX) -> Iterator[bytes]:
         """The decoded chunk, in pieces of at most `bytes_max`; OutboundError if it is damaged.
 

@@ -149,7 +149,6 @@ class OutboundStream:
     # For the caller.
 
     async def chunks(self) -> AsyncIterator[bytes]:
-        """The body's pieces as they arrive."""
         while chunk := await self.next_chunk():
             yield chunk
 

@@ -106,7 +106,6 @@ class Http1Response(OutboundStream):
 
     @property
     def leaves_connection(self) -> bool:
-        """Whether another request may follow on the same connection."""
         return self._complete and self._keeps_alive and not self._has_excess
 
     def close(self) -> None:

@@ -133,7 +133,6 @@ class Http2Connection(HttpConnection):
 
     @property
     def has_room(self) -> bool:
-        """Whether it takes another request now."""
         if self.is_closed or self._is_leaving:
             return False
         since_s = self._unanswered_since_s
@@ -216,7 +215,6 @@ class Http2Connection(HttpConnection):
             self._flush()
 
     def leave(self, response: Http2Response) -> None:
-        """The caller is done with the response, complete or not."""
         if self._responses.pop(response.stream_id, None) is None:
             return
         with suppress(h2.exceptions.ProtocolError):  # the server has closed the stream

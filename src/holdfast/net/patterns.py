@@ -98,7 +98,6 @@ class TargetPattern:
     path: PathGlob | None = None
 
     def names_host(self, host: str, port: int) -> bool:
-        """Whether the pattern names this host by its name."""
         if not self.name or self.port not in {None, port}:
             return False
         if self.name.startswith("*."):
@@ -106,7 +105,6 @@ class TargetPattern:
         return host == self.name
 
     def names_address(self, address: Address, port: int) -> bool:
-        """Whether the pattern names this address, alone or in a range."""
         return self.network is not None and self.port in {None, port} and address in self.network
 
     def names_path(self, path: str) -> bool:

@@ -122,8 +122,6 @@ def _is_http2(connection: HttpConnection | None) -> TypeGuard[Http2Connection]:
 
 
 class _Origin:
-    """The connections to one server."""
-
     __slots__ = ("connections", "idle", "opening", "shared", "uses_http1")
 
     def __init__(self, target: Target) -> None:
@@ -180,7 +178,6 @@ class ConnectionPool:
                     return connection
 
     def _ready(self, target: Target) -> HttpConnection | None:
-        """A connection that takes a request now."""
         self._close_expired()
         origin = self._origins.get(target)
         if origin is None:

@@ -89,21 +89,28 @@ class TargetPolicy:
         self._patterns = [parse_pattern(text) for text in patterns]
 
     def check_url(self, url: str) -> Target:
-        """The URL's target, or OutboundRefusedError. Names are not resolved here."""
         target = parse_target(url)
         address = parse_address(target.host)
+        for each in self._patterns:
+            if each.scheme == target.scheme and (
+                each.names_host(target.host, target.port)
+                if address is None
+                else each.names_address(address, target.port)
+            ):
+                return target
         if address is not None:
-            self._check_literal(target, address)
-        elif target.scheme == "http" and not self._is_named(target):
+            kind = kind_of(address)
+        else:
+            kind = AddressKind.LOOPBACK if is_localhost(target.host) else AddressKind.PUBLIC
+        if kind is not AddressKind.PUBLIC:
+            raise _not_public(str(target), kind)
+        if target.scheme == "http":
             raise OutboundRefusedError(
                 f"{target} is not https. Use https, or ask the operator to allow it."
             )
-        elif is_localhost(target.host) and not self._is_named(target):
-            raise _not_public(str(target), AddressKind.LOOPBACK)
         return target
 
     def check_address(self, host: str, port: int, address: str) -> None:
-        """Raise OutboundRefusedError if `address` must not be connected to on behalf of `host`."""
         parsed = parse_address(address)
         if parsed is None:
             raise OutboundRefusedError(f"{host}:{port} has an address that is not valid.")
@@ -118,27 +125,6 @@ class TargetPolicy:
         if kind in INSIDE and any(each.names_host(host, port) for each in self._patterns):
             return
         raise _not_public(f"{host}:{port}", kind)
-
-    def _check_literal(self, target: Target, address: Address) -> None:
-        named = any(
-            each.scheme == target.scheme and each.names_address(address, target.port)
-            for each in self._patterns
-        )
-        if named:
-            return
-        kind = kind_of(address)
-        if kind is not AddressKind.PUBLIC:
-            raise _not_public(str(target), kind)
-        if target.scheme == "http":
-            raise OutboundRefusedError(
-                f"{target} is not https. Use https, or ask the operator to allow it."
-            )
-
-    def _is_named(self, target: Target) -> bool:
-        return any(
-            each.scheme == target.scheme and each.names_host(target.host, target.port)
-            for each in self._patterns
-        )
 
 
 def parse_target(url: str) -> Target:
@@ -158,7 +144,6 @@ def parse_target(url: str) -> Target:
 
 @lru_cache(maxsize=1024)
 def _parse_place(url: str) -> Target:
-    """The target of a URL without its query."""
     try:
         parsed = urlsplit(url)
         host, port = parsed.hostname, parsed.port
@@ -250,7 +235,6 @@ class Allowlist:
         self._patterns = [parse_pattern(text, paths=True) for text in patterns]
 
     def check_url(self, url: str) -> Target:
-        """The URL's target, or OutboundRefusedError. Names are not resolved here."""
         target = parse_target(url)
         path = path_of(url)
         if has_dot_segments(path):
@@ -272,7 +256,6 @@ class Allowlist:
         return target
 
     def check_address(self, host: str, port: int, address: str) -> None:
-        """Raise OutboundRefusedError if `address` must not be connected to on behalf of `host`."""
         parsed = parse_address(address)
         host = host.lower().removesuffix(".")
         if parsed is None:
@@ -295,7 +278,6 @@ class Allowlist:
         )
 
     def _naming(self, host: str, port: int) -> Iterator[TargetPattern]:
-        """The patterns that name a host as a URL spells it."""
         address = parse_address(host)
         for each in self._patterns:
             if address is None:

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from holdfast.engine.commit import Batch
     from holdfast.engine.journal import JournalBatch
     from holdfast.engine.shard import Shard
+    from holdfast.settings import WebhookSettings
     from holdfast.subscriptions.bodies import ReportedStream
     from holdfast.subscriptions.delivery import DeliveryResult, WebhookSender
     from holdfast.subscriptions.keys import WakeTokens
@@ -37,6 +38,8 @@ if TYPE_CHECKING:
     from holdfast.subscriptions.registry import SubscriptionEntry
 
 _log = logging.getLogger(__name__)
+# The pause after the log or a wake stream refused a write.
+PAUSE_MS: Final = 1_000
 _NO_AUDIENCE: Final[tuple[str, tuple[Any, ...]]] = ("", ())
 
 
@@ -47,23 +50,21 @@ class SubscriptionDriver:
         clock: Clock,
         sender: WebhookSender,
         tokens: WakeTokens,
-        *,
-        timeout_s: float,
-        wake_streams_max: int,
+        settings: WebhookSettings,
     ) -> None:
         self._shard = shard
         self.clock = clock
+        self._sender = sender
+        self._tokens = tokens
+        self._settings = settings
         self.streams = StreamLookup(shard)
         self.registry = Registry(self.streams)
         self.ledger = Ledger(shard, self.registry, settled=self.advance, dropped=self._dropped)
-        self.webhooks = WebhookDelivery(
-            self, sender, tokens, timeout_s=timeout_s, wake_streams_max=wake_streams_max
-        )
-        self._wake_streams = WakeStreamDelivery(self, shard)
         self._stopped = False
         # The position of the last batch that was taken into account.
         self._seen = 0
-        self.wakes = 0
+        # Totals since start.
+        self.wakes = self.deliveries = self.failures = 0
 
     def start(self) -> None:
         for entry in list(self.registry.entries.values()):
@@ -72,7 +73,7 @@ class SubscriptionDriver:
     def stop(self) -> None:
         """Start nothing more; the next start continues what is under way."""
         self._stopped = True
-        self.webhooks.stop()
+        self._sender.stop()
         for entry in self.registry.entries.values():
             if entry.timer is not None:
                 entry.timer.cancel()
@@ -127,7 +128,6 @@ class SubscriptionDriver:
     def _appended(
         self, entry: SubscriptionEntry, name: str, number: int, woken: dict[SubscriptionEntry, None]
     ) -> None:
-        """A stream of a subscription has new content."""
         known = self.streams.find(name)
         if known is None or known.number != number:
             return
@@ -200,15 +200,14 @@ class SubscriptionDriver:
             # The step may still be undone.
             return False
         if action is Action.DELIVER:
-            self.webhooks.issue(entry)
+            self._deliver(entry)
         else:
-            self._wake_streams.issue(entry)
+            self._offer(entry)
         return False
 
     def commit(
         self, entry: SubscriptionEntry, state: Subscription, links: Mapping[str, Link] = {}
     ) -> None:
-        """Make a step durable; raises if the log accepts nothing now."""
         self.ledger.commit(entry, Step(state, links))
 
     def pause(self, entry: SubscriptionEntry) -> None:
@@ -251,120 +250,73 @@ class SubscriptionDriver:
             delay_s = max(due_ms - now_ms, entry.pause_ms - now_ms, 1) / 1000
             entry.timer = self.clock.call_later(delay_s, self.advance, entry)
 
+    # Webhooks.
 
-_log = logging.getLogger(__name__)
-# The pause after the log or a wake stream refused a write.
-PAUSE_MS: Final = 1_000
-
-
-class WebhookDelivery:
-    """Delivers wakes as webhooks, and handles the results."""
-
-    def __init__(
-        self,
-        driver: SubscriptionDriver,
-        sender: WebhookSender,
-        tokens: WakeTokens,
-        *,
-        timeout_s: float,
-        wake_streams_max: int,
-    ) -> None:
-        self._driver = driver
-        self._sender = sender
-        self._tokens = tokens
-        self._timeout_s = timeout_s
-        self._wake_streams_max = wake_streams_max
-        self.deliveries = 0
-        self.failures = 0
-
-    def stop(self) -> None:
-        self._sender.stop()
-
-    def issue(self, entry: SubscriptionEntry) -> None:
+    def _deliver(self, entry: SubscriptionEntry) -> None:
         """Deliver the current wake as soon as there is room."""
-        entry.sending = True
         wake_id = entry.state.wake_id
         assert wake_id is not None, "there is a wake to deliver"
+        entry.sending = True
         reported: list[ReportedStream] = []
-        self._sender.submit(
-            lambda: self._prepare(entry, wake_id, reported),
-            lambda result: self._sent(entry, wake_id, reported, result),
-        )
 
-    def _prepare(
-        self, entry: SubscriptionEntry, wake_id: str, reported: list[ReportedStream]
-    ) -> WebhookRequest | None:
-        """Make the webhook; the wake may be over by the time its turn comes."""
-        driver, state = self._driver, entry.state
-        if not driver.is_present(entry) or not machine.awaits_delivery(state, wake_id):
+        def prepare() -> WebhookRequest | None:
+            state = entry.state
+            if not self.is_present(entry) or not machine.awaits_delivery(state, wake_id):
+                # The wake was over before its turn came.
+                entry.sending = False
+                self.clock.call_soon(self.advance, entry)
+                return None
+            streams, reported[:] = bodies.snapshot(
+                entry, self.streams, self._settings.wake_streams_max
+            )
+            self.deliveries += 1
+            # Not longer than the lease, which ends the wake.
+            timeout_s = min(self._settings.timeout_s, state.lease_ttl_ms / 1000)
+            assert state.webhook_url is not None, "a webhook has a URL"
+            body = bodies.wake_body(state, streams, self._tokens.make(state))
+            return WebhookRequest(state.webhook_url, body, timeout_s)
+
+        def done(result: DeliveryResult) -> None:
             entry.sending = False
-            driver.clock.call_soon(driver.advance, entry)
-            return None
-        streams, reported[:] = bodies.snapshot(entry, driver.streams, self._wake_streams_max)
-        self.deliveries += 1
-        # Not longer than the lease, which ends the wake.
-        timeout_s = min(self._timeout_s, state.lease_ttl_ms / 1000)
-        assert state.webhook_url is not None, "a webhook has a URL"
-        body = bodies.wake_body(state, streams, self._tokens.make(state))
-        return WebhookRequest(state.webhook_url, body, timeout_s)
+            if not result.problem:
+                entry.warned = False
+            elif not entry.warned:
+                entry.warned = True
+                _log.warning("webhook of subscription %r: %s", entry.state.id, result.problem)
+            try:
+                if self.is_present(entry) and entry.state.wake_id == wake_id:
+                    self._take_result(entry, result, reported)
+            except HoldfastError:
+                # The result is not recorded, so the wake is delivered again later.
+                self.pause(entry)
+            self.advance(entry)
 
-    def _sent(
-        self,
-        entry: SubscriptionEntry,
-        wake_id: str,
-        reported: list[ReportedStream],
-        result: DeliveryResult,
-    ) -> None:
-        entry.sending = False
-        if not result.problem:
-            entry.warned = False
-        elif not entry.warned:
-            entry.warned = True
-            _log.warning("webhook of subscription %r: %s", entry.state.id, result.problem)
-        try:
-            if self._driver.is_present(entry) and entry.state.wake_id == wake_id:
-                self._take(entry, wake_id, reported, result)
-        except HoldfastError:
-            # The result is not recorded, so the wake is delivered again later.
-            self._driver.pause(entry)
-        self._driver.advance(entry)
+        self._sender.submit(prepare, done)
 
-    def _take(
-        self,
-        entry: SubscriptionEntry,
-        wake_id: str,
-        reported: list[ReportedStream],
-        result: DeliveryResult,
+    def _take_result(
+        self, entry: SubscriptionEntry, result: DeliveryResult, reported: list[ReportedStream]
     ) -> None:
-        driver, state = self._driver, entry.state
-        now_ms = driver.clock.now_ms()
+        state, now_ms = entry.state, self.clock.now_ms()
         if result.done:
             ended = machine.end_wake(machine.delivered(state, now_ms))
-            driver.conclude(entry, ended, _acknowledged(entry, reported))
-        elif not machine.awaits_delivery(state, wake_id):
+            self.conclude(entry, ended, _acknowledged(entry, reported))
+        elif state.next_attempt_ms is None:
             # A callback came first.
             return
         elif result.problem:
             self.failures += 1
-            limit = machine.JITTER_PERMILLE
-            jitter = driver.clock.random_int(-limit, limit)
-            driver.commit(entry, machine.delivery_failed(state, now_ms, jitter))
+            jitter = self.clock.random_int(-machine.JITTER_PERMILLE, machine.JITTER_PERMILLE)
+            self.commit(entry, machine.delivery_failed(state, now_ms, jitter))
         else:
-            driver.commit(entry, machine.delivered(state, now_ms))
+            self.commit(entry, machine.delivered(state, now_ms))
 
+    # Wake streams.
 
-class WakeStreamDelivery:
-    """Writes wakes to the streams that workers watch."""
-
-    def __init__(self, driver: SubscriptionDriver, shard: Shard) -> None:
-        self._driver = driver
-        self._shard = shard
-
-    def issue(self, entry: SubscriptionEntry) -> None:
+    def _offer(self, entry: SubscriptionEntry) -> None:
         entry.offer_ms = None
         name = entry.state.wake_stream
         assert name is not None, "pull-wake has a wake stream"
-        request = AppendRequest(bodies.wake_event(entry, self._driver.clock.now_ms()), JSON)
+        request = AppendRequest(bodies.wake_event(entry, self.clock.now_ms()), JSON)
         context = entry, entry.state.wake_id
         try:
             self._shard.append(name, request, self._offered, context)
@@ -389,9 +341,9 @@ class WakeStreamDelivery:
             )
         if state.wake_id == wake_id:
             delay_ms = PAUSE_MS if isinstance(outcome, UnavailableError) else state.lease_ttl_ms
-            entry.offer_ms = self._driver.clock.now_ms() + delay_ms
+            entry.offer_ms = self.clock.now_ms() + delay_ms
             # Not at once: this may be called from within `advance`.
-            self._driver.clock.call_soon(self._driver.advance, entry)
+            self.clock.call_soon(self.advance, entry)
 
 
 def _acknowledged(entry: SubscriptionEntry, reported: list[ReportedStream]) -> dict[str, Link]:

@@ -44,8 +44,6 @@ _Key = Annotated[str, msgspec.Meta(min_length=43, max_length=44)]
 
 
 class SubscriptionKeys(msgspec.Struct, frozen=True):
-    """Secret keys, as bytes."""
-
     token: bytes
     signing: tuple[bytes, ...]
 
@@ -155,7 +153,6 @@ class SigningKey:
 
     @property
     def jwk(self) -> dict[str, str]:
-        """The public key as a JSON Web Key."""
         return {
             "kty": "OKP",
             "crv": "Ed25519",
@@ -179,7 +176,6 @@ class WebhookSigner:
 
     @property
     def kid(self) -> str:
-        """The id of the key that signs."""
         return self._loaded()[0].kid
 
     def signature(self, body: bytes) -> str:

@@ -85,8 +85,6 @@ class _Commit:
 
 
 class Ledger:
-    """Makes steps durable, one after the other."""
-
     def __init__(
         self,
         shard: Shard,

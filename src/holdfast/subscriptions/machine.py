@@ -105,7 +105,6 @@ class Link(msgspec.Struct, frozen=True, array_like=True, gc=False):
         return Link(self.acked, kinds, self.number)
 
     def is_pending(self, tail: int) -> bool:
-        """Whether a stream with this tail has unacknowledged content."""
         return tail > (self.acked if self.acked > 0 else 0)
 
 
@@ -119,14 +118,9 @@ class Step(msgspec.Struct, frozen=True):
     links: Mapping[str, Link | None] = {}
 
 
-_encode = msgspec.msgpack.Encoder().encode
+_encode = encode_subscription = msgspec.msgpack.Encoder().encode
 decode_subscription = msgspec.msgpack.Decoder(Subscription).decode
 decode_link = msgspec.msgpack.Decoder(Link).decode
-
-
-def encode_subscription(subscription: Subscription) -> bytes:
-    """The document of a subscription."""
-    return _encode(subscription)
 
 
 def encode_link(link: Link | None) -> bytes | None:
@@ -154,8 +148,6 @@ JITTER_PERMILLE: Final = 200
 
 
 class Action(Enum):
-    """What to do with a subscription now."""
-
     EXPIRE = "expire"
     WITHDRAW = "withdraw"
     WAKE = "wake"
@@ -244,7 +236,6 @@ def awaits_delivery(state: Subscription, wake_id: str) -> bool:
 
 
 def check_claim(state: Subscription, *, pending: bool) -> None:
-    """Raise unless the subscription can be claimed now."""
     check_type(state, "pull-wake")
     if state.holder is not None:
         raise AlreadyClaimedError(state.holder, state.generation)

@@ -64,8 +64,6 @@ _STAR: Final = re.compile(r"%2[Aa]")
 
 
 class StreamGlob:
-    """A pattern over stream paths."""
-
     __slots__ = ("_loose", "_parts", "first")
 
     def __init__(self, pattern: str) -> None:

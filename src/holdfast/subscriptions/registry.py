@@ -25,8 +25,6 @@ if TYPE_CHECKING:
 
 
 class KnownStream(NamedTuple):
-    """A stream that exists."""
-
     number: int
     tail: int
 
@@ -155,7 +153,6 @@ class Registry:
         return found
 
     def woken_through(self, name: str) -> Iterable[SubscriptionEntry]:
-        """The subscriptions that have this wake stream."""
         return tuple(self._by_wake_stream.get(name, ()))
 
     def install(self, entry: SubscriptionEntry, step: Step) -> Step:

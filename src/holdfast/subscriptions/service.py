@@ -48,8 +48,6 @@ class SubscriptionResponse(NamedTuple):
 
 
 class Subscriptions:
-    """All subscriptions of a shard."""
-
     def __init__(
         self,
         shard: Shard,
@@ -67,14 +65,7 @@ class Subscriptions:
         self._sender = sender
         self.signer = signer
         self._tokens = tokens
-        self.driver = SubscriptionDriver(
-            shard,
-            clock,
-            sender,
-            tokens,
-            timeout_s=settings.timeout_s,
-            wake_streams_max=settings.wake_streams_max,
-        )
+        self.driver = SubscriptionDriver(shard, clock, sender, tokens, settings)
         self._ledger = self.driver.ledger
         self._entries = self.driver.registry.entries
         self._stale: list[str] = []
@@ -101,11 +92,9 @@ class Subscriptions:
         self.driver.start()
 
     def stop(self) -> None:
-        """Start nothing more; the next start continues what is under way."""
         self.driver.stop()
 
     async def close(self) -> None:
-        """Wait for cancelled deliveries; after `stop`."""
         await self._sender.close()
 
     def respond(
@@ -147,7 +136,6 @@ class Subscriptions:
         return self._shown(200, self._entry(subscription_id), after, limit)
 
     def listing(self, after: str, limit: int) -> SubscriptionResponse:
-        """A page of subscriptions, sorted by id."""
         ids = sorted(each for each in self._entries if each > after)
         kid = self.signer.kid
         body = {
@@ -222,7 +210,6 @@ class Subscriptions:
         return Link(known.tail, EXPLICIT, known.number)
 
     def delete(self, subscription_id: str) -> SubscriptionResponse:
-        """Delete a subscription, if there is one."""
         entry = self._entries.get(subscription_id)
         if entry is not None:
             self._ledger.commit(entry, Step(None))
@@ -254,7 +241,6 @@ class Subscriptions:
         return SubscriptionResponse(204)
 
     def claim(self, subscription_id: str, worker: str) -> SubscriptionResponse:
-        """Give the wake to a worker, unless another one has it."""
         entry = self._entry(subscription_id)
         # The lease may have ended by now.
         self.driver.advance(entry)
