@@ -54,6 +54,11 @@ def test_other_errors_exit_1(capsys, monkeypatch):
     assert capsys.readouterr().err == "holdfast: segment 3 is damaged\n"
 
 
+def test_help_of_a_command_is_its_docstring(capsys):
+    assert main(["check", "--help"]) == 0
+    assert "Exits with 0 if there is no damage" in " ".join(capsys.readouterr().out.split())
+
+
 def test_the_entry_point_does_not_load_the_server():
     code = "import sys, holdfast.cli.main; print([m for m in sys.modules if m == 'uvloop'])"
     output = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True)

@@ -93,8 +93,8 @@ def backup(
 ) -> None:
     """Back up the data directory; a server may be using it meanwhile.
 
-    Pass the server's own settings (--config, --data-dir, --store). Packs that are already in the
-    backup location are not copied again, so later backups copy only what is new.
+    Pass the server's own settings (--config, --data-dir, --store). Packs that are
+    already in the backup location are not copied again.
     """
     settings = load_settings(config, flags)
     with careful():

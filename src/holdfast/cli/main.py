@@ -3,6 +3,7 @@
 Commands are named by import path, so that each loads only what it needs.
 """
 
+import inspect
 import json as json_module
 import os
 import sys
@@ -84,6 +85,7 @@ def main(arguments: Sequence[str]) -> int:
         return 0
     try:
         _check_text(arguments)
+        _show_docstring(arguments)
         code = app(arguments, exit_on_error=False, print_error=False)
         sys.stdout.flush()
     except (SettingsError, InvalidRequestError) as error:
@@ -112,6 +114,14 @@ def _check_text(arguments: Sequence[str]) -> None:
     for number, argument in enumerate(arguments, 1):
         if not argument.isprintable() and any("\ud800" <= each <= "\udfff" for each in argument):
             raise SettingsError(f"argument {number} is not UTF-8 text: {argument!a}")
+
+
+def _show_docstring(arguments: Sequence[str]) -> None:
+    """Let `holdfast COMMAND --help` show the docstring, of which the list has one short line."""
+    if {"--help", "-h"} & set(arguments) and arguments[0] in app:
+        command = app[arguments[0]]
+        if command.default_command is not None:
+            command.help = inspect.getdoc(command.default_command)
 
 
 def _unused(error: UnusedCliTokensError) -> str:

@@ -52,8 +52,8 @@ def restore(
 ) -> None:
     """Restore a backup into an empty data directory and an empty object store.
 
-    An interrupted restore can be run again and continues where it stopped. Afterwards start the
-    server with the same --data-dir and --store.
+    An interrupted restore can be run again and continues where it stopped.
+    Afterwards start the server with the same --data-dir and --store.
     """
     settings = load_settings(config, flags)
     path = settings.server.data_dir
