@@ -65,7 +65,7 @@ test: lint
 	@$(BIN)/python -m pytest -m 'not slow' $(ARGS)
 
 test-all: $(DEV) package
-	@$(BIN)/python -m pytest -m slow $(ARGS)
+	@THOROUGH=1 $(BIN)/python -m pytest -m 'slow or hypothesis or thorough' $(ARGS)
 
 test-unit: $(DEV)
 	@$(BIN)/python -m pytest tests/unit tests/log $(ARGS)

@@ -72,6 +72,7 @@ async def crash_again_and_again(
     assert all(writer.promises for writer in writers), "somebody was never answered"
 
 
+@pytest.mark.thorough
 @pytest.mark.spec("base 4-2", "base 4-3", "base 4-4", "base 4.1-4")
 @pytest.mark.parametrize("seed", some_of(SEEDS, 1))
 def test_what_was_acknowledged_survives_every_kill(make_server: MakeServer, seed: int) -> None:

@@ -141,6 +141,7 @@ def moto() -> Iterator[MotoServer]:
         yield server
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("seed", some_of(SEEDS, 1))
 def test_kills_at_any_moment(seed: int, make_server: MakeServer) -> None:
     kill_again_and_again(make_server(**TINY), seed)

@@ -2,6 +2,7 @@
 
 import json
 import re
+import shlex
 import signal
 import subprocess
 from collections.abc import Iterator
@@ -74,7 +75,12 @@ def _run(line: str, command: Command) -> tuple[int, int, str]:
         expected = 0 if "serve" in script else 130
         status, stderr = _run_until_it_waits(script, command)
         return status, expected, stderr
-    done = command.shell(script)
+    words = shlex.split(script)
+    if words[0] == "holdfast" and not set(script) & set("|<>$&;`*"):
+        # Without anything that a shell would do, it runs in this process, which is faster.
+        done = command.run(*words[1:])
+    else:
+        done = command.shell(script)
     return done.returncode, int(ending.removeprefix("exit ") or 0), done.stderr
 
 
@@ -98,7 +104,7 @@ def _run_until_it_waits(script: str, command: Command) -> tuple[int, str]:
 
 def _append_until(command: Command, process: subprocess.Popen[bytes]) -> None:
     while process.poll() is None:
-        command.run("append", "demo1/session", "news")
+        command.run_process("append", "demo1/session", "news")
 
 
 def commands(

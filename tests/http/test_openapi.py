@@ -104,6 +104,7 @@ def session() -> Iterator[requests.Session]:
         yield session
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("path", "method"), OPERATIONS)
 def test_answers_are_as_described(
     path: str,
