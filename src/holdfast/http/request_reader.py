@@ -64,6 +64,7 @@ class RequestReader(ABC, asyncio.Protocol):
 
     def __init__(self, listener: Listener) -> None:
         self._listener = listener
+        self._forwarded_path = listener.forwarded_path
         # The client's address, once it is connected.
         self._peer = ""
         # In ticks of the listener; 0 while nothing is expected of the client.
@@ -162,7 +163,7 @@ class RequestReader(ABC, asyncio.Protocol):
         self._head_bytes += len(name) + len(value)
         key = KEPT_HEADERS.get(name) or KEPT_HEADERS.get(name.lower())
         if key is None:
-            if self._listener.forwarded_path in self._url:
+            if self._forwarded_path in self._url:
                 self._other_headers.append((name, value))
             return
         headers = self._headers
@@ -256,7 +257,7 @@ class RequestReader(ABC, asyncio.Protocol):
     def _begin_forwarding(self, request: Request) -> None:
         """The request may be for a mount, which gets all its headers and the body as a stream."""
         request.other_headers, self._other_headers = self._other_headers, []
-        if is_forwarded(request, self._listener.forwarded_path):
+        if is_forwarded(request, self._forwarded_path):
             self._begin_stream(request, self._listener.forwarded_bytes_max)
 
     def _take_stream(self, request: Request) -> None:
