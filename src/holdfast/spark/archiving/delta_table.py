@@ -153,20 +153,14 @@ class DeltaLakeTable(MarkedTable):
 
     @cached_property
     def _options(self) -> dict[str, str]:
-        store = self.place.store
-        if not store.url.startswith("s3://"):
-            return {}
-        given = {
-            "AWS_ENDPOINT_URL": store.endpoint,
-            "AWS_REGION": store.region or "us-east-1",
-            "AWS_ACCESS_KEY_ID": store.access_key_id,
-            "AWS_SECRET_ACCESS_KEY": store.secret_access_key,
-            "AWS_SESSION_TOKEN": store.session_token,
-            "AWS_ALLOW_HTTP": "true" if store.endpoint.startswith("http://") else "",
-            # A commit must not overwrite another.
-            "aws_conditional_put": "etag",
-        }
-        return {name: value for name, value in given.items() if value}
+        options = self.place.s3_options(
+            *("AWS_ENDPOINT_URL", "AWS_REGION"),
+            *("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN"),
+        )
+        if options.get("AWS_ENDPOINT_URL", "").startswith("http://"):
+            options["AWS_ALLOW_HTTP"] = "true"
+        # A commit must not overwrite another.
+        return options and {**options, "aws_conditional_put": "etag"}
 
     def _failed(self, error: Exception) -> StoreError:
         reason = next(iter(str(error).strip().splitlines()), type(error).__name__)

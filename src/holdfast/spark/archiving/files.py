@@ -251,7 +251,7 @@ def merge_small_files(
     output: FileOutput,
     at_least: int,
 ) -> int:
-    """Merge the small files of days that have `at_least` so many; returns how many were replaced.
+    """Merge the small files of days with `at_least` this many; returns how many were replaced.
 
     A file is small if two of them fit into one.
     """

@@ -191,7 +191,11 @@ class IcebergTable(MarkedTable):
     def _catalog(self) -> Catalog:
         # It logs a line for every column without statistics, some of which have none on purpose.
         logging.getLogger("pyiceberg.io.pyarrow").setLevel(logging.ERROR)
-        options = {**self._store_options(), **self.catalog_options}
+        options = self.place.s3_options(
+            *("s3.endpoint", "s3.region"),
+            *("s3.access-key-id", "s3.secret-access-key", "s3.session-token"),
+        )
+        options |= self.catalog_options
         if not self.catalog and not self.catalog_options:
             if self.place.directory is None:
                 raise SettingsError(
@@ -209,19 +213,6 @@ class IcebergTable(MarkedTable):
     @property
     def _identifier(self) -> tuple[str, ...]:
         return tuple(self.table.split(".")) if self.table else (_NAMESPACE, self.bucket)
-
-    def _store_options(self) -> dict[str, str]:
-        store = self.place.store
-        if not store.url.startswith("s3://"):
-            return {}
-        given = {
-            "s3.endpoint": store.endpoint,
-            "s3.region": store.region or "us-east-1",
-            "s3.access-key-id": store.access_key_id,
-            "s3.secret-access-key": store.secret_access_key,
-            "s3.session-token": store.session_token,
-        }
-        return {name: value for name, value in given.items() if value}
 
     def _paths(self, table: Any) -> set[str]:
         """The files of all snapshots."""

@@ -85,6 +85,21 @@ class TablePlace:
     def objects(self) -> ObjectStore:
         return open_store(self.store)
 
+    def s3_options(
+        self, endpoint: str, region: str, key_id: str, secret: str, token: str
+    ) -> dict[str, str]:
+        """How to reach an S3 bucket, under the option names of a library; empty for a directory."""
+        if not self.store.url.startswith("s3://"):
+            return {}
+        given = {
+            endpoint: self.store.endpoint,
+            region: self.store.region or "us-east-1",
+            key_id: self.store.access_key_id,
+            secret: self.store.secret_access_key,
+            token: self.store.session_token,
+        }
+        return {name: value for name, value in given.items() if value}
+
     def __getstate__(self) -> dict[str, object]:
         return {"store": self.store}
 

@@ -5,9 +5,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Mapping, Sequence
+from collections.abc import Callable, Container, Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Final, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, ClassVar, Final, Protocol, runtime_checkable
 
 import msgspec
 
@@ -15,6 +15,9 @@ from holdfast.clock import SystemClock
 from holdfast.errors import ObjectMissingError, SettingsError, StoreError
 from holdfast.spark.archiving.layout import CONTROL, TableLayout
 from holdfast.spark.archiving.place import TablePlace, busy
+
+if TYPE_CHECKING:
+    from holdfast.spark.jobs.options import TableOptions
 
 # The position of an empty table.
 BEGINNING: Final = ""
@@ -198,23 +201,8 @@ class MarkedTable:
                 objects.remove(each)
 
 
-class TableFormat(Protocol):
-    """The options of a job that choose the format of its table."""
-
-    @property
-    def format(self) -> str: ...
-    @property
-    def compression(self) -> str: ...
-    @property
-    def catalog(self) -> str: ...
-    @property
-    def catalog_options(self) -> Mapping[str, str]: ...
-    @property
-    def catalog_table(self) -> str: ...
-
-
 def table_at(
-    place: TablePlace, options: TableFormat, name: str, *, by_date: bool
+    place: TablePlace, options: TableOptions, name: str, *, by_date: bool
 ) -> RewritableTable | CompactingTable:
     """The table at a place; `name` is its default name in a catalog."""
     match options.format:

@@ -292,6 +292,13 @@ Function = Callable[[Any, Any], Any]
 
 @dataclass(frozen=True)
 class UserFunction:
+    """A fold of the user's own: `function(state, message)`, which returns the next state.
+
+    The first state is None. Later ones are bytes, text or any JSON value, which decides the content
+    type of the snapshot, and what the function gets when a later run continues from it. Messages of
+    JSON streams are parsed, all others are bytes.
+    """
+
     function: Function | str
     # Added to the module search path.
     paths: tuple[str, ...] = ()

@@ -56,7 +56,7 @@ class Load:
     close_streams: bool = option("Close the streams behind their last rows.", False)
     ttl: int | None = option("Seconds to live of streams that are created.", None)
     producer_id: str = option("Name of this load. (default made from the options and files)", "")
-    concurrency: int = option("Requests at once of each task.", _CONCURRENCY)
+    concurrency: int = option("Concurrent requests of each task.", _CONCURRENCY)
     server: SparkConnection = server_option()
 
     def __post_init__(self) -> None:

@@ -48,7 +48,7 @@ class Replay(SelectionOptions):
         True,
     )
     identity: str = option("Name of the source on the target. (default: its store's id)", "")
-    concurrency: int = option("Streams at once in each task.", _CONCURRENCY)
+    concurrency: int = option("Concurrent streams in each task.", _CONCURRENCY)
     server: SparkConnection = server_option()
     target: SparkConnection = server_option("The server to copy to.")
 

@@ -50,13 +50,13 @@ class Snapshot(SelectionOptions):
     key: str = option("last-by-key: where the key is, user.id or /user/id.", "")
     value: str = option("last-by-key: the part that is kept. (default all of the message)", "")
     tombstone: str = option("last-by-key: what, if it is there and true, deletes the key.", "")
-    min_messages: int = option("Only streams with so many new messages.", 1)
-    min_bytes: str = option("Only streams that grew by so much, such as 64k.", "")
+    min_messages: int = option("Only streams with at least this many new messages.", 1)
+    min_bytes: str = option("Only streams that grew by at least this much, such as 64k.", "")
     strict: bool = option("Fail if a stream does not fit the fold.", False)
     py_files: list[str] = option(
         "Python files and archives that executors need for the fold.", [], path=True, flag="py-file"
     )
-    concurrency: int = option("Requests at once of each task.", _CONCURRENCY)
+    concurrency: int = option("Concurrent requests of each task.", _CONCURRENCY)
     server: SparkConnection = server_option()
 
     def __post_init__(self) -> None:

@@ -58,7 +58,7 @@ from holdfast.spark.transcribing.tables import (
 _HELD_BYTES_MAX: Final = 16 * 1024 * 1024
 RESPONSES: Final = "responses"
 DAILY: Final = "daily"
-# Streams that the server is asked about at one time.
+# Concurrent requests for the state of streams.
 _HEADS_MAX: Final = 32
 _DAMAGE_SHOWN: Final = 100
 _DAYS_SHOWN: Final = 100
