@@ -226,7 +226,7 @@ class Run:
         self.saw("rebuild")
         self.trouble.before_rebuild()
         objects = self.machine.objects
-        live = resolve(survey(objects).sound)
+        live = resolve(survey(objects))
         rebuild(objects, live, self.machine.catalog_path, self.now_ms)
         self.trace("rebuilt", *sorted(live.names))
 

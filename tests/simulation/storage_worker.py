@@ -13,8 +13,6 @@ from collections import deque
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
-import msgspec
-
 from holdfast import failpoints
 from holdfast.errors import HoldfastError, StoreError
 from holdfast.storage.catalog_writer import CatalogWriter
@@ -111,10 +109,7 @@ class SimWorker:
     def counters(self) -> WorkCounters:
         """What all incarnations have done together."""
         present = WorkCounters() if self._worker is None else self._worker.counters
-        values = zip(
-            msgspec.structs.astuple(self._past), msgspec.structs.astuple(present), strict=True
-        )
-        return WorkCounters(*(past + now for past, now in values))
+        return self._past + present
 
     @property
     def is_idle(self) -> bool:

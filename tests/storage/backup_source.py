@@ -1,10 +1,10 @@
 """A data directory without a server: records are written and flushed by hand."""
 
 from pathlib import Path
-from typing import NamedTuple
 
 from holdfast.format.records import Kind, Record, StreamMeta, encode, stream_number
 from holdfast.format.segments import SegmentHeader, encode_batch, encode_header
+from holdfast.log.export import ExportedSegment
 from holdfast.storage.backup import Backup
 from holdfast.storage.catalog_writer import CatalogWriter
 from holdfast.storage.commands import FlushLog
@@ -15,21 +15,13 @@ from holdfast.storage.worker import StorageWorker
 SALT = 4711
 
 
-class LogSegment(NamedTuple):
-    """A segment of a copied log, as an export gives it, with one batch."""
-
-    number: int
-    first_position: int
-    last_position: int
-    text: bytes = b"a segment"
-    records: tuple[Record, ...] = ()
-
-    @property
-    def data(self):
-        salt = 42
-        records = self.records or (Record(Kind.APPEND, 1, 0, self.text),)
-        header = encode_header(SegmentHeader(salt, self.first_position, 0, 0))
-        return header + encode_batch(salt, self.first_position, b"".join(map(encode, records)))
+def log_segment(number, first_position, last_position, text=b"a segment", records=()):
+    """A segment of a copied log with one batch."""
+    salt = 42
+    records = records or (Record(Kind.APPEND, 1, 0, text),)
+    data = encode_header(SegmentHeader(salt, first_position, 0, 0))
+    data += encode_batch(salt, first_position, b"".join(map(encode, records)))
+    return ExportedSegment(number, first_position, last_position, data)
 
 
 class Source:

@@ -37,7 +37,7 @@ from holdfast.storage.manifest import (
 )
 from holdfast.storage.open_objects import claim
 from holdfast.testing import FakeClock, FaultyObjects
-from tests.storage.backup_source import LogSegment, Source, ignore, pack_names
+from tests.storage.backup_source import Source, ignore, log_segment, pack_names
 
 LARGE = 3 * PIECE_BYTES + 12_345
 
@@ -70,7 +70,7 @@ class TestWhatItConsistsOf:
     def test_everything_is_named_in_the_manifest(self, source, place, clock):
         source.flush(a=b"one", b=b"two")
         source.flush(a=b"three")
-        log = [LogSegment(1, 2, 3), LogSegment(2, 4, 5, b"another")]
+        log = [log_segment(1, 2, 3), log_segment(2, 4, 5, b"another")]
         made = source.back_up(place, log)
         assert made == read_manifest(place, made.id) == newest(place)
         assert made.format == 1
@@ -160,7 +160,7 @@ class TestLogAndCatalog:
     def test_log_that_the_catalog_has_overtaken_is_dropped(self, source, place):
         source.flush(a=b"one")
         with source.backup(place) as running:
-            running.copy_log([LogSegment(1, 1, 1), LogSegment(2, 2, 3)], ignore)
+            running.copy_log([log_segment(1, 1, 1), log_segment(2, 2, 3)], ignore)
             source.flush(a=b"two")
             source.flush(a=b"three")
             running.copy_catalog(ignore)
@@ -172,7 +172,7 @@ class TestLogAndCatalog:
     def test_of_a_log_that_is_overtaken_in_part_the_rest_stays(self, source, place):
         source.flush(a=b"one")
         with source.backup(place) as running:
-            log = [LogSegment(1, 1, 1), LogSegment(2, 2, 2), LogSegment(3, 3, 5)]
+            log = [log_segment(1, 1, 1), log_segment(2, 2, 2), log_segment(3, 3, 5)]
             running.copy_log(log, ignore)
             source.flush(a=b"two")
             source.flush(a=b"three")
@@ -185,7 +185,7 @@ class TestLogAndCatalog:
     def test_segments_before_a_new_beginning_are_void(self, source, place):
         source.flush(a=b"one")
         source.flush(a=b"two")
-        log = [LogSegment(1, 1, 1), LogSegment(2, 2, 2), LogSegment(1, 3, 4, b"anew")]
+        log = [log_segment(1, 1, 1), log_segment(2, 2, 2), log_segment(1, 3, 4, b"anew")]
         made = source.back_up(place, log)
         assert [(each.first_position, each.last_position) for each in made.log] == [(3, 4)]
         assert [name for name in names(place) if "/log/" in name] == [made.log[0].name]
@@ -194,7 +194,7 @@ class TestLogAndCatalog:
     def test_a_gap_is_refused(self, source, place):
         source.flush(a=b"one")
         with pytest.raises(LogCorruptError, match=r"starts at position 3, but .* covers only 1"):
-            source.back_up(place, [LogSegment(1, 3, 4)])
+            source.back_up(place, [log_segment(1, 3, 4)])
         assert names(place) == []
 
     def test_the_log_is_needed_from_where_the_catalog_is(self, source, place):
@@ -211,7 +211,7 @@ class TestLogAndCatalog:
                 path.write_bytes(content)
             with Backup(path, store, place, clock) as running:
                 assert running.flushed == 0
-                running.copy_log([LogSegment(1, 1, 4)], ignore)
+                running.copy_log([log_segment(1, 1, 4)], ignore)
                 running.copy_catalog(ignore)
                 assert running.find_missing() == 0
                 running.copy_packs(ignore)
@@ -222,7 +222,7 @@ class TestLogAndCatalog:
 
     def test_without_a_catalog_the_log_must_be_whole(self, tmp_path, place, clock):
         with Backup(tmp_path / "none", MemoryObjects(clock), place, clock) as running:
-            running.copy_log([LogSegment(1, 5, 6)], ignore)
+            running.copy_log([log_segment(1, 5, 6)], ignore)
             with pytest.raises(LogCorruptError, match="starts at position 5"):
                 running.copy_catalog(ignore)
 
@@ -370,7 +370,7 @@ class TestFailures:
                 newest(place)
             return
         with pytest.raises(StoreError):
-            source.back_up(place, [LogSegment(1, 2, 4)])
+            source.back_up(place, [log_segment(1, 2, 4)])
         assert {name for name in names(place) if name.startswith("backups/")} <= before
         assert source.pins == []
         assert len(source.back_up(place).packs) == 2
@@ -380,7 +380,7 @@ class TestFailures:
 
         def fail():
             with source.backup(place) as running:
-                running.copy_log([LogSegment(1, 1, 4)], ignore)
+                running.copy_log([log_segment(1, 1, 4)], ignore)
                 running.copy_catalog(ignore)
                 place.fail("put", after_effect=True)
                 running.finish()

@@ -9,7 +9,7 @@ from holdfast.storage.backup import Restore
 from holdfast.storage.catalog import Catalog
 from holdfast.storage.open_objects import claim
 from holdfast.testing import FakeClock, FaultyObjects
-from tests.storage.backup_source import LogSegment, Source, ignore, pack_names
+from tests.storage.backup_source import Source, ignore, log_segment, pack_names
 
 
 @pytest.fixture
@@ -33,7 +33,7 @@ def made(tmp_path, clock, place):
     source = Source(tmp_path, MemoryObjects(clock), clock)
     for number in range(3):
         source.flush(a=b"something %d" % number, **{f"s{number}": b"once"})
-    return source.back_up(place, [LogSegment(1, 3, 4), LogSegment(2, 5, 5, b"another")])
+    return source.back_up(place, [log_segment(1, 3, 4), log_segment(2, 5, 5, b"another")])
 
 
 @pytest.fixture
@@ -72,8 +72,8 @@ def test_everything_is_there(made, place, target, directory):
         assert sum(Pack(target, pack.name).verify())
     log = {path.name: path.read_bytes() for path in (directory / "log").iterdir()}
     assert log == {
-        "0000000001.seg": LogSegment(1, 3, 4).data,
-        "0000000002.seg": LogSegment(2, 5, 5, b"another").data,
+        "0000000001.seg": log_segment(1, 3, 4).data,
+        "0000000002.seg": log_segment(2, 5, 5, b"another").data,
     }
     assert {path.name for path in directory.iterdir()} == {"catalog.sqlite", "log"}
 
@@ -102,7 +102,7 @@ def test_a_backup_without_a_catalog(tmp_path, clock, place, target, directory):
     running = Source(tmp_path, MemoryObjects(clock), clock).backup(place)
     running._path = tmp_path / "none"
     with running:
-        running.copy_log([LogSegment(1, 1, 4)], ignore)
+        running.copy_log([log_segment(1, 1, 4)], ignore)
         running.copy_catalog(ignore)
         made = running.finish()
     restore(made, place, target, directory)
@@ -110,7 +110,7 @@ def test_a_backup_without_a_catalog(tmp_path, clock, place, target, directory):
     assert catalog.flushed == 0
     assert catalog.fact("store")
     catalog.close()
-    assert (directory / "log" / "0000000001.seg").read_bytes() == LogSegment(1, 1, 4).data
+    assert (directory / "log" / "0000000001.seg").read_bytes() == log_segment(1, 1, 4).data
 
 
 class TestStores:

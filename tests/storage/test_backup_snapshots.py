@@ -16,7 +16,7 @@ from holdfast.storage.commands import CollectGarbage
 from holdfast.storage.manifest import newest
 from holdfast.testing import FaultyObjects
 from tests.simulation.files import KilledError
-from tests.storage.backup_source import LogSegment, ignore
+from tests.storage.backup_source import ignore, log_segment
 from tests.storage.filled import Filled, killed_at
 
 FIRST, SECOND = b"the first state", b"another state" * 3
@@ -136,7 +136,7 @@ class TestLog:
     def test_body_that_only_the_log_has_published(self, source, place, target, tmp_path):
         record, snapshot = published(source, "snapshots/late", SECOND)
         after = source.position
-        made = back_up(source, place, [LogSegment(1, after + 1, after + 1, records=(record,))])
+        made = back_up(source, place, [log_segment(1, after + 1, after + 1, records=(record,))])
         assert {each.name for each in made.snapshots} == {source.first, "snapshots/late"}
         restore(made, place, target, tmp_path / "restored")
         assert target.read("snapshots/late") == SECOND
@@ -154,7 +154,7 @@ class TestLog:
             source.last = source.snapshot(source.stream, 6, b"last")
             source.flush()
 
-        log = [LogSegment(1, position, position, records=(record,))]
+        log = [log_segment(1, position, position, records=(record,))]
         made = back_up(source, place, log, flush)
         assert {each.name for each in made.snapshots} == {source.first, source.last}
 
@@ -162,7 +162,7 @@ class TestLog:
         record, _ = published(source, "snapshots/late", SECOND)
         source.store.remove("snapshots/late")
         after = source.position
-        log = [LogSegment(1, after + 1, after + 1, records=(record,))]
+        log = [log_segment(1, after + 1, after + 1, records=(record,))]
         with pytest.raises(ObjectMissingError, match="snapshots/late"):
             back_up(source, place, log)
         assert not [info.name for info in place.list("backups/")]

@@ -84,7 +84,7 @@ def rebuilt(data, *, spoilt=()):
     """The state of a catalog built from the packs alone."""
     path = data.path.with_name("other.sqlite")
     path.unlink(missing_ok=True)
-    build(data.store, resolve(survey(data.store).sound, spoilt), path, NOW_MS)
+    build(data.store, resolve(survey(data.store), spoilt), path, NOW_MS)
     return data.state(path)
 
 
@@ -126,7 +126,7 @@ class TestState:
         assert another.created_ms == another.last_write_ms
         assert nested.created_ms < nested.last_write_ms
         assert not another.explicit
-        live = resolve(survey(data.store).sound)
+        live = resolve(survey(data.store))
         data.close()
         rebuild(data.store, live, data.path, NOW_MS)
         with closing(Filled.over(data)) as again:
@@ -147,7 +147,7 @@ class TestState:
         data.merge()
         data.collect()
         assert len(data.in_use()) == 3
-        assert len(survey(data.store).sound) == 3
+        assert len(survey(data.store)) == 3
         assert rebuilt(data) == data.state()
 
     def test_streams_of_a_merge_that_were_deleted_before_its_swap(self, data):
@@ -245,7 +245,7 @@ class TestOrphans:
         data.flush_again()
         # Garbage collection was interrupted: the orphan has lost its companion.
         data.store.remove(own)
-        assert main in survey(data.store).sound
+        assert main in survey(data.store)
         assert rebuilt(data) == data.state()
 
     def test_a_merge_that_was_not_committed(self, data):
@@ -270,7 +270,7 @@ class TestOrphans:
     def test_superseded_packs_are_out_of_use_since_now(self, data):
         fill(data)
         merged = data.merge()
-        live = resolve(survey(data.store).sound)
+        live = resolve(survey(data.store))
         assert {name for _, name in live.superseded} == {merged}
         data.close()
         rebuild(data.store, live, data.path, NOW_MS)
@@ -338,7 +338,7 @@ class TestRefusals:
         missing = data.in_use()[1]
         data.store.remove(missing)
         before = data.path.read_bytes()
-        live = resolve(survey(data.store).sound)
+        live = resolve(survey(data.store))
         assert live.missing == (4, 5)
         with pytest.raises(CatalogError, match="Positions 4 to 5 of the log are in no sound pack"):
             rebuild(data.store, live, data.path, NOW_MS)
@@ -352,14 +352,14 @@ class TestRefusals:
         data.flip(own, len(data.store.objects[own][0]) - 1)
         before = data.path.read_bytes()
         with pytest.raises(CatalogError, match=r"\(_default/large\) misses bytes 0 to 200"):
-            rebuild(data.store, resolve(survey(data.store).sound), data.path, NOW_MS)
+            rebuild(data.store, resolve(survey(data.store)), data.path, NOW_MS)
         assert data.path.read_bytes() == before
         assert not list(data.path.parent.glob("*.new*"))
 
     def test_packs_that_contradict_each_other(self, data):
         data.create("a", b"bytes")
         (first,) = data.flush()
-        live = resolve(survey(data.store).sound)
+        live = resolve(survey(data.store))
         twice = live._replace(mains=[*live.mains, live.mains[0]._replace(name="packs/copy")])
         data.store.put("packs/copy", data.store.read(first))
         with pytest.raises(CatalogError, match="The packs contradict each other: what packs/copy"):
@@ -373,7 +373,7 @@ class TestReplacing:
         # The writer still has it open, so SQLite's log of it is there.
         wal = data.path.with_name("catalog.sqlite-wal")
         assert wal.exists()
-        aside = rebuild(data.store, resolve(survey(data.store).sound), data.path, NOW_MS)
+        aside = rebuild(data.store, resolve(survey(data.store)), data.path, NOW_MS)
         assert aside == data.path.with_name("catalog.sqlite.damaged")
         assert not wal.exists()
         assert data.state() == before
@@ -384,7 +384,7 @@ class TestReplacing:
         before = data.state()
         data.close()
         data.path.write_bytes(b"no catalog")
-        live = resolve(survey(data.store).sound)
+        live = resolve(survey(data.store))
         with killed_at("repair.rebuilt"), pytest.raises(KilledError):
             rebuild(data.store, live, data.path, NOW_MS)
         assert data.path.read_bytes() == b"no catalog"
@@ -395,7 +395,7 @@ class TestReplacing:
         fill(data)
         for suffix in ("", "-wal", "-shm"):
             data.path.with_name(f"catalog.sqlite.new{suffix}").write_bytes(b"rubbish")
-        rebuild(data.store, resolve(survey(data.store).sound), data.path, NOW_MS)
+        rebuild(data.store, resolve(survey(data.store)), data.path, NOW_MS)
         assert not list(data.path.parent.glob("*.new*"))
 
     def test_flushes_merges_and_garbage_go_on_with_it(self, data):
@@ -403,7 +403,7 @@ class TestReplacing:
         merged = data.merge()
         data.close()
         data.path.unlink()
-        rebuild(data.store, resolve(survey(data.store).sound), data.path, data.clock.now_ms())
+        rebuild(data.store, resolve(survey(data.store)), data.path, data.clock.now_ms())
         with closing(Filled.over(data)) as again:
             with closing(Catalog(again.path)) as catalog:
                 notes = catalog.find_name("_default/notes")
@@ -411,11 +411,11 @@ class TestReplacing:
             again.append(notes.number, b"third")
             again.flush()
             again.merge()
-            assert merged in {each.name for each, _ in resolve(survey(data.store).sound).superseded}
+            assert merged in {each.name for each, _ in resolve(survey(data.store)).superseded}
             assert rebuilt(again) == again.state()
             again.clock.advance(GRACE_S)
             again.collect()
-            assert set(survey(data.store).sound) == set(again.in_use())
+            assert set(survey(data.store)) == set(again.in_use())
             assert again.verify().ok
 
 

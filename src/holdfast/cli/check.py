@@ -259,7 +259,7 @@ class Inspection:
         is_damaged = log_first > verified.flushed + 1 or any(
             each.where == CATALOG for each in self._findings.of("damage")
         )
-        live = resolve(survey(self._store).sound, verified.spoilt)
+        live = resolve(survey(self._store), verified.spoilt)
         if not is_damaged and (live.names == verified.in_use or live.names & verified.spoilt):
             self._findings.note(CATALOG, "it is not damaged, and was left as it is")
             return ""

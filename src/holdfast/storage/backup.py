@@ -24,7 +24,7 @@ import tempfile
 from contextlib import suppress
 from functools import partial
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING, Final, Protocol, Self
+from typing import TYPE_CHECKING, Final, Self
 
 from xxhash import xxh3_64_hexdigest
 
@@ -79,33 +79,13 @@ if TYPE_CHECKING:
 # A killed backup holds packs back for this long at most.
 PIN_MS: Final = 6 * 3_600_000
 _RENEW_MS: Final = PIN_MS // 12
-# A pack goes out of use at the moment that its swap asks for, which may then wait for this
-# process's transaction. So the pin reaches back further than SQLite lets anybody wait.
+# A swap retires packs as of the time it was requested, and may then wait for this process's
+# transaction. So the pin reaches back further than SQLite's longest wait.
 _PIN_EARLIER_MS: Final = 60_000
-# What killed backups left behind at the place is removed once it is certainly nobody's any more.
+# Leftovers of killed backups are removed once no running backup can need them.
 _UNFINISHED_MS: Final = 7 * 86_400_000
-# What SQLite may leave beside a file that is only partly written.
+# Files that SQLite may leave beside a catalog that is only partly written.
 _SIDE_FILES: Final = ("", "-wal", "-shm", "-journal")
-
-
-class LogSegment(Protocol):
-    """A segment of the copied log; number 1 starts over and voids all earlier ones."""
-
-    @property
-    def number(self) -> int:
-        """From 1, without gaps."""
-
-    @property
-    def first_position(self) -> int:
-        """The position of its first batch."""
-
-    @property
-    def last_position(self) -> int:
-        """The position of its last batch."""
-
-    @property
-    def data(self) -> bytes:
-        """The bytes of the whole segment."""
 
 
 class Backup:
@@ -184,25 +164,24 @@ class Backup:
     @property
     def flushed(self) -> int:
         """The log is needed after this position."""
-        return 0 if self._writer is None else int(self._writer.fact("flushed"))
+        return 0 if self._writer is None else self._writer.flushed
 
-    def copy_log(self, segments: Iterable[LogSegment], advance: Advance) -> None:
-        for segment in segments:
-            if segment.number == 1:
-                self._drop_log(segment.first_position)
-            name = f"{self._prefix}log/{segment.number:010d}.seg"
-            self._put(name, segment.data)
+    def copy_log(self, segments: Iterable[tuple[int, int, int, bytes]], advance: Advance) -> None:
+        """Copy segments: their number, first and last position, and bytes.
+
+        Numbers have no gaps; number 1 starts over and voids all earlier ones.
+        """
+        for number, first, last, data in segments:
+            if number == 1:
+                self._drop_log(first)
+            name = f"{self._prefix}log/{number:010d}.seg"
+            self._put(name, data)
             self._published += [
-                (position, copied_snapshot(snapshot))
-                for position, snapshot in published_in(segment.data)
+                (position, copied_snapshot(snapshot)) for position, snapshot in published_in(data)
             ]
-            digest = xxh3_64_hexdigest(segment.data)
-            self._log.append(
-                CopiedSegment(
-                    name, len(segment.data), digest, segment.first_position, segment.last_position
-                )
-            )
-            advance(len(segment.data))
+            copied = CopiedSegment(name, len(data), xxh3_64_hexdigest(data), first, last)
+            self._log.append(copied)
+            advance(len(data))
         failpoint("backup.log_copied")
 
     def _drop_log(self, through: int) -> None:

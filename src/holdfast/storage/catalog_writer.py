@@ -237,22 +237,10 @@ def insert_pack(
     connection: sqlite3.Connection, pack: PackInfo, extents: Iterable[Extent], dead_bytes: int = 0
 ) -> int:
     """Insert a pack and those of its extents that are in use; returns its id."""
+    salt = int(pack.salt, 16).to_bytes(8, "little")
     cursor = connection.execute(
-        "INSERT INTO packs (name, size_bytes, data_bytes, dead_bytes, messages, rows, has_delta, "
-        "after, through, salt, created_ms) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
-        (
-            pack.name,
-            pack.size_bytes,
-            pack.data_bytes,
-            dead_bytes,
-            pack.messages,
-            pack.rows,
-            pack.has_delta,
-            pack.after,
-            pack.through,
-            int(pack.salt, 16).to_bytes(8, "little"),
-            pack.created_ms,
-        ),
+        f"INSERT INTO packs ({PACK_COLUMNS}) VALUES (:{PACK_COLUMNS.replace(', ', ', :')})",  # noqa: S608 (ours)
+        msgspec.structs.asdict(pack) | {"dead_bytes": dead_bytes, "salt": salt},
     )
     number = cursor.lastrowid
     assert number is not None, "an inserted row has an id"
@@ -260,15 +248,9 @@ def insert_pack(
         "INSERT INTO extents VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
         (
             (
-                extent.stream,
-                extent.start,
-                extent.length,
+                *extent[:3],
                 number,
-                extent.data_at,
-                extent.message_at,
-                extent.messages,
-                extent.first_position,
-                extent.last_position,
+                *extent[3:-2],
                 extent.index_sum.to_bytes(8, "little") + extent.sums,
             )
             for extent in extents

@@ -92,7 +92,7 @@ def verify_store(
     published: Sequence[Published] = (),
 ) -> Verified:
     """Verify every object, and that the live packs make up a whole catalog."""
-    live = resolve(survey(store).sound)
+    live = resolve(survey(store))
     if live.missing is not None:
         findings.damage(
             PACKS,

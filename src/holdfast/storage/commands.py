@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from operator import add
 from struct import Struct
 from typing import TYPE_CHECKING, Final, Protocol
 
@@ -70,6 +71,11 @@ class WorkCounters(msgspec.Struct):
     swaps: int = 0
     objects_removed: int = 0
     removed_bytes: int = 0
+
+    def __add__(self, other: WorkCounters) -> WorkCounters:
+        return WorkCounters(
+            *map(add, msgspec.structs.astuple(self), msgspec.structs.astuple(other))
+        )
 
 
 class Worker(Protocol):

@@ -20,7 +20,7 @@ import msgspec
 from holdfast.errors import HoldfastError, LogCorruptError
 from holdfast.failpoints import failpoint
 from holdfast.format.pack_builder import Messages, PackBuilder
-from holdfast.format.packs import NewPack, PackMeta
+from holdfast.format.packs import NewPack, PackInfo, PackMeta
 from holdfast.format.records import (
     INDEX_BITS,
     Kind,
@@ -93,8 +93,9 @@ class Flush:
     def run(self, segments: Sequence[SegmentRef]) -> Flushed:
         """Flush what is not flushed yet of these segments."""
         failpoint("flush.started")
-        flushed = int(self._catalog.fact("flushed"))
-        packs = pack_bytes = data_bytes = streams = 0
+        flushed = self._catalog.flushed
+        packs: list[PackInfo] = []
+        streams = 0
         for group in _ranges([each for each in segments if each.last_position > flushed]):
             gather = self._gather(group, flushed)
             failpoint("flush.gathered")
@@ -108,11 +109,10 @@ class Flush:
                 raise
             failpoint("flush.committed")
             flushed = gather.through
-            packs += len(created)
-            pack_bytes += sum(pack.info.size_bytes for pack in created)
-            data_bytes += sum(pack.info.data_bytes for pack in created)
+            packs += [pack.info for pack in created]
             streams += len(gather.shares)
-        return Flushed(flushed, packs, pack_bytes, data_bytes, streams)
+        pack_bytes = sum(pack.size_bytes for pack in packs)
+        return Flushed(flushed, len(packs), pack_bytes, sum(p.data_bytes for p in packs), streams)
 
     def _gather(self, segments: Sequence[SegmentRef], after: int) -> Gather:
         gather = Gather(after, self._catalog.find_number, self._catalog.find_document)

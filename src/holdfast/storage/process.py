@@ -16,8 +16,6 @@ import threading
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any, Final
 
-import msgspec
-
 from holdfast.errors import HoldfastError, StoreError, error_classes
 from holdfast.storage.commands import (
     Ask,
@@ -75,7 +73,7 @@ class StorageProcess:
     @property
     def counters(self) -> WorkCounters:
         """The total over all processes so far."""
-        return _added(self._past, self._present)
+        return self._past + self._present
 
     def start(self, post: Callable[..., object]) -> None:
         """Start the process; `post` runs a call on the event loop from any thread."""
@@ -214,14 +212,3 @@ def _rebuilt(failure: Failed) -> HoldfastError:
     error = cls.__new__(cls)
     HoldfastError.__init__(error, failure.message)
     return error
-
-
-def _added(one: WorkCounters, other: WorkCounters) -> WorkCounters:
-    return WorkCounters(
-        *(
-            a + b
-            for a, b in zip(
-                msgspec.structs.astuple(one), msgspec.structs.astuple(other), strict=True
-            )
-        )
-    )

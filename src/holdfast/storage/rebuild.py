@@ -32,7 +32,6 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from holdfast.errors import CatalogError, ObjectMissingError, PackCorruptError
 from holdfast.failpoints import failpoint
 from holdfast.format.rows import decode_row
-from holdfast.objects.pack_check import fault_of
 from holdfast.objects.pack_reader import Pack
 from holdfast.objects.store import store_owner
 from holdfast.storage.catalog_check import CatalogCheck, Findings
@@ -55,7 +54,7 @@ if TYPE_CHECKING:
     from holdfast.objects.store import ObjectStore
 
 
-# What SQLite keeps beside a catalog.
+# Files that SQLite keeps beside a catalog.
 _WAL: Final = "-wal"
 _SHARED: Final = "-shm"
 
@@ -71,13 +70,6 @@ class SoundPack(NamedTuple):
     has_delta: bool
     supersedes: frozenset[str]
     companions: frozenset[str]
-
-
-class Survey(NamedTuple):
-    """All packs in a store: the sound ones, and the faults of the others."""
-
-    sound: dict[str, SoundPack]
-    unsound: dict[str, str]
 
 
 class LivePacks(NamedTuple):
@@ -101,21 +93,18 @@ class LivePacks(NamedTuple):
         return {pack.name for pack in (*self.mains, *self.companions)}
 
 
-def survey(store: ObjectStore) -> Survey:
-    """Read everything of every pack but its index and data."""
-    found = Survey({}, {})
+def survey(store: ObjectStore) -> dict[str, SoundPack]:
+    """The sound packs of a store; reads everything of every pack but its index and data."""
+    found = {}
     for info in store.list(PACKS_PREFIX):
         try:
             pack = Pack(store, info.name, info.size_bytes)
             pack.directory()
             meta = pack.delta().meta
-        except PackCorruptError as error:
-            found.unsound[info.name] = fault_of(error)
-        except ObjectMissingError:
-            # Removed since it was listed.
+        except (ObjectMissingError, PackCorruptError):
             continue
         else:
-            found.sound[info.name] = SoundPack(
+            found[info.name] = SoundPack(
                 info.name,
                 info.size_bytes,
                 pack.footer.after,

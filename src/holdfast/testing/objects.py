@@ -56,17 +56,22 @@ class StoreFaults:
         return bytes(changed)
 
 
-class FaultyObjects:
-    """A store around another, with `fail`, `corrupt`, `heal` and `calls` of its faults."""
-
-    def __init__(self, inner: ObjectStore, faults: StoreFaults | None = None) -> None:
-        self.inner = inner
+class _Faulty:
+    def __init__(self, faults: StoreFaults | None) -> None:
         self.faults = faults or StoreFaults()
-        self.url = inner.url
         self.calls = self.faults.calls
         self.fail = self.faults.fail
         self.corrupt = self.faults.corrupt
         self.heal = self.faults.heal
+
+
+class FaultyObjects(_Faulty):
+    """A store around another, with `fail`, `corrupt`, `heal` and `calls` of its faults."""
+
+    def __init__(self, inner: ObjectStore, faults: StoreFaults | None = None) -> None:
+        super().__init__(faults)
+        self.inner = inner
+        self.url = inner.url
 
     def put(self, name: str, data: bytes | bytearray | memoryview) -> None:
         self.faults.run("put", lambda: self.inner.put(name, data))
@@ -101,16 +106,12 @@ class FaultyObjects:
         return self.faults.run("remove_unfinished", lambda: self.inner.remove_unfinished(before_ms))
 
 
-class FaultyRanges:
+class FaultyRanges(_Faulty):
     """A range reader around another; its one operation for `fail` is `read`."""
 
     def __init__(self, inner: RangeReader, faults: StoreFaults | None = None) -> None:
+        super().__init__(faults)
         self.inner = inner
-        self.faults = faults or StoreFaults()
-        self.calls = self.faults.calls
-        self.fail = self.faults.fail
-        self.corrupt = self.faults.corrupt
-        self.heal = self.faults.heal
 
     def read(
         self, name: str, at: int, size: int, done: Callable[[bytes | HoldfastError], None]

@@ -132,7 +132,7 @@ def test_after_merges_garbage_and_a_rebuilt_catalog(script, seed, is_late):
         last = history.cuts[-1] if history.cuts else 0
         Reading(history.state(last, rig.catalog), rig.clock, rig.cold).check(history, seed)
         rebuilt = Path(path) / "rebuilt.db"
-        build(rig.memory, resolve(survey(rig.memory).sound), rebuilt, 0)
+        build(rig.memory, resolve(survey(rig.memory)), rebuilt, 0)
         catalog = Catalog(rebuilt)
         cold = ColdReader(catalog, rig.ranges, 1 << 20)
         Reading(history.state(last, catalog), rig.clock, cold).check(history, seed)
