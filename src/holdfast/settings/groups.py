@@ -75,8 +75,6 @@ def _clean_jwks_url(text: str) -> str:
 class ServerSettings:
     """Address, data directory and durability of the server."""
 
-    prefix: ClassVar[str] = ""
-
     listen: str = option(
         "Address to listen on, `HOST:PORT` or `[IPV6]:PORT`. With port 0 the system chooses one.",
         "127.0.0.1:4437",
@@ -132,8 +130,6 @@ class TlsSettings:
 class HttpSettings:
     """Limits on one connection and one request."""
 
-    prefix: ClassVar[str] = ""
-
     header_bytes_max: Count = option(
         "Maximum size of request line and headers; larger ones are answered with 431.", 32_768
     )
@@ -157,8 +153,6 @@ class HttpSettings:
 @dataclass(frozen=True, slots=True)
 class ReadSettings:
     """Catch-up and live reads."""
-
-    prefix: ClassVar[str] = ""
 
     long_poll_timeout_s: Seconds = option("How long a long-poll waits for data.", 20.0)
     read_bytes_max: Count = option(
@@ -217,8 +211,6 @@ class StorageSettings:
     Instance roles work for all three.
     """
 
-    prefix: ClassVar[str] = ""
-
     store: str = option(
         "Object store for packs: `s3://bucket/prefix`, `gs://bucket/prefix`, "
         "`az://container/prefix`, or a directory. Empty: `objects` in the data directory.",
@@ -247,7 +239,7 @@ class StorageSettings:
         "Session token, if the access key is a temporary one.", "", secret=True
     )
     hot_bytes_soft: Count = option(
-        "Size of the data not yet in packs at which a flush starts. Each record counts 128 bytes "
+        "Size of the data not yet in packs at which a flush starts. Each record counts 156 bytes "
         "and each stream 700 bytes on top of its content.",
         100_663_296,
     )
@@ -356,8 +348,6 @@ class LimitSettings:
     its /64 network).
     """
 
-    prefix: ClassVar[str] = ""
-
     client_rate: CountOrNone = option(
         "Requests per second from one client; further ones are answered with 429.", 0
     )
@@ -447,7 +437,7 @@ class ProxySettings:
         "Idle time after which a proxy stream is removed. 0: never.", 0
     )
     header_timeout_s: Seconds = option(
-        "Time limit for an upstream's response to begin; then the answer is 504.", 60.0
+        "Time limit for an upstream's response to begin; then the response is 504.", 60.0
     )
     inactivity_timeout_s: Seconds = option(
         "Longest pause within an upstream's response; then it ends with an Error frame.", 600.0
@@ -502,4 +492,8 @@ class Settings:
 def all_settings() -> tuple[Option, ...]:
     """Return every setting, in the order of the groups."""
     groups = get_type_hints(Settings).items()
-    return tuple(each for table, group in groups for each in options_of(group, table, group.prefix))
+    return tuple(
+        each
+        for table, group in groups
+        for each in options_of(group, table, getattr(group, "prefix", ""))
+    )

@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from holdfast.cli.bench.loads import BenchLoad
 
 __all__ = [
+    "BenchConnection",
     "BenchTarget",
-    "HttpConnection",
     "LoadClient",
     "LoadClients",
     "Tasks",
@@ -174,7 +174,7 @@ class Tasks:
             task.cancel()
 
 
-class HttpConnection(asyncio.Protocol):
+class BenchConnection(asyncio.Protocol):
     """One keep-alive HTTP/1.1 connection. Subclasses are the callbacks of httptools' parser."""
 
     def __init__(self) -> None:
@@ -219,7 +219,7 @@ class HttpConnection(asyncio.Protocol):
         self.lost(self._kind or failure_kind(exc))
 
 
-class _LoadConnection(HttpConnection):
+class _LoadConnection(BenchConnection):
     """Counts the bytes of responses, and keeps the start of those that are errors."""
 
     def __init__(self, client: "LoadClient") -> None:

@@ -25,8 +25,8 @@ from itertools import cycle
 import msgspec
 
 from holdfast.cli.bench.connection import (
+    BenchConnection,
     BenchTarget,
-    HttpConnection,
     LoadClient,
     Tasks,
     connect,
@@ -180,7 +180,7 @@ class _StreamReader:
                     readers.recorder.succeeded(due_s, readers.payload_bytes)
 
 
-class _SseConnection(HttpConnection):
+class _SseConnection(BenchConnection):
     """One response to one reader."""
 
     def __init__(self, reader: _StreamReader, readers: "_Readers") -> None:

@@ -1,7 +1,8 @@
 """What the processes of a run tell each other: one JSON document per line, over pipes.
 
 The command sends `Job`, then `Begin`, and later possibly `Stop` or `Expect`. A load process replies
-with `Ready`, then a `Progress` each second, possibly `Written`, and `Final`; or with `Broken`.
+with `Ready`, then a `ProgressReport` each second, possibly `Written`, and `Final`; or with
+`Broken`.
 """
 
 from msgspec import Struct, field
@@ -21,7 +22,7 @@ __all__ = [
     "Final",
     "Job",
     "Message",
-    "Progress",
+    "ProgressReport",
     "Ready",
     "Stop",
     "StreamWritten",
@@ -112,7 +113,7 @@ class Ready(Struct, frozen=True, tag="ready"):
     """The process is connected and waits for `Begin`."""
 
 
-class Progress(Struct, frozen=True, tag="progress"):
+class ProgressReport(Struct, frozen=True, tag="progress"):
     """What was measured since the last report."""
 
     second: int
@@ -160,7 +161,7 @@ class Broken(Struct, frozen=True, tag="broken"):
     message: str
 
 
-Message = Ready | Progress | Written | Final | Broken
+Message = Ready | ProgressReport | Written | Final | Broken
 
 _encoder = Encoder()
 decode_job = Decoder(Job).decode

@@ -6,7 +6,7 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
-from holdfast.cli.bench.messages import Delivered, Progress
+from holdfast.cli.bench.messages import Delivered, ProgressReport
 from holdfast.clock import Clock
 from holdfast.errors import HoldfastError
 
@@ -151,12 +151,12 @@ class Recorder:
             text = example.decode(errors="replace") if isinstance(example, bytes) else example
             self._examples[kind] = " ".join(text.split())[:EXAMPLE_CHARACTERS_MAX]
 
-    def report(self) -> Progress:
+    def report(self) -> ProgressReport:
         """Return everything since the last report."""
         now_s = self.clock.monotonic_s()
         latencies = Latencies()
         latencies.record(self._latencies)
-        progress = Progress(
+        progress = ProgressReport(
             second=self._seconds,
             # Responses after the end count, and so does the time until the last of them.
             until_s=max(0.0, max(self._last_s, min(now_s, self._end_s)) - self.from_s),
@@ -268,7 +268,7 @@ class Measurement:
         self.latencies = Latencies()
         self._seconds: dict[int, _SecondSum] = {}
 
-    def add(self, progress: Progress) -> None:
+    def add(self, progress: ProgressReport) -> None:
         """Add one process's report."""
         second = self._seconds.setdefault(progress.second, _SecondSum())
         second.until_s = max(second.until_s, progress.until_s)

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, Self, TypeVar
 
 from msgspec.structs import replace
 
-from holdfast.cli.bench.connection import BenchTarget, HttpConnection, connect
+from holdfast.cli.bench.connection import BenchConnection, BenchTarget, connect
 from holdfast.cli.bench.loads import payload
 from holdfast.cli.bench.messages import (
     Begin,
@@ -21,7 +21,7 @@ from holdfast.cli.bench.messages import (
     Expect,
     Final,
     Job,
-    Progress,
+    ProgressReport,
     Ready,
     Stop,
     StreamWritten,
@@ -76,7 +76,7 @@ class _Reply(NamedTuple):
     body: bytes
 
 
-class _Caller(HttpConnection):
+class _Caller(BenchConnection):
     """Sends one request at a time and keeps the whole response."""
 
     def __init__(self) -> None:
@@ -259,7 +259,7 @@ class BootstrapStreams(BenchStreams):
 class _Fleet:
     """All load processes; `progress` is called with their reports."""
 
-    def __init__(self, progress: Callable[[Progress], None]) -> None:
+    def __init__(self, progress: Callable[[ProgressReport], None]) -> None:
         self.unsent = 0
         self.delivered: list[Delivered] = []
         self._progress = progress
@@ -324,7 +324,7 @@ class _Fleet:
                     self._ready += 1
                     if self._ready == len(self._processes):
                         self._all_ready.set()
-                case Progress() as progress:
+                case ProgressReport() as progress:
                     self._progress(progress)
                 case Written(streams):
                     self._collect(streams)
@@ -399,7 +399,7 @@ async def run(plan: BenchPlan, display: RunDisplay) -> BenchResult:
     clock = SystemClock()
     measurement = Measurement()
 
-    def add(progress: Progress) -> None:
+    def add(progress: ProgressReport) -> None:
         measurement.add(progress)
         display.phase("measuring", measurement)
 

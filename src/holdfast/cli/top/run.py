@@ -32,7 +32,7 @@ __all__ = ["ServerSource", "Stopper", "Ticks", "handling", "run_top"]
 
 INTERVAL_S_MIN: Final = 0.1
 INTERVAL_S_MAX: Final = 3600.0
-_Answer = TypeVar("_Answer")
+T = TypeVar("T")
 
 
 async def run_top(
@@ -185,19 +185,19 @@ class ServerSource:
         before, self._last = self._last, sample
         return measure(self._client.url, before, sample)
 
-    async def _optional(self, path: str, kind: type[_Answer]) -> _Answer | None:
+    async def _optional(self, path: str, kind: type[T]) -> T | None:
         """Request a path that a server may not have, or may not allow us to see."""
         if path in self._absent:
             return None
         try:
-            answer = await self._client.request("GET", path)
+            response = await self._client.request("GET", path)
         except OutboundError:
             raise
         except HoldfastError as error:
             if is_missing(error) or (error.status < 500 and not error.retryable):
                 self._absent.add(path)
             return None
-        decoded = decode_lenient(answer.body, kind)
+        decoded = decode_lenient(response.body, kind)
         if decoded is None:
             self._absent.add(path)
         return decoded

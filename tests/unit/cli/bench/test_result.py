@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from holdfast.cli.bench.messages import Delivered, Progress
+from holdfast.cli.bench.messages import Delivered, ProgressReport
 from holdfast.cli.bench.result import Latencies, LatencyCounts, Measurement, Recorder, to_json
 from holdfast.cli.bench.run import Cleanup
 from holdfast.testing import FakeClock
@@ -50,7 +50,7 @@ def encoded(*values_us):
 def progress(second, until_s, values_us, **more):
     given = {"warmup_operations": 0, "errors": {}, "examples": {}, **more}
     count = len(values_us)
-    return Progress(
+    return ProgressReport(
         second=second,
         until_s=until_s,
         operations=count,
