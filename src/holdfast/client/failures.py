@@ -72,16 +72,16 @@ def error_of(
     """The error for a response; its message names the `request` if the server sent no message."""
     if status == 502 and "upstream-status" in headers:
         return _refused_upstream(headers, body)
-    said = _said(body)
-    known = _CLASSES.get(str(said.get("code", "")))
+    document = _error_document(body)
+    known = _CLASSES.get(str(document.get("code", "")))
     cls = known or _class_of(status, headers)
-    message = str(said.get("message") or "")
+    message = str(document.get("message") or "")
     if not message and cls is StreamNotFoundError and request:
         # A response to HEAD has no body.
         message = f"There is no stream at {request.partition(' ')[2]}."
     elif not message:
         message = f"The server answered {status}{request and f' to {request}'}{_quote(body)}."
-    error = _made(cls, message, headers, said)
+    error = _build(cls, message, headers, document)
     if error.status != status:
         error.status = status  # type: ignore[misc] # the received status, not the usual one
     return error
@@ -93,23 +93,23 @@ def error_of_frame(info: ErrorInfo) -> HoldfastError:
     message = info.message or "The response failed."
     if known is None:
         message = f"{info.code}: {message}"
-    return _made(known or UpstreamError, message, {}, {})
+    return _build(known or UpstreamError, message, {}, {})
 
 
-def _made(
-    cls: type[HoldfastError], message: str, headers: Mapping[str, str], said: dict[str, Any]
+def _build(
+    cls: type[HoldfastError], message: str, headers: Mapping[str, str], document: dict[str, Any]
 ) -> HoldfastError:
     error = cls.__new__(cls)
     HoldfastError.__init__(error, without_secrets(message))
-    _set_details(error, headers, said)
+    _set_details(error, headers, document)
     return error
 
 
 def _refused_upstream(headers: Mapping[str, str], body: bytes) -> UpstreamError:
     """The body is the upstream's: a code in it is not one of ours."""
     status = parse_number(headers.get("upstream-status"))
-    said = str(_said(body).get("message") or "").strip().rstrip(".")
-    quoted = f": {said[:MESSAGE_CHARACTERS_MAX]}" if said else _quote(body)
+    message = str(_error_document(body).get("message") or "").strip().rstrip(".")
+    quoted = f": {message[:MESSAGE_CHARACTERS_MAX]}" if message else _quote(body)
     error = UpstreamError(
         without_secrets(f"The upstream answered {status}{quoted}."),
         upstream_status=status,
@@ -120,7 +120,7 @@ def _refused_upstream(headers: Mapping[str, str], body: bytes) -> UpstreamError:
     return error
 
 
-def _said(body: bytes) -> dict[str, Any]:
+def _error_document(body: bytes) -> dict[str, Any]:
     """The error document in a body, as far as there is one."""
     try:
         parsed = msgspec.json.decode(body)
@@ -153,7 +153,9 @@ def _class_of(status: int, headers: Mapping[str, str]) -> type[HoldfastError]:
     return HoldfastError if status >= 500 else BadAnswerError
 
 
-def _set_details(error: HoldfastError, headers: Mapping[str, str], said: dict[str, Any]) -> None:
+def _set_details(
+    error: HoldfastError, headers: Mapping[str, str], document: dict[str, Any]
+) -> None:
     """Set the attributes that the class's constructor would have set."""
     match error:
         case StreamClosedError():
@@ -172,8 +174,8 @@ def _set_details(error: HoldfastError, headers: Mapping[str, str], said: dict[st
             error.earliest_cursor = headers.get("changes-earliest-cursor", "")
             error.earliest = parse_number(error.earliest_cursor)
         case AlreadyClaimedError():
-            error.holder = str(said.get("current_holder", ""))
-            error.generation = parse_number(str(said.get("generation", "")))
+            error.holder = str(document.get("current_holder", ""))
+            error.generation = parse_number(str(document.get("generation", "")))
         case OutboundError():
             # The server carried out our request, and its own call to another server failed.
             error.sent = error.passing = True
@@ -181,8 +183,8 @@ def _set_details(error: HoldfastError, headers: Mapping[str, str], said: dict[st
         case StoreError():
             error.advice = ""
         case SignatureExpiredError():
-            error.renewable = said.get("renewable") is True
-            error.stream_id = str(said.get("streamId", ""))
+            error.renewable = document.get("renewable") is True
+            error.stream_id = str(document.get("streamId", ""))
         case UpstreamError():
             error.upstream_status, error.content_type, error.body = None, "", b""
         case _:

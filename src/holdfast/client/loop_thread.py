@@ -176,42 +176,42 @@ def blocking(
 
 def iterating(
     method: Callable[Concatenate[Any, P], AsyncIterator[T]],
-) -> Callable[Concatenate[Any, P], Items[T]]:
+) -> Callable[Concatenate[Any, P], BlockingIterator[T]]:
     """The blocking version of a method that returns an async iterator."""
 
     @wraps(method)
-    def call(self: Any, /, *arguments: P.args, **named: P.kwargs) -> Items[T]:
-        return Items(self._thread, method(self._inner, *arguments, **named))
+    def call(self: Any, /, *arguments: P.args, **named: P.kwargs) -> BlockingIterator[T]:
+        return BlockingIterator(self._thread, method(self._inner, *arguments, **named))
 
     return call
 
 
-def facing(
-    method: Callable[Concatenate[Any, P], Any], face: Callable[[LoopThread, Any], F]
+def wrapping(
+    method: Callable[Concatenate[Any, P], Any], facade: Callable[[LoopThread, Any], F]
 ) -> Callable[Concatenate[Any, P], F]:
     """The blocking version of a method whose result gets a facade, too."""
 
     @wraps(method)
     def call(self: Any, /, *arguments: P.args, **named: P.kwargs) -> F:
-        return face(self._thread, method(self._inner, *arguments, **named))
+        return facade(self._thread, method(self._inner, *arguments, **named))
 
     return call
 
 
-def facing_result(
+def wrapping_result(
     method: Callable[Concatenate[Any, P], Coroutine[Any, Any, Any]],
-    face: Callable[[LoopThread, Any], F],
+    facade: Callable[[LoopThread, Any], F],
 ) -> Callable[Concatenate[Any, P], F]:
     """The blocking version of an async method whose result gets a facade, too."""
 
     @wraps(method)
     def call(self: Any, /, *arguments: P.args, **named: P.kwargs) -> F:
-        return face(self._thread, self._thread.call(method(self._inner, *arguments, **named)))
+        return facade(self._thread, self._thread.call(method(self._inner, *arguments, **named)))
 
     return call
 
 
-class Items(Generic[T]):
+class BlockingIterator(Generic[T]):
     """An async iterator as an ordinary one."""
 
     def __init__(self, thread: LoopThread, items: AsyncIterator[T]) -> None:

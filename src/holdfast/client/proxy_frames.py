@@ -46,7 +46,7 @@ class Position(msgspec.Struct, frozen=True, array_like=True):
         return self.offset, self.skip
 
 
-class Saved(msgspec.Struct, frozen=True, array_like=True):
+class ReadingState(msgspec.Struct, frozen=True, array_like=True):
     """The content of a reading's `state`."""
 
     position: Position = Position()
@@ -60,20 +60,20 @@ class Saved(msgspec.Struct, frozen=True, array_like=True):
         return msgspec.json.encode(self).decode()
 
 
-_decode_saved = msgspec.json.Decoder(Saved).decode
+_decode_saved = msgspec.json.Decoder(ReadingState).decode
 
 
-def starting_at(offset: str, state: str | None) -> Saved:
+def starting_at(offset: str, state: str | None) -> ReadingState:
     """Where to start: a saved state, or an offset between two frames."""
     if state is None:
-        return Saved(Position(offset))
+        return ReadingState(Position(offset))
     try:
         return _decode_saved(state)
     except (msgspec.DecodeError, UnicodeEncodeError):
         raise InvalidRequestError("This is not the state of a reading of a proxy stream.") from None
 
 
-class Placed(NamedTuple):
+class PlacedFrame(NamedTuple):
     """A frame, an offset where a read can start again, and the exact position after it."""
 
     frame: Frame
@@ -97,7 +97,7 @@ class FrameFeed:
         """Whether everything so far was whole frames."""
         return self._parser.is_between_frames
 
-    def feed(self, batch: Batch) -> list[Placed]:
+    def feed(self, batch: Batch) -> list[PlacedFrame]:
         """The frames that this batch completes, and the part of an incomplete Data frame."""
         parser, before = self._parser, self._parser.state()
         passed = min(self._skip, len(batch.data))
@@ -105,7 +105,7 @@ class FrameFeed:
         frames = parser.feed(batch.data[passed:])
         ends = _ends(before, frames)
         counts = _counts_bytes(batch)
-        placed: list[Placed] = []
+        placed: list[PlacedFrame] = []
         for frame, end in zip(frames[:-1], ends[:-1], strict=True):
             consumed = passed + end - before.taken
             if counts:
@@ -113,10 +113,10 @@ class FrameFeed:
                 position = Position(self.offset)
             else:
                 position = Position(batch.offset, consumed)
-            placed.append(Placed(frame, self.offset, position))
+            placed.append(PlacedFrame(frame, self.offset, position))
         self._note_end(batch, counts=counts)
         if frames:
-            placed.append(Placed(frames[-1], self.offset, self.position))
+            placed.append(PlacedFrame(frames[-1], self.offset, self.position))
         return placed
 
     def _note_end(self, batch: Batch, *, counts: bool) -> None:
@@ -218,7 +218,7 @@ class FrameReading:
         self._feed = FrameFeed(start)
         self._position = start
         self._begun = False
-        self._given_up = False
+        self._closing = False
         # Created here, so that wrong arguments are reported at once.
         self._reading = Reading(source.calls, self._url, offset=start.offset, live=live)
 
@@ -230,20 +230,20 @@ class FrameReading:
 
     async def aclose(self) -> None:
         """End the read and close its connection; leaving the block does the same."""
-        self._given_up = True
+        self._closing = True
         await self._reading.aclose()
 
     @property
     def state(self) -> str:
         """The exact position after the last frame returned, for a later read."""
-        return Saved(self._position).text()
+        return ReadingState(self._position).text()
 
     async def __aiter__(self) -> AsyncIterator[tuple[Frame, str]]:
         async with aclosing(self.placed()) as frames:
             async for placed in frames:
                 yield placed.frame, placed.offset
 
-    async def placed(self) -> AsyncGenerator[Placed, None]:
+    async def placed(self) -> AsyncGenerator[PlacedFrame, None]:
         """The frames with their exact positions."""
         if self._begun:
             raise InvalidRequestError("Iterate over a reading only once; resume from its state.")
@@ -262,7 +262,7 @@ class FrameReading:
     async def _batches(self) -> AsyncGenerator[Batch, None]:
         """The stream's batches, renewing its URL when needed."""
         calls, failures = self._source.calls, 0
-        while not self._given_up:
+        while not self._closing:
             reading = self._reading
             try:
                 async with aclosing(reading.batches()) as batches:

@@ -15,10 +15,10 @@ from typing import Final, Self
 from holdfast.client.failures import error_of_frame, parse_number
 from holdfast.client.proxy_frames import (
     FrameReading,
-    Placed,
+    PlacedFrame,
     Position,
     ProxySource,
-    Saved,
+    ReadingState,
     starting_at,
 )
 from holdfast.client.reading import Live
@@ -67,7 +67,7 @@ class ResponseReading:
         self._frames = FrameReading(source, offset=offset, state=state, live=live)
         self._placed = self._frames.placed()
         # A frame that was read ahead by `start`.
-        self._held: Placed | None = None
+        self._held: PlacedFrame | None = None
         self._begun = False
         self._waits = False
         self._start = saved.start
@@ -125,7 +125,7 @@ class ResponseReading:
         self._begin()
         try:
             while (placed := await self._data()) is not None:
-                self._saved = Saved(placed.position, self._start)
+                self._saved = ReadingState(placed.position, self._start)
                 yield placed.frame.payload
         finally:
             await self.aclose()
@@ -153,9 +153,9 @@ class ResponseReading:
             while (placed := await self._data()) is not None:
                 found = parser.feed(placed.frame.payload)
                 skipped, passed = passed, max(0, passed - len(found))
-                after = Saved(placed.position, self._start, parser.unfinished(), passed)
+                after = ReadingState(placed.position, self._start, parser.unfinished(), passed)
                 for number, event in enumerate(found[skipped:], skipped + 1):
-                    seen = Saved(before.position, self._start, before.unfinished, number)
+                    seen = ReadingState(before.position, self._start, before.unfinished, number)
                     self._saved = after if number == len(found) else seen
                     yield event
                 self._saved = before = after
@@ -167,7 +167,7 @@ class ResponseReading:
             raise InvalidRequestError("Iterate over a reading only once; resume from its state.")
         self._begun = True
 
-    async def _data(self) -> Placed | None:
+    async def _data(self) -> PlacedFrame | None:
         """The next piece of the body; None after the last one."""
         while (placed := await self._frame()) is not None:
             if placed.frame.type == DATA:
@@ -177,7 +177,7 @@ class ResponseReading:
                 return None
         return None
 
-    async def _frame(self) -> Placed | None:
+    async def _frame(self) -> PlacedFrame | None:
         """The next frame of this response, noting its start and end."""
         placed, self._held = self._held, None
         placed = placed or await self._next()
@@ -190,12 +190,12 @@ class ResponseReading:
                 self._source.passed(placed.position)
         return placed
 
-    def _note_start(self, placed: Placed) -> None:
+    def _note_start(self, placed: PlacedFrame) -> None:
         self._start = decode_start(placed.frame.payload)
         self._held = None
         self._move(placed.position)
 
-    async def _next(self) -> Placed | None:
+    async def _next(self) -> PlacedFrame | None:
         """The next frame of this response; None at the tail if the read is not live."""
         self._waits = True
         try:
@@ -215,7 +215,7 @@ class ResponseReading:
     def _move(self, position: Position) -> None:
         """Move past a frame that adds nothing to the body."""
         saved = self._saved
-        self._saved = Saved(position, self._start, saved.unfinished, saved.events)
+        self._saved = ReadingState(position, self._start, saved.unfinished, saved.events)
 
 
 def _check(end: Frame) -> None:
@@ -245,5 +245,5 @@ class ProxyResponse:
         Without `live` the read ends at the present tail.
         """
         position = self._position if self.offset == FIRST else Position(self.offset)
-        begin = Saved(position).text() if state is None else state
+        begin = ReadingState(position).text() if state is None else state
         return ResponseReading(self._source, self.response_id, state=begin, live=live)

@@ -95,13 +95,13 @@ class Reading:
         self._uses_sse = live in {True, "sse"}
         self._follows = False
         # With `last`: the latest messages so far, if the server cannot start at the last ones.
-        self._passes_over: list[Message] | None = None
+        self._skipped: list[Message] | None = None
         self._empty_connections = 0
         self._pacing = Pacing(calls.clock, calls.retry)
         self._entered = False
         self._begun = False
         # Set by `aclose`, which also interrupts a task that waits for the next batch.
-        self._given_up = asyncio.Event()
+        self._closing = asyncio.Event()
         self._waiting: asyncio.Task[object] | None = None
         self._left = asyncio.Event()
         self._open: Callable[[], AsyncGenerator[object, None] | None] = lambda: None
@@ -118,7 +118,7 @@ class Reading:
 
         Another task that waits for the next message sees the end of the iteration.
         """
-        self._given_up.set()
+        self._closing.set()
         if self._waiting is not None:
             self._waiting.cancel()
             await self._left.wait()
@@ -171,7 +171,7 @@ class Reading:
         return items
 
     async def _all_batches(self) -> AsyncGenerator[Batch, None]:
-        async with aclosing(self._until_given_up()) as batches:
+        async with aclosing(self._until_closed()) as batches:
             async for batch in batches:
                 self.offset = batch.next_offset
                 yield batch
@@ -180,28 +180,28 @@ class Reading:
         self._wants_lengths = True
         assembler = Assembler(self._framing)
         wanted = self._last
-        async with aclosing(self._until_given_up()) as batches:
+        async with aclosing(self._until_closed()) as batches:
             async for batch in batches:
                 messages = assembler.feed(batch)
-                if self._passes_over is not None:
+                if self._skipped is not None:
                     messages = self._last_of(messages, wanted)
                 if messages:
                     self.offset = messages[-1].next_offset
                     yield messages
-                elif self._passes_over is None and not assembler.is_within_message:
+                elif self._skipped is None and not assembler.is_within_message:
                     # No message, but the offset of `now` is known.
                     self.offset = batch.next_offset
 
     async def _messages(self) -> AsyncGenerator[Message, None]:
         async with aclosing(self._message_lists()) as lists:
             async for messages in lists:
-                for message in handing_out(self, messages):
+                for message in advancing(self, messages):
                     yield message
 
-    async def _until_given_up(self) -> AsyncGenerator[Batch, None]:
+    async def _until_closed(self) -> AsyncGenerator[Batch, None]:
         """Every batch until the reading is closed, by any task."""
         async with aclosing(self._batches()) as batches:
-            while not self._given_up.is_set():
+            while not self._closing.is_set():
                 task = self._waiting = asyncio.current_task()
                 assert task is not None
                 self._left.clear()
@@ -209,7 +209,7 @@ class Reading:
                     batch = await anext(batches, None)
                 except asyncio.CancelledError:
                     # As in `asyncio.timeout`: the task may have been cancelled otherwise, too.
-                    if not self._given_up.is_set() or task.uncancel() > 0:
+                    if not self._closing.is_set() or task.uncancel() > 0:
                         raise
                     return
                 finally:
@@ -266,16 +266,16 @@ class Reading:
             raise InvalidRequestError("This server cannot start a read at the last messages.")
         # The server counts appends, each of which may hold several framed messages.
         if not starts_there or self._framing is not None:
-            self._passes_over = []
+            self._skipped = []
         return batch
 
     def _last_of(self, messages: list[Message], wanted: int | None) -> list[Message]:
         """Skip everything before the last messages, because the server started too early."""
-        assert self._passes_over is not None
-        self._passes_over = (self._passes_over + messages)[-(wanted or 1) :]
+        assert self._skipped is not None
+        self._skipped = (self._skipped + messages)[-(wanted or 1) :]
         if not self.up_to_date:
             return []
-        messages, self._passes_over = self._passes_over, None
+        messages, self._skipped = self._skipped, None
         return messages
 
     async def _follow(self) -> AsyncGenerator[Batch, None]:
@@ -291,14 +291,14 @@ class Reading:
                         if is_news:
                             yield batch
             except HoldfastError as error:
-                if self._give_up_sse(error):
+                if self._drops_sse(error):
                     continue
                 if not may_repeat(error, repeatable=True):
                     raise
                 failures += 1
                 await self._calls.wait(failures, error, self._calls.retry.for_ever())
 
-    def _give_up_sse(self, error: HoldfastError) -> bool:
+    def _drops_sse(self, error: HoldfastError) -> bool:
         """Whether to switch to long-polls, because the server has no SSE."""
         if not self._uses_sse or self._live == "sse" or error.status not in _NO_SSE:
             return False
@@ -348,10 +348,10 @@ class Reading:
                         return
             except OutboundError:
                 # A proxy on the way may hold events back until the connection times out.
-                if self._is_swallowed(seen=seen) and self._live != "sse":
+                if self._is_sse_blocked(seen=seen) and self._live != "sse":
                     self._uses_sse = False
                 raise
-        if self._is_swallowed(seen=seen):
+        if self._is_sse_blocked(seen=seen):
             self._refuse_sse("SSE connections end without a single event.")
         elif not seen:
             raise OutboundError("An SSE connection ended without a single event.")
@@ -360,7 +360,7 @@ class Reading:
             if self._pacing.hasty >= EMPTY_CONNECTIONS_MAX and self._live != "sse":
                 self._uses_sse = False
 
-    def _is_swallowed(self, *, seen: bool) -> bool:
+    def _is_sse_blocked(self, *, seen: bool) -> bool:
         """Count connections without an event; whether SSE seems to be held back on the way."""
         self._empty_connections = 0 if seen else self._empty_connections + 1
         return self._empty_connections >= EMPTY_CONNECTIONS_MAX
@@ -371,7 +371,7 @@ class Reading:
         self._uses_sse = False
 
 
-def handing_out(reading: Reading, messages: list[Message]) -> Iterator[Message]:
+def advancing(reading: Reading, messages: list[Message]) -> Iterator[Message]:
     """Yield the messages, and move the reading's offset along with them."""
     up_to_date, closed = reading.up_to_date, reading.closed
     reading.up_to_date = reading.closed = False

@@ -21,21 +21,21 @@ from holdfast.client.buckets import Bucket
 from holdfast.client.client import Client
 from holdfast.client.loop_thread import (
     Attribute,
+    BlockingIterator,
     ClosingFacade,
     Facade,
-    Items,
     LoopThread,
     blocking,
-    facing,
-    facing_result,
     iterating,
+    wrapping,
+    wrapping_result,
 )
 from holdfast.client.messages import Message
 from holdfast.client.producer import Appended, Producer
 from holdfast.client.proxy import Proxy, ProxySession
 from holdfast.client.proxy_frames import FrameReading
 from holdfast.client.proxy_response import ProxyResponse, ResponseReading
-from holdfast.client.reading import Reading, handing_out
+from holdfast.client.reading import Reading, advancing
 from holdfast.client.snapshots import Bootstrap, Snapshots
 from holdfast.client.storage import Storage
 from holdfast.client.stream import Created, Stream
@@ -58,8 +58,8 @@ class SyncReading(ClosingFacade):
 
     def __iter__(self) -> Iterator[Message]:
         # One switch between threads for all messages that arrived together, not for each.
-        for messages in Items(self._thread, self._inner.message_lists()):
-            yield from handing_out(self._inner, messages)
+        for messages in BlockingIterator(self._thread, self._inner.message_lists()):
+            yield from advancing(self._inner, messages)
 
     offset = Attribute[str]()
     cursor = Attribute[str | None]()
@@ -145,8 +145,8 @@ class SyncStream(Facade):
     close = blocking(Stream.close)
     head = blocking(Stream.head)
     delete = blocking(Stream.delete)
-    read = facing(Stream.read, SyncReading)
-    producer = facing(Stream.producer, SyncProducer)
+    read = wrapping(Stream.read, SyncReading)
+    producer = wrapping(Stream.producer, SyncProducer)
     bootstrap_and_follow = iterating(Stream.bootstrap_and_follow)
 
     def fork(self, source: SyncStream, **options: Any) -> Created:
@@ -196,7 +196,7 @@ class SyncFrameReading(ClosingFacade):
     """All frames of a proxy stream as they arrive: iterate over it once."""
 
     def __iter__(self) -> Iterator[tuple[Frame, str]]:
-        return Items(self._thread, aiter(self._inner))
+        return BlockingIterator(self._thread, aiter(self._inner))
 
     offset = Attribute[str]()
     state = Attribute[str]()
@@ -227,7 +227,7 @@ class SyncProxyResponse(Facade):
     content_type = Attribute[str]()
     offset = Attribute[str]()
     url = Attribute[str]()
-    follow = facing(ProxyResponse.follow, SyncResponseReading)
+    follow = wrapping(ProxyResponse.follow, SyncResponseReading)
 
 
 class SyncProxySession(Facade):
@@ -237,9 +237,9 @@ class SyncProxySession(Facade):
     stream_id = Attribute[str]()
     created = Attribute[bool]()
     url = Attribute[str]()
-    request = facing_result(ProxySession.request, SyncProxyResponse)
-    follow = facing(ProxySession.follow, SyncResponseReading)
-    frames = facing(ProxySession.frames, SyncFrameReading)
+    request = wrapping_result(ProxySession.request, SyncProxyResponse)
+    follow = wrapping(ProxySession.follow, SyncResponseReading)
+    frames = wrapping(ProxySession.frames, SyncFrameReading)
     abort = blocking(ProxySession.abort)
     renew = blocking(ProxySession.renew)
 
@@ -248,11 +248,11 @@ class SyncProxy(Facade):
     """The proxy of one server."""
 
     url = Attribute[str]()
-    create = facing_result(Proxy.create, SyncProxyResponse)
-    append = facing_result(Proxy.append, SyncProxyResponse)
-    connect = facing_result(Proxy.connect, SyncProxySession)
-    follow = facing(Proxy.follow, SyncResponseReading)
-    frames = facing(Proxy.frames, SyncFrameReading)
+    create = wrapping_result(Proxy.create, SyncProxyResponse)
+    append = wrapping_result(Proxy.append, SyncProxyResponse)
+    connect = wrapping_result(Proxy.connect, SyncProxySession)
+    follow = wrapping(Proxy.follow, SyncResponseReading)
+    frames = wrapping(Proxy.frames, SyncFrameReading)
     abort = blocking(Proxy.abort)
     head = blocking(Proxy.head)
     delete = blocking(Proxy.delete)
@@ -278,6 +278,6 @@ class SyncClient(ClosingFacade):
             self._thread.stop()
 
     url = Attribute[str]()
-    stream = facing(Client.stream, SyncStream)
-    bucket = facing(Client.bucket, SyncBucket)
+    stream = wrapping(Client.stream, SyncStream)
+    bucket = wrapping(Client.bucket, SyncBucket)
     request = blocking(Client.request)

@@ -14,7 +14,7 @@ from holdfast.client import Basic, Bearer, Client, Retry, SyncClient
 from holdfast.client.auth import Auth, shared_tls
 from holdfast.client.calls import may_repeat, pause
 from holdfast.client.client import DEFAULT_URL, STREAMS_PATH
-from holdfast.client.loop_thread import Items
+from holdfast.client.loop_thread import BlockingIterator
 from holdfast.client.urls import parse_base
 from holdfast.clock import SystemClock
 from holdfast.errors import HoldfastError, SettingsError
@@ -198,8 +198,8 @@ class SparkClient(SyncClient):
     def run(self, work: Callable[[Client], Coroutine[Any, Any, T]]) -> T:
         return self._thread.call(work(self._inner))
 
-    def iterate(self, work: Callable[[Client], AsyncIterator[T]]) -> Items[T]:
-        return Items(self._thread, work(self._inner))
+    def iterate(self, work: Callable[[Client], AsyncIterator[T]]) -> BlockingIterator[T]:
+        return BlockingIterator(self._thread, work(self._inner))
 
     def collect(self, work: Callable[[Client], AsyncIterator[T]]) -> list[T]:
         """All items of an async iterator; starts again if the server goes away in between."""

@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from holdfast.client.loop_thread import Items, LoopThread
+from holdfast.client.loop_thread import BlockingIterator, LoopThread
 from holdfast.errors import InvalidRequestError, StreamNotFoundError
 
 DEADLINE_S = 20
@@ -73,7 +73,7 @@ def test_iterators_pass_through(thread):
         for number in range(3):
             yield await value(number)
 
-    assert list(Items(thread, numbers())) == [0, 1, 2]
+    assert list(BlockingIterator(thread, numbers())) == [0, 1, 2]
 
 
 def test_errors_of_iterators_pass_through(thread):
@@ -81,7 +81,7 @@ def test_errors_of_iterators_pass_through(thread):
         yield 1
         raise InvalidRequestError("No more.")
 
-    items = Items(thread, numbers())
+    items = BlockingIterator(thread, numbers())
     assert next(items) == 1
     with pytest.raises(InvalidRequestError, match="No more"):
         next(items)
@@ -100,7 +100,7 @@ def test_iterator_that_is_closed_ends_where_it_was(thread):
             await asyncio.sleep(0)
             ended.set()
 
-    items = Items(thread, numbers())
+    items = BlockingIterator(thread, numbers())
     assert next(items) == 0
     items.close()
     assert ended.is_set()
@@ -116,7 +116,7 @@ def test_iterator_that_cannot_be_closed_need_not_be(thread):
         async def __anext__(self):
             return 1
 
-    items = Items(thread, Numbers())
+    items = BlockingIterator(thread, Numbers())
     assert next(items) == 1
     items.close()
 
@@ -164,7 +164,7 @@ def test_interrupted_iterator_can_be_closed(thread):
         finally:
             ended.set()
 
-    items = Items(thread, numbers())
+    items = BlockingIterator(thread, numbers())
     assert next(items) == 1
     with pytest.raises(KeyboardInterrupt):
         next(items)
@@ -232,7 +232,7 @@ class TestStop:
             finally:
                 ended.set()
 
-        items = Items(thread, numbers())
+        items = BlockingIterator(thread, numbers())
         assert next(items) == 1
         thread.stop()
         assert ended.is_set()

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from holdfast.client.failures import parse_number
 from holdfast.client.messages import Batch
-from holdfast.client.proxy_frames import FrameFeed, Position, Saved, starting_at
+from holdfast.client.proxy_frames import FrameFeed, Position, ReadingState, starting_at
 from holdfast.errors import BadAnswerError, InvalidRequestError
 from holdfast.protocol.frames import (
     ABORT,
@@ -99,7 +99,7 @@ class TestPlaces:
         placed = fed(FrameFeed(Position()), batches(places_of(cuts), name))
         assert joined([each.frame for each in placed]) == WHOLE
         for number, each in enumerate(placed, 1):
-            position = starting_at("-1", Saved(each.position).text()).position
+            position = starting_at("-1", ReadingState(each.position).text()).position
             given_later = from_offset(position.offset, places_of(others), name)
             later = [each.frame for each in fed(FrameFeed(position), given_later)]
             before = [each.frame for each in placed[:number]]
@@ -182,7 +182,7 @@ class TestState:
     def test_is_text_and_comes_back(self):
         feed = FrameFeed(Position())
         feed.feed(batches([0, BOUNDARIES[2] + 12, len(STREAM)], opaque)[0])
-        saved = Saved(feed.position, StartInfo(200, {"a": "ä"}), b"data: \xff", 3)
+        saved = ReadingState(feed.position, StartInfo(200, {"a": "ä"}), b"data: \xff", 3)
         assert starting_at("ignored", saved.text()) == saved
 
     @pytest.mark.parametrize("text", ["", "{}", "nonsense", "[1]", '["-1","x"]', "\ud800"])
@@ -191,7 +191,7 @@ class TestState:
             starting_at("-1", text)
 
     def test_without_one_the_offset_counts(self):
-        assert starting_at(counted(9), None) == Saved(Position(counted(9)))
+        assert starting_at(counted(9), None) == ReadingState(Position(counted(9)))
 
 
 def test_a_read_that_starts_within_a_frame_says_so():
