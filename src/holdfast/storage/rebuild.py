@@ -302,7 +302,7 @@ def _insert_retired(
 def _settle(catalog: CatalogWriter) -> None:
     """Delete extents whose streams are gone, and count what is left."""
     with catalog.transaction() as connection:
-        # Packs of older versions do not tell of buckets.
+        # Packs of older versions have no rows for buckets.
         complete(connection)
         connection.execute(
             "DELETE FROM extents WHERE NOT EXISTS (SELECT 1 FROM streams WHERE "

@@ -9,9 +9,9 @@ from holdfast.format.packs import PackMeta
 from holdfast.objects.pack_merge import merge_packs
 from holdfast.objects.pack_reader import Pack
 from holdfast.storage import flush
-from holdfast.storage.commands import SwapPacks
+from holdfast.storage.commands import CollectGarbage, SwapPacks
 from holdfast.storage.merge import plan_merge, swap, verified_packs
-from tests.unit.storage.rig import calls, snapshot_of
+from tests.unit.storage.rig import DAY_S, calls, snapshot_of
 
 
 @pytest.fixture
@@ -328,3 +328,19 @@ class TestCommand:
     def test_pack_that_was_never_uploaded(self, written):
         with pytest.raises(SwapRefusedError, match=r"packs/no\.pack"):
             written.worker.handle(SwapPacks(["packs/no.pack"], written.names))
+
+
+def test_pack_collected_while_it_was_verified_is_not_put_into_use(rig):
+    number = rig.log.create("bucket/s", b"bytes")
+    rig.flush()
+    (old,) = rig.packs
+    new = merge_packs(rig.memory, rig.clock, plan_merge(rig.writer, [old]))
+    rig.clock.advance(2 * DAY_S)
+    command = SwapPacks([new.name], [old.name])
+    verified = rig.worker.verify_swap(command)
+    rig.worker.handle(CollectGarbage())
+    assert new.name not in rig.memory.objects
+    with pytest.raises(SwapRefusedError):
+        rig.worker.finish_swap(command, verified)
+    assert rig.packs == [old]
+    assert rig.stored(number) == b"bytes"
