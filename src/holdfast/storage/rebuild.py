@@ -38,7 +38,6 @@ from holdfast.storage.catalog_check import CatalogCheck, Findings
 from holdfast.storage.catalog_schema import complete, open_for_reading
 from holdfast.storage.catalog_writer import (
     CatalogWriter,
-    RowChange,
     insert_pack,
     put_documents,
     put_rows,
@@ -47,7 +46,7 @@ from holdfast.storage.catalog_writer import (
 from holdfast.storage.garbage import PACKS_PREFIX
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator, Sequence
+    from collections.abc import Collection, Iterable, Sequence
     from pathlib import Path
 
     from holdfast.format.packs import Delta
@@ -265,26 +264,18 @@ def _insert(catalog: CatalogWriter, pack: Pack, delta: Delta | None) -> None:
                     "DELETE FROM streams WHERE number = ?",
                     ((number,) for number in delta.meta.removed),
                 )
-                put_rows(connection, _changes(delta))
+                rows = dict(delta.items()).values()
+                put_rows(connection, (row_change(decode_row(row), row) for row in rows))
                 put_documents(connection, delta.meta.documents)
-                _move_flushed_ms(connection, delta.meta.last_ms)
+                connection.execute(
+                    "UPDATE facts SET value = max(value, ?) WHERE name = 'flushed_ms'",
+                    (delta.meta.last_ms,),
+                )
         except sqlite3.IntegrityError as error:
             raise CatalogError(
                 f"The packs contradict each other: what {pack.name} holds is in another as well "
                 f"({error}). The catalog was not replaced."
             ) from error
-
-
-def _move_flushed_ms(connection: sqlite3.Connection, last_ms: int) -> None:
-    connection.execute(
-        "UPDATE facts SET value = max(value, ?) WHERE name = 'flushed_ms'", (last_ms,)
-    )
-
-
-def _changes(delta: Delta) -> Iterator[RowChange]:
-    for encoded in dict(delta.items()).values():
-        row = decode_row(encoded)
-        yield row_change(row, encoded)
 
 
 def _insert_retired(
