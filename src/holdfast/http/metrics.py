@@ -108,20 +108,20 @@ class MetricsPage:
         yield counter("holdfast_webhook_deliveries", "Webhook requests sent.", driver.deliveries)
         yield counter(
             "holdfast_webhook_failures",
-            "Webhook requests that were not answered as they should.",
+            "Webhook requests that failed or got an unexpected response.",
             driver.failures,
         )
 
     def _collect_http(self) -> Iterator[Metric]:
         requests = CounterMetricFamily(
-            "holdfast_http_requests", "Answered requests.", labels=["route", "status"]
+            "holdfast_http_requests", "Responses.", labels=["route", "status"]
         )
         for (route, status), count in sorted(self._http.requests.items()):
             requests.add_metric([route, str(status)], count)
         yield requests
         latency = HistogramMetricFamily(
             "holdfast_http_request_seconds",
-            "From a request's last byte to its answer, live reads left out.",
+            "From a request's last byte to its response, without live reads.",
             labels=["route"],
         )
         for route, counts in sorted(self._http.latency_us.items()):
@@ -154,7 +154,7 @@ class MetricsPage:
         )
         yield gauge(
             "holdfast_commit_stalled",
-            "1 while an unknown outcome keeps writes out.",
+            "1 while writes are blocked by an unknown outcome.",
             int(shard.commits.stalled),
         )
         yield histogram(
@@ -178,18 +178,18 @@ def _storage(shard: Shard) -> Iterator[Metric]:
 def _memory(shard: Shard, tier: Tier) -> Iterator[Metric]:
     state = shard.state
     yield gauge("holdfast_hot_bytes", "Message bytes that are not in packs.", tier.hot_bytes)
-    yield gauge("holdfast_hot_cost_bytes", "What they cost in memory.", tier.cost_bytes)
+    yield gauge("holdfast_hot_cost_bytes", "Their cost in memory.", tier.cost_bytes)
     yield gauge("holdfast_streams_in_memory", "Streams in memory.", len(state.by_number))
     yield counter("holdfast_rehydrations", "Streams brought back into memory.", state.loads)
     yield counter("holdfast_evictions", "Idle streams that left memory.", tier.evictions)
     yield gauge(
         "holdfast_write_backpressure",
-        "1 while appends are refused for want of memory.",
+        "1 while appends are refused for lack of memory.",
         int(bool(shard.commits.full)),
     )
     yield counter(
         "holdfast_write_backpressure_refusals",
-        "Writes refused for want of memory.",
+        "Writes refused for lack of memory.",
         shard.commits.refusals,
     )
 
@@ -208,26 +208,32 @@ def _work(tier: Tier) -> Iterator[Metric]:
     yield counter("holdfast_merge_seconds", "Time spent in merges.", done.merge_us * 1e-6)
     yield counter("holdfast_merge_bytes", "Bytes of merged packs.", done.merged_bytes)
     yield counter("holdfast_merge_failures", "Merges that failed.", done.merge_failures)
-    yield counter("holdfast_pack_swaps", "Swaps asked for from outside.", done.swaps)
-    yield counter("holdfast_objects_removed", "Objects collected.", done.objects_removed)
-    yield counter("holdfast_objects_removed_bytes", "Their bytes.", done.removed_bytes)
+    yield counter("holdfast_pack_swaps", "Swaps requested by jobs.", done.swaps)
     yield counter(
-        "holdfast_storage_restarts", "Deaths of the storage process.", tier.worker.restarts
+        "holdfast_objects_removed", "Objects removed by garbage collection.", done.objects_removed
+    )
+    yield counter("holdfast_objects_removed_bytes", "Bytes of removed objects.", done.removed_bytes)
+    yield counter(
+        "holdfast_storage_restarts", "Restarts of the storage process.", tier.worker.restarts
     )
 
 
 def _cold_reads(cold: ColdReader) -> Iterator[Metric]:
     counters, cache = cold.blocks.counters, cold.blocks.cache
     yield counter("holdfast_cold_reads", "Reads from packs.", counters.reads)
-    yield counter("holdfast_cold_read_bytes", "Message bytes they gave.", counters.read_bytes)
+    yield counter("holdfast_cold_read_bytes", "Message bytes read from packs.", counters.read_bytes)
     yield counter("holdfast_cold_fetches", "Requests to the object store.", counters.fetches)
-    yield counter("holdfast_cold_fetch_bytes", "Bytes they brought.", counters.fetched_bytes)
-    yield counter("holdfast_cold_fetch_failures", "Requests that failed.", counters.fetch_failures)
+    yield counter("holdfast_cold_fetch_bytes", "Bytes fetched.", counters.fetched_bytes)
+    yield counter(
+        "holdfast_cold_fetch_failures", "Failed requests to the store.", counters.fetch_failures
+    )
     yield counter(
         "holdfast_cold_fetches_shared",
-        "Reads that waited for a request of another.",
+        "Reads that shared the request of another.",
         counters.joined,
     )
     yield gauge("holdfast_block_cache_bytes", "Bytes in the block cache.", cache.size_bytes)
-    yield counter("holdfast_block_cache_hits", "Blocks found there.", counters.cache_hits)
-    yield counter("holdfast_block_cache_misses", "Blocks not found.", counters.cache_misses)
+    yield counter("holdfast_block_cache_hits", "Blocks found in the cache.", counters.cache_hits)
+    yield counter(
+        "holdfast_block_cache_misses", "Blocks not found in the cache.", counters.cache_misses
+    )
