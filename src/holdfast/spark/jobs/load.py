@@ -38,8 +38,8 @@ class Load:
     order_by: list[str] = option(
         "Columns that give the order of the rows in a stream.", flag="order-by"
     )
-    source: str = option("Where the table's files are.", "", path=True)
-    table: str = option("Name of a table that Spark knows, instead.", "")
+    source: str = option("Path of the table's files.", "", path=True)
+    table: str = option("Name of a table in Spark's catalog, instead of files.", "")
     format: str = option(
         "Format of the files: parquet, delta, iceberg, csv, json, orc or another that Spark has.",
         "parquet",
@@ -48,14 +48,18 @@ class Load:
     where: str = option("Only rows that satisfy this SQL condition.", "")
     columns: list[str] = option("Columns that go into the JSON object. Empty: all.", [])
     value: str = option("Column with the message's text, instead of a JSON object.", "")
-    payload: str = option("Column with the message's bytes, instead.", "")
+    payload: str = option("Column with the message's bytes, instead of a JSON object.", "")
     content_type: str = option(
-        "Of the streams. (default application/json, with 'payload' application/octet-stream)", ""
+        "Content type of the streams. (default: application/json, or application/octet-stream "
+        "with 'payload')",
+        "",
     )
     create_streams: bool = option("Create streams that are missing.", True)
-    close_streams: bool = option("Close the streams behind their last rows.", False)
+    close_streams: bool = option("Close the streams after their last rows.", False)
     ttl: int | None = option("Seconds to live of streams that are created.", None)
-    producer_id: str = option("Name of this load. (default made from the options and files)", "")
+    producer_id: str = option(
+        "Producer id of this load. (default: derived from the options and files)", ""
+    )
     concurrency: int = option("Concurrent requests of each task.", _CONCURRENCY)
     server: SparkConnection = server_option()
 

@@ -26,7 +26,7 @@ class Report:
     """Make one HTML page with plots from tables that `archive` and `transcripts` wrote."""
 
     tables: list[str] = option(
-        "Table to read: a directory of Parquet, Delta or Iceberg, or where transcripts are. "
+        "Table to read: a directory of Parquet, Delta or Iceberg, or the directory of transcripts. "
         "Can be given several times.",
         path=True,
         flag="table",
@@ -63,7 +63,7 @@ class Reported:
 def run(
     spark: SparkSession, job: Report, progress: Progress, clock: Clock | None = None
 ) -> Reported:
-    """Count what is in the tables, and write the page."""
+    """Count the tables' content, and write the page."""
     from holdfast.spark.jobs import report_page as html  # noqa: PLC0415 (only where jobs run)
     from holdfast.spark.jobs.report_figures import (  # noqa: PLC0415
         message_figures,

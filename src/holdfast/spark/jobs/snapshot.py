@@ -44,12 +44,12 @@ class Snapshot(SelectionOptions):
     bucket: str = option("The bucket whose streams are folded.")
     # From Python also a function itself.
     fold: Any = option(
-        "How: merge-patch, json-patch, last-by-key, concat, or MODULE:FUNCTION, "
+        "The fold: merge-patch, json-patch, last-by-key, concat, or MODULE:FUNCTION, "
         "which is called with the state and a message."
     )
-    key: str = option("last-by-key: where the key is, user.id or /user/id.", "")
-    value: str = option("last-by-key: the part that is kept. (default all of the message)", "")
-    tombstone: str = option("last-by-key: what, if it is there and true, deletes the key.", "")
+    key: str = option("last-by-key: path of the key, such as user.id or /user/id.", "")
+    value: str = option("last-by-key: path of the part to keep. (default: the message)", "")
+    tombstone: str = option("last-by-key: path of a field that, if true, deletes the key.", "")
     min_messages: int = option("Only streams with at least this many new messages.", 1)
     min_bytes: str = option("Only streams that grew by at least this much, such as 64k.", "")
     strict: bool = option("Fail if a stream does not fit the fold.", False)
