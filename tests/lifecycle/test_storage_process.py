@@ -64,7 +64,7 @@ def test_second_signal_ends_both_at_once(start_server, stream_on) -> None:
         unfinished.request("POST", stream.url, "Content-Length: 5", "Expect: 100-continue")
         assert unfinished.response().status == 100
         server.signal(signal.SIGTERM)
-        until(lambda: "stopping; once more" in server.stderr())
+        until(lambda: "stopping gracefully; repeat" in server.stderr())
         server.signal(signal.SIGTERM)
         assert server.wait() == 128 + signal.SIGTERM
     until(lambda: not is_running(child), ORPHAN_S)
