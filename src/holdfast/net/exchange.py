@@ -19,7 +19,7 @@ from holdfast.version import __version__
 
 RESPONSE_HEADER_BYTES_MAX: Final = 32_768
 _WITH_BODY: Final = frozenset({"POST", "PUT", "PATCH"})
-# Unless the caller says otherwise. Nothing is decoded here, so nothing encoded is asked for.
+# Unless the caller says otherwise. Nothing is decoded here, so no encoding is accepted.
 _DEFAULT_HEADERS: Final = {"User-Agent": f"holdfast/{__version__}", "Accept-Encoding": "identity"}
 # HTTP/2 can carry these in a header, and a header that repeats such a value would become two.
 _LINE_ENDS: Final = re.compile(rb"[\x00\r\n]")
@@ -250,7 +250,7 @@ class OutboundStream:
         wake(self._waiter)
 
     def arrived(self, piece: bytes) -> bool:
-        """Pass a piece on, or keep it until it is asked for: then True."""
+        """Pass a piece on, or keep it until it is taken: then True."""
         if self._take is None:
             self._pieces.append(piece)
             wake(self._waiter)

@@ -29,11 +29,11 @@ class Http1Response(OutboundStream):
         self._connection = connection
         self._is_head_request = request.method == b"HEAD"
         self._parser: httptools.HttpResponseParser | None = httptools.HttpResponseParser(self)
-        self._fields: list[tuple[bytes, bytes]] = []
+        self._header_list: list[tuple[bytes, bytes]] = []
         self._head_bytes = 0
         self._is_sized = False
         self._keeps_alive = False
-        # Bytes followed the response that no request asked for.
+        # More bytes than the response has followed.
         self._has_excess = False
         self.unread_bytes = 0
 
@@ -69,7 +69,7 @@ class Http1Response(OutboundStream):
     def on_header(self, name: bytes, value: bytes) -> None:
         # Trailers are ignored.
         if not self.status:
-            self._fields.append((name, value))
+            self._header_list.append((name, value))
 
     def on_headers_complete(self) -> None:
         assert self._parser is not None, "the response is not closed"
@@ -78,10 +78,10 @@ class Http1Response(OutboundStream):
         if self.status or status < 200:
             return
         self._keeps_alive = self._parser.should_keep_alive()
-        fields = {name.lower(): value for name, value in self._fields}
-        last_coding = fields.get(b"transfer-encoding", b"").lower().rpartition(b",")[2]
-        self._is_sized = b"content-length" in fields or last_coding.strip() == b"chunked"
-        self.begun(status, self._fields)
+        headers = {name.lower(): value for name, value in self._header_list}
+        last_coding = headers.get(b"transfer-encoding", b"").lower().rpartition(b",")[2]
+        self._is_sized = b"content-length" in headers or last_coding.strip() == b"chunked"
+        self.begun(status, self._header_list)
         if self._is_head_request:
             self.finished()
 
@@ -102,7 +102,7 @@ class Http1Response(OutboundStream):
         if self.status:
             self.finished()
         else:
-            self._fields = []
+            self._header_list = []
 
     @property
     def leaves_connection(self) -> bool:
@@ -157,7 +157,7 @@ class Http1Connection(HttpConnection):
 
     def data_received(self, data: bytes) -> None:
         if self._response is None:
-            # Nothing was asked for.
+            # Bytes without a request: the connection is out of step.
             self.close()
         else:
             self._response.feed(data)

@@ -267,7 +267,7 @@ class Http2Connection(HttpConnection):
                 response.arrived(data)
                 size -= len(data)
             if size:
-                # Padding, or a stream that nobody reads any more.
+                # Padding, or a stream that was left.
                 self.acknowledge(event.stream_id or 0, size)
         elif isinstance(event, h2.events.ResponseReceived):
             if response is not None:

@@ -110,7 +110,7 @@ class ProxyRoutes:
         return self._authentication.service(app, request, parse_query(request.query))
 
     def match(self, path: bytes, router: Router) -> Match | None:
-        """Where a path leads; None if it is somebody else's after all."""
+        """The resource at a path; None if the path is not the proxy's."""
         if path.startswith(PROXY_PATH):
             return self._own_match(path[len(PROXY_PATH) :])
         if not path.startswith((_FLAT, _BUCKET + b"/")) and path != _BUCKET:
@@ -202,7 +202,7 @@ class ProxyRoutes:
     def _delete(self, app: App, request: Request, slot: Slot, _name: str) -> None:
         self._authentication.service(app, request, parse_query(request.query))
 
-        def answer(_context: object, outcome: object) -> None:
+        def reply(_context: object, outcome: object) -> None:
             if isinstance(outcome, HoldfastError) and not isinstance(
                 outcome, StreamNotFoundError | StreamDeletedError
             ):
@@ -211,7 +211,7 @@ class ProxyRoutes:
                 slot.respond(204, b"")
 
         try:
-            app.shard.delete(name_of(request.parameter), answer, None)
+            app.shard.delete(name_of(request.parameter), reply, None)
         except HoldfastError as error:
             raise ProxyStorageError(error.message) from None
 
