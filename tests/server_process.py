@@ -32,7 +32,7 @@ class ServerProcess:
             for word in (f"--{name.replace('_', '-')}", str(value))
         ]
         self.data_dir = data_dir
-        self._arguments = ["serve", "--listen", "127.0.0.1:0", "--data-dir", str(data_dir), *flags]
+        self._arguments = [*COMMAND, "--listen", "127.0.0.1:0", "--data-dir", str(data_dir), *flags]
         # A file, not a pipe: nobody has to read it for the server to go on.
         self._stderr = tempfile.TemporaryFile(mode="w+")  # noqa: SIM115 - closed with the process
         self._process: subprocess.Popen[str] | ForkedProcess | None = None
@@ -57,21 +57,19 @@ class ServerProcess:
 
     def start(self) -> Self:
         """Start the process and wait until it has said where it listens."""
-        if any(name.startswith(NOT_FORKED) for name in os.environ):
-            self._process = subprocess.Popen(
-                [COMMAND[0], *self._arguments],
-                stdout=subprocess.PIPE,
-                stderr=self._stderr,
-                text=True,
-            )
+        is_plain = tuple(self._arguments[:2]) == COMMAND
+        if is_plain and not any(name.startswith(NOT_FORKED) for name in os.environ):
+            self._process = spawn(self._arguments[1:], self._stderr)
         else:
-            self._process = spawn(self._arguments, self._stderr)
+            self._process = subprocess.Popen(
+                self._arguments, stdout=subprocess.PIPE, stderr=self._stderr, text=True
+            )
         address = self._wait_for_address(self._process)
         if address is None:
             status, stderr = self.kill(), self.stderr()
             self._stderr.close()
             raise AssertionError(
-                f"holdfast {' '.join(self._arguments)} did not say where it listens "
+                f"{' '.join(self._arguments)} did not say where it listens "
                 f"(exit status {status}); its stderr:\n{stderr}"
             )
         self.scheme, self.port = address[1], int(address[2])
