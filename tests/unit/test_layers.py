@@ -2,6 +2,7 @@
 
 import ast
 import sys
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -203,3 +204,17 @@ def test_errors_with_a_code_have_one_home():
                         yield node.lineno, f"and extends an error as {node.name}"
 
     assert problems(strays) == []
+
+
+# Public names of the client, which are also the protocol's words for what the server keeps.
+NAMED_TWICE = {"Batch", "Producer", "Record", "Snapshot", "Stream"}
+
+
+def test_a_public_class_name_means_one_thing():
+    found = Counter(
+        node.name
+        for path in modules()
+        for node in ast.parse(path.read_text()).body
+        if isinstance(node, ast.ClassDef) and not node.name.startswith("_")
+    )
+    assert {name for name, count in found.items() if count > 1} <= NAMED_TWICE
