@@ -2,13 +2,13 @@
 
 import asyncio
 import ssl
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 
 import pytest
 import trustme
 
 from holdfast.errors import OutboundError
-from holdfast.net.failures import SilenceError, TransportError
+from holdfast.net.failures import ConnectFailedError, SilenceError, TransportError
 from holdfast.net.http1 import UNREAD_BYTES_MAX
 from holdfast.net.outbound import Outbound
 from holdfast.net.sockets import open_socket
@@ -273,5 +273,109 @@ def test_a_connection_that_is_lost_can_be_closed():
             await until(lambda: opened.is_lost)
             opened.close()
             opened.close()
+
+    run(scenario())
+
+
+@pytest.mark.parametrize("leaves", ["fails", "is cancelled"])
+def test_a_connection_with_half_a_request_on_it_is_not_used_again(leaves):
+    """The server would take the next request for the rest of the body."""
+    connections = []
+
+    async def early(reader, writer):
+        connections.append(writer)
+        while await reader.readuntil(b"\r\n\r\n"):
+            writer.write(b"HTTP/1.1 401 No\r\nContent-Length: 2\r\n\r\nno")
+
+    async def scenario():
+        async with listening(early) as port:
+            outbound = Outbound(AnyTarget())
+            url = f"http://127.0.0.1:{port}/"
+            responded = asyncio.Event()
+
+            async def body():
+                yield b"half"
+                await until(lambda: next(iter(outbound._pool._connections))._response.is_over)
+                responded.set()
+                if leaves == "fails":
+                    raise RuntimeError("mine")
+                await asyncio.sleep(30)
+
+            async def call():
+                headers = {"Content-Length": "100"}
+                async with outbound.stream("POST", url, headers, body(), silence_s=5):
+                    pass
+
+            task = asyncio.create_task(call())
+            await responded.wait()
+            if leaves == "is cancelled":
+                task.cancel()
+            with pytest.raises((RuntimeError, asyncio.CancelledError)):
+                await task
+            assert not outbound._pool._connections
+            response = await outbound.request("GET", url, {}, timeout_s=5, bytes_max=10)
+            assert response.status == 401
+            assert len(connections) == 2
+            await outbound.aclose()
+
+    run(scenario())
+
+
+def test_a_body_that_answers_head_ends_the_connection():
+    """Its end may still be on the way, and would precede the next response."""
+    connections = []
+
+    async def talkative(reader, writer):
+        connections.append(writer)
+        while await reader.readuntil(b"\r\n\r\n"):
+            writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhell")
+
+    async def scenario():
+        async with listening(talkative) as port:
+            outbound = Outbound(AnyTarget())
+            url = f"http://127.0.0.1:{port}/"
+            for _ in range(2):
+                response = await outbound.request("HEAD", url, {}, timeout_s=5, bytes_max=10)
+                assert response.body == b""
+            assert len(connections) == 2
+            await outbound.aclose()
+
+    run(scenario())
+
+
+def test_trailers_have_a_limit():
+    async def endless(reader, writer):
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n")
+        writer.write(b"2\r\nok\r\n0\r\nX-Trailer: ")
+        with suppress(ConnectionError):
+            while True:
+                writer.write(b"x" * 65_536)
+                await writer.drain()
+
+    async def scenario():
+        async with listening(endless) as port:
+            outbound = Outbound(AnyTarget())
+            url = f"http://127.0.0.1:{port}/"
+            with pytest.raises(OutboundError, match="valid HTTP"):
+                await outbound.request("GET", url, {}, timeout_s=3, bytes_max=10)
+            await outbound.aclose()
+
+    run(scenario())
+
+
+def test_bytes_before_the_handshake_are_not_taken_for_the_servers():
+    """Anybody on the way could have sent them."""
+
+    async def plain(reader, writer):
+        writer.write(b"not encrypted")
+        await reader.read()
+
+    async def scenario():
+        async with listening(plain) as port:
+            opened = await open_socket("127.0.0.1", port, 5)
+            await until(lambda: opened._early)
+            with pytest.raises(ConnectFailedError):
+                await opened.start_tls(ssl.create_default_context(), "127.0.0.1", 0.5)
 
     run(scenario())

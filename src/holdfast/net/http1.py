@@ -17,7 +17,7 @@ from holdfast.net.targets import Target
 
 # The socket is not read while this much of a response waits for the caller.
 UNREAD_BYTES_MAX: Final = 1024 * 1024
-# What may arrive before the head is complete, interim responses included.
+# What may arrive without a piece of the body: the head, interim responses included, or trailers.
 _HEAD_BYTES_MAX: Final = 160 * 1024
 
 
@@ -33,12 +33,17 @@ class Http1Response(OutboundStream):
         self._head_bytes = 0
         self._is_sized = False
         self._keeps_alive = False
+        # Whether all of the request was written.
+        self.sent = False
         # More bytes than the response has followed.
         self._has_excess = False
         self.unread_bytes = 0
 
     def feed(self, data: bytes) -> None:
         assert self._parser is not None, "the response is not closed"
+        if self._failure is not None or self._has_excess:
+            return
+        self._head_bytes += len(data)
         try:
             self._parser.feed_data(data)
         except httptools.HttpParserUpgrade:
@@ -46,10 +51,8 @@ class Http1Response(OutboundStream):
         except httptools.HttpParserError:
             self._has_excess = True
             self.failed(InvalidResponseError("This is not HTTP/1.1."))
-        if not self.status:
-            self._head_bytes += len(data)
-            if self._head_bytes > _HEAD_BYTES_MAX:
-                self.failed(InvalidResponseError("The head is too long."))
+        if self._head_bytes > _HEAD_BYTES_MAX:
+            self.failed(InvalidResponseError("The head or the trailers are too long."))
 
     def connection_lost(self, error: Exception | None) -> None:
         self._keeps_alive = False
@@ -86,7 +89,10 @@ class Http1Response(OutboundStream):
             self.finished()
 
     def on_body(self, body: bytes) -> None:
+        self._head_bytes = 0
         if self.is_over:
+            # The response to a HEAD request has no body, and more of this one may follow.
+            self._has_excess = True
             return
         if self.arrived(body):
             self.unread_bytes += len(body)
@@ -106,7 +112,7 @@ class Http1Response(OutboundStream):
 
     @property
     def leaves_connection(self) -> bool:
-        return self._complete and self._keeps_alive and not self._has_excess
+        return self.sent and self._complete and self._keeps_alive and not self._has_excess
 
     def close(self) -> None:
         super().close()
@@ -128,6 +134,7 @@ class Http1Connection(HttpConnection):
         try:
             try:
                 await self._write(request)
+                response.sent = True
             except TransportError as error:
                 # A server that closed the connection may have said why.
                 if error.late:

@@ -139,6 +139,10 @@ class SocketProtocol(asyncio.Protocol):
 
     async def start_tls(self, tls: ssl.SSLContext, host: str, limit_s: float) -> None:
         """Shake hands; a handshake that fails or is cancelled leaves no socket behind."""
+        if self._early:
+            # Not encrypted, so anyone may have sent it: it must not precede what the server sends.
+            self.close()
+            raise ConnectFailedError
         try:
             async with asyncio.timeout(limit_s):
                 transport = await asyncio.get_running_loop().start_tls(
