@@ -496,3 +496,44 @@ def test_no_more_requests_at_a_time_than_the_server_takes(authority, tls):
             assert await asyncio.gather(*calls) == [(200, [b"end"])] * 6
 
     run(scenario())
+
+
+def test_a_request_that_was_handed_a_connection_goes_elsewhere_if_the_server_leaves(authority, tls):
+    async def scenario():
+        async with (
+            serving_http2(only_head, authority) as server,
+            calling(tls=tls, connections_max=1) as outbound,
+        ):
+            server.streams_max = 1
+            url = url_of(server)
+            async with outbound.stream("GET", url, {}, silence_s=5):
+                second = asyncio.create_task(collected(outbound, "GET", url))
+                await until(lambda: outbound._pool._waiting)
+                connection = server.connections[0]
+                # Room for a second request, and the end of the connection.
+                more = b"\x00\x00\x06\x04\x00" + bytes(4) + b"\x00\x03\x00\x00\x00\x02"
+                good_bye = b"\x00\x00\x08\x07\x00" + bytes(4) + (1).to_bytes(4) + bytes(4)
+                connection.transport.write(more + good_bye)
+                await until(lambda: next(iter(outbound._pool._connections))._is_leaving)
+                await asyncio.sleep(0.05)
+                assert len(server.exchanges) == 1
+            await until(lambda: len(server.exchanges) == 2)
+            assert len(server.connections) == 2
+            server.exchanges[1].data(b"elsewhere", end=True)
+            assert await second == (200, [b"elsewhere"])
+
+    run(scenario())
+
+
+def test_a_response_without_a_status_is_reset(authority, tls):
+    async def behave(exchange):
+        exchange.head(status="none")
+
+    async def scenario():
+        async with serving_http2(behave, authority) as server, calling(tls=tls) as outbound:
+            with pytest.raises(OutboundError, match="valid HTTP"):
+                await collected(outbound, "GET", url_of(server))
+            assert await server.exchanges[0].reset == h2.errors.ErrorCodes.CANCEL
+            assert next(iter(outbound._pool._connections))._state.open_outbound_streams == 0
+
+    run(scenario())

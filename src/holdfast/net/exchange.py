@@ -328,6 +328,11 @@ class HttpConnection:
     def is_idle(self) -> bool:
         raise NotImplementedError
 
+    @property
+    def has_room(self) -> bool:
+        """Whether it can take another request now."""
+        raise NotImplementedError
+
     def close(self) -> None:
         """Close at once; responses under way fail."""
         if not self.is_closed:

@@ -194,6 +194,10 @@ class Http1Connection(HttpConnection):
     def is_idle(self) -> bool:
         return self._response is None
 
+    @property
+    def has_room(self) -> bool:
+        return self.is_idle and not self.is_closed
+
     def pause(self) -> None:
         if not self._is_paused and not self.is_closed:
             self._is_paused = True

@@ -26,7 +26,6 @@ from holdfast.net.exchange import HttpConnection, OutboundRequest, OutboundStrea
 from holdfast.net.failures import (
     InvalidResponseError,
     RequestRefusedError,
-    SilenceError,
     TransportError,
     UnsendableError,
 )
@@ -67,6 +66,7 @@ class Http2Response(OutboundStream):
         self._connection = connection
         self.stream_id = stream_id
         self.sent = sent
+        self.is_reset = False
         self.unread_bytes = 0
 
     def arrived(self, piece: bytes) -> bool:
@@ -83,8 +83,8 @@ class Http2Response(OutboundStream):
     @property
     def needs_reset(self) -> bool:
         """Whether the server still holds the stream open."""
-        if self._failure is not None:
-            return isinstance(self._failure, SilenceError)
+        if self.is_reset or isinstance(self._failure, RequestRefusedError):
+            return False
         return not (self._complete and self.sent)
 
     def close(self) -> None:
@@ -277,6 +277,7 @@ class Http2Connection(HttpConnection):
                 response.finished()
         elif isinstance(event, h2.events.StreamReset):
             if response is not None:
+                response.is_reset = True
                 refused = event.error_code == h2.errors.ErrorCodes.REFUSED_STREAM
                 response.failed(RequestRefusedError() if refused else InvalidResponseError())
         elif isinstance(event, h2.events.ConnectionTerminated):

@@ -174,8 +174,11 @@ class ConnectionPool:
                 connection = await self._wait(target, limit_s)
                 if connection is None:
                     return await self._open(target, limit_s)
-                if not connection.is_closed:
+                if connection.has_room:
                     return connection
+                # Meanwhile it was closed, or its server has announced that it takes no more.
+                if not connection.is_closed:
+                    self._freed(connection)
 
     def _ready(self, target: Target) -> HttpConnection | None:
         self._close_expired()
