@@ -180,7 +180,7 @@ def test_a_url_that_fails_at_the_start_is_tried_again_soon(clock, caplog):
             await until(lambda: admits(guarded, 0))
 
     asyncio.run(scenario())
-    assert "no such JWT is taken" in caplog.text
+    assert "so JWTs signed by them are refused" in caplog.text
 
 
 def test_a_redirect_is_not_followed(clock, caplog):
