@@ -8,7 +8,7 @@ import trustme
 import uvloop
 
 from holdfast.errors import OutboundError
-from holdfast.net import pool
+from holdfast.net import http2, pool
 from holdfast.net.pool import IDLE_CONNECTIONS_MAX
 from tests.http.calls_out import calling, collected, run, until
 from tests.http.loopback import answer, serving
@@ -332,5 +332,57 @@ def test_a_connection_that_cannot_be_opened_fails_its_call_and_the_next_one_trie
             assert not any(each.sent for each in failures)
             assert outbound._pool._slots == 1
             assert not outbound._pool._origins
+
+    run(scenario())
+
+
+def test_calls_to_a_server_that_cannot_be_reached_do_not_wait_for_one_another_for_long(tls):
+    async def scenario():
+        async def hang_up(_reader, writer):
+            await asyncio.sleep(0.3)
+            writer.close()
+
+        server = await asyncio.start_server(hang_up, "127.0.0.1", 0)
+        url = f"https://127.0.0.1:{server.sockets[0].getsockname()[1]}/"
+        async with calling(tls=tls) as outbound:
+            began_s = asyncio.get_running_loop().time()
+            failures = await asyncio.gather(
+                *(collected(outbound, "GET", url, silence_s=0.5) for _ in range(12)),
+                return_exceptions=True,
+            )
+            assert asyncio.get_running_loop().time() - began_s < 2.5
+            assert not any(each.sent for each in failures)
+        server.close()
+
+    run(scenario())
+
+
+def test_a_request_that_waits_gets_a_connection_that_reacts_again(authority, tls, monkeypatch):
+    monkeypatch.setattr(http2, "REACTION_S", 0.05)
+
+    async def scenario():
+        async def nothing(_exchange):
+            pass
+
+        async with (
+            serving_http2(nothing, authority) as server,
+            calling(tls=tls, connections_max=1) as outbound,
+        ):
+            url = f"https://127.0.0.1:{server.port}/"
+            calls = [asyncio.create_task(collected(outbound, "GET", url))]
+            await until(lambda: server.exchanges)
+            connection = next(iter(outbound._pool._connections))
+            await until(connection.settled.done)
+            # The settings are a reaction: one more request that gets none.
+            calls.append(asyncio.create_task(collected(outbound, "GET", url)))
+            await until(lambda: len(server.exchanges) == 2)
+            await until(lambda: not connection.has_room)
+            calls.append(asyncio.create_task(collected(outbound, "GET", url)))
+            await until(lambda: outbound._pool._waiting)
+            server.exchanges[0].head()
+            async with asyncio.timeout(3):
+                await until(lambda: len(server.exchanges) == 3)
+            for call in calls:
+                call.cancel()
 
     run(scenario())

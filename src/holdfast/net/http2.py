@@ -135,11 +135,15 @@ class Http2Connection(HttpConnection):
     def has_room(self) -> bool:
         if self.is_closed or self._is_leaving:
             return False
-        since_s = self._unanswered_since_s
-        if since_s is not None and self._loop.time() - since_s > REACTION_S:
+        if self._is_stale:
             return False
         streams_max = self._state.remote_settings.max_concurrent_streams
         return len(self._responses) + self.reserved < (streams_max if self.settled.done() else 1)
+
+    @property
+    def _is_stale(self) -> bool:
+        since_s = self._unanswered_since_s
+        return since_s is not None and self._loop.time() - since_s > REACTION_S
 
     async def send(self, request: OutboundRequest) -> OutboundStream:
         response = self._send_head(request)
@@ -240,6 +244,7 @@ class Http2Connection(HttpConnection):
     def data_received(self, data: bytes) -> None:
         if self.is_closed:
             return
+        was_stale = self._is_stale
         self._unanswered_since_s = None
         try:
             for event in self._state.receive_data(data):
@@ -253,6 +258,8 @@ class Http2Connection(HttpConnection):
         self._flush()
         if self._socket.unsent_bytes > _UNSENT_BYTES_MAX:
             self._fail(InvalidResponseError("The server sends but does not read."))
+        elif was_stale and not self.is_closed:
+            self.on_free(self)
 
     def connection_lost(self, error: Exception | None) -> None:
         failure = InvalidResponseError() if error is None else TransportError()

@@ -160,18 +160,23 @@ class ConnectionPool:
         return await connection.send(request)
 
     async def _acquire(self, target: Target, limit_s: float) -> HttpConnection:
+        clock_s = asyncio.get_running_loop().time
+        # One limit for all waiting: many connections in a row may fail to open.
+        give_up_s = clock_s() + limit_s
         while True:
             if (connection := self._ready(target)) is not None:
                 return connection
             origin = self._origins.get(target)
             if origin is not None and origin.opening is not None and not origin.uses_http1:
-                opened, _ = await asyncio.wait([origin.opening], timeout=limit_s)
+                opened, _ = await asyncio.wait(
+                    [origin.opening], timeout=max(0.0, give_up_s - clock_s())
+                )
                 if not opened:
                     raise PoolTimeoutError
             elif self._take_slot():
                 return await self._open(target, limit_s)
             else:
-                connection = await self._wait(target, limit_s)
+                connection = await self._wait(target, give_up_s - clock_s())
                 if connection is None:
                     return await self._open(target, limit_s)
                 if connection.has_room:
