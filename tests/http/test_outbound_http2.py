@@ -7,14 +7,17 @@ from contextlib import suppress
 
 import h2.errors
 import h2.events
+import h2.settings
 import pytest
 import trustme
 import uvloop
 
 from holdfast.errors import OutboundError
 from holdfast.net import http2
-from holdfast.net.exchange import OutboundRequest, OutboundStream
+from holdfast.net.exchange import OutboundRequest, OutboundStream, make_request
+from holdfast.net.failures import RequestRefusedError
 from holdfast.net.http2 import RESPONSE_WINDOW_BYTES
+from holdfast.net.targets import parse_target
 from tests.http.calls_out import calling, collected, run, until
 from tests.http.loopback_http2 import serving_http2
 
@@ -535,5 +538,44 @@ def test_a_response_without_a_status_is_reset(authority, tls):
                 await collected(outbound, "GET", url_of(server))
             assert await server.exchanges[0].reset == h2.errors.ErrorCodes.CANCEL
             assert next(iter(outbound._pool._connections))._state.open_outbound_streams == 0
+
+    run(scenario())
+
+
+def test_an_answer_before_the_whole_body_counts_though_the_server_then_hangs_up(authority, tls):
+    async def behave(exchange):
+        connection = exchange.connection
+        if exchange.headers[":method"] == "GET":
+            # Room for so much that the socket is full first.
+            settings = {h2.settings.SettingCodes.INITIAL_WINDOW_SIZE: 2**30}
+            connection.state.update_settings(settings)
+            connection.state.increment_flow_control_window(2**30)
+            exchange.head(end=True)
+            return
+        connection.transport.pause_reading()
+        await asyncio.sleep(0.3)
+        exchange.head(status="413", end=True)
+        await asyncio.sleep(0.3)
+        connection.transport.abort()
+
+    async def scenario():
+        async with serving_http2(behave, authority) as server, calling(tls=tls) as outbound:
+            await collected(outbound, "GET", url_of(server))
+            body = bytes(64 * 1024 * 1024)
+            assert await collected(outbound, "POST", url_of(server), {}, body) == (413, [])
+
+    run(scenario())
+
+
+def test_a_server_that_takes_no_requests_at_all_may_take_some_later(authority, tls):
+    async def scenario():
+        async with serving_http2(nothing, authority) as server, calling(tls=tls) as outbound:
+            server.streams_max = 0
+            url = url_of(server)
+            connection = await outbound._connector.connect(parse_target(url), 5)
+            await connection.settled
+            with pytest.raises(RequestRefusedError):
+                await connection.send(make_request(parse_target(url), "GET", url, {}, b"", 5))
+            assert connection.is_closed
 
     run(scenario())

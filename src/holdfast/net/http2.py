@@ -148,8 +148,13 @@ class Http2Connection(HttpConnection):
     async def send(self, request: OutboundRequest) -> OutboundStream:
         response = self._send_head(request)
         try:
-            if not response.sent:
-                await self._send_body(request, response)
+            try:
+                if not response.sent:
+                    await self._send_body(request, response)
+            except TransportError as error:
+                # A server that closed the connection may have said why.
+                if error.late:
+                    raise
             await response.head()
         except BaseException:
             response.close()
@@ -169,7 +174,7 @@ class Http2Connection(HttpConnection):
         try:
             stream_id = self._state.get_next_available_stream_id()
             self._state.send_headers(stream_id, head, end_stream=not has_body)
-        except h2.exceptions.NoAvailableStreamIDError:
+        except (h2.exceptions.NoAvailableStreamIDError, h2.exceptions.TooManyStreamsError):
             self._finish_and_close()
             raise RequestRefusedError from None
         except h2.exceptions.ProtocolError as error:
