@@ -47,6 +47,8 @@ class DigestCredentials:
         self._challenge: _Challenge | None = None
         # How many headers were made for the challenge's nonce.
         self._nonce_count = 0
+        # The client nonce of the first of them: with `-sess` it is part of the session's key.
+        self._session_nonce = ""
         # The header for the request that was challenged: it is sent once more, with this.
         self._first: tuple[str, str, str] | None = None
 
@@ -62,7 +64,7 @@ class DigestCredentials:
     def take_challenge(self, method: str, url: str, headers: Mapping[str, str]) -> str | None:
         """The header that meets the challenge of a 401; None if no challenge there can be met."""
         for challenge in _challenges(headers.get("www-authenticate", "")):
-            self._challenge, self._nonce_count = challenge, 0
+            self._challenge, self._nonce_count, self._session_nonce = challenge, 0, ""
             header = self._header(challenge, method, url)
             self._first = (method, url, header)
             return header
@@ -81,6 +83,7 @@ class DigestCredentials:
         uri = sent_path(url).decode()
         secret = hashed(self._username, challenge.realm, self._password)
         if algorithm.endswith("-SESS"):
+            client_nonce = self._session_nonce = self._session_nonce or client_nonce
             secret = hashed(secret, nonce, client_nonce)
         counted = (count, client_nonce, "auth") if challenge.has_qop else ()
         fields = {

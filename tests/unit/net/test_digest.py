@@ -86,6 +86,18 @@ def test_every_answer_is_counted_once():
     assert len({fields_of(each)["cnonce"] for each in headers}) == 4
 
 
+def test_a_session_keeps_its_key():
+    """The server may keep the key, which is made with the first client nonce (RFC 7616, 3.4.2)."""
+    challenge = f"Digest {RFC_FIELDS}, algorithm=SHA-256-sess"
+    digest, header = digest_for(challenge)
+    headers = [header, digest.authorization("PUT", URL), digest.authorization("GET", URL)]
+    assert len({fields_of(each)["cnonce"] for each in headers}) == 1
+    assert len({fields_of(each)["nc"] for each in headers}) == 3
+    assert is_right(headers[1], "PUT", "Circle of Life")
+    again = digest.take_challenge("GET", URL, {"www-authenticate": challenge})
+    assert fields_of(again)["cnonce"] != fields_of(header)["cnonce"]
+
+
 def test_answer_is_for_the_request_that_was_challenged():
     digest, _ = digest_for(f"Digest {RFC_FIELDS}")
     header = digest.authorization("PUT", "http://www.example.org/other")
