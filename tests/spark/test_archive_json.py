@@ -89,7 +89,7 @@ def test_json_as_given_columns(filled, form, tmp_path):
     ):
         run(filled, tmp_path, **options | {"schema": {"user": "long"}})
     with pytest.raises(
-        SettingsError, match=r"'more' is no column in the table at .* without 'evol"
+        SettingsError, match=r"'more' is not a column in the table at .* without 'evol"
     ):
         run(filled, tmp_path, **options | {"schema": {"more": "json"}})
 

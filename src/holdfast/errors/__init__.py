@@ -2,8 +2,8 @@
 
 There is a class of its own only where a caller would act differently. `code` is the stable string
 sent on the wire, `status` the HTTP status, and `retryable` says whether repeating the same request
-can succeed without any other change. `http.errors` turns errors into responses; a client finds the
-class of a `code` in `error_classes()`. The tree, with the status where a class sets its own:
+can succeed without any other change. `http.responses` turns errors into responses; a client finds
+the class of a `code` in `error_classes()`. The tree, with the status where a class sets its own:
 
     HoldfastError 500
         InvalidRequestError 400

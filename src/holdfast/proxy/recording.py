@@ -10,7 +10,7 @@ Rules:
   were the same, an upstream that sends one chunk in each would stay late after a single delay.
 - A frame that the log refuses for now is sent again, with everything behind it. The terminal frame
   is sent until it is stored, or there is no stream left to store it in, but never ahead of Data
-  frames: if those cannot be stored, an Error frame takes its location.
+  frames: if those cannot be stored, an Error frame takes its place.
 - Until the Start frame is known to be stored, only the terminal frame may follow it, and only if
   the Start frame turns out to be stored.
 """

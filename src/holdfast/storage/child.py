@@ -102,7 +102,7 @@ class Child:
             send(WorkReport(self._worker.counters))
 
     def _housekeeping(self) -> None:
-        """MergePlan and collect garbage; failures there must not stop flushes."""
+        """Merge packs and collect garbage; failures there must not stop flushes."""
         now_s = self._clock.monotonic_s()
         try:
             if now_s >= self._collect_at_s:

@@ -8,7 +8,7 @@ published, and an old one can go once nothing signed with it is in use.
 A webhook is signed with Ed25519 over `<timestamp>.<body>`.
 
 A token is `payload.signature`, both base64url: JSON with the subscription's id and incarnation, the
-generation and the expiry, and its HMAC-SHA256. WakeTokens are not stored. A token is valid for one
+generation and the expiry, and its HMAC-SHA256. Tokens are not stored. A token is valid for one
 generation; the much later expiry is for tokens that turn up in old logs.
 """
 

@@ -24,7 +24,7 @@ REST: Final = "all others"
 
 @dataclass(frozen=True)
 class MessageTotals:
-    """MessageTotals; times are in seconds since the epoch, or None if no message has one."""
+    """Counts of all messages. Times are seconds since the epoch, None if no message has one."""
 
     messages: int
     bytes: int

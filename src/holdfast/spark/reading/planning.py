@@ -47,7 +47,7 @@ class ReadPlan:
 
 
 def plan_batch(server: SparkClient, source: ReadSource, bounds: BatchBounds) -> ReadPlan:
-    """ReadPlan a batch read."""
+    """Plan a batch read."""
     starts, ends = bounds.starting.offsets, bounds.ending.offsets
     source = replace(source, selection=replace(source.selection, starts=starts, ends=ends))
     if bounds.starting.cursor == LATEST:
@@ -84,7 +84,7 @@ def plan_between(
     slice_bytes: int | None = None,
     whole_streams: bool = False,
 ) -> ReadPlan:
-    """ReadPlan a read of what was appended after one cursor and up to another.
+    """Plan a read of what was appended after one cursor and up to another.
 
     With `whole_streams` all messages of a stream are in the same slice, in order.
     """
@@ -235,7 +235,7 @@ def no_cursors(server: SparkClient) -> SettingsError:
 
 
 def plan_streams(server: SparkClient, source: ReadSource) -> list[StreamSlice]:
-    """ReadPlan a read by the plain protocol: each stream up to its present tail."""
+    """Plan a read by the plain protocol: each stream up to its present tail."""
     return server.run(lambda client: _stream_slices(client, source))
 
 
