@@ -75,9 +75,9 @@ class ColdReader:
         self.blocks.counters.reads += 1
         try:
             return await self._read(request, self._extents(request))
-        except ObjectMissingError:
-            # The pack was replaced meanwhile.
-            pass
+        except ObjectMissingError as error:
+            # The pack was replaced meanwhile. A traceback would keep alive what was read.
+            error.with_traceback(None)
         return await self._read(request, self._extents(request, anew=True))
 
     async def message_ends(self, stream: int, start: int, end: int) -> list[int]:
@@ -94,9 +94,10 @@ class ColdReader:
                     found += ends[bisect_right(ends, at) : bisect_right(ends, end)]
                     at = extent.end
                 anew = False
-            except ObjectMissingError:
+            except ObjectMissingError as error:
                 if anew:
                     raise
+                error.with_traceback(None)
                 anew = True
         return found
 
