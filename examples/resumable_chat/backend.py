@@ -28,12 +28,12 @@ _ROUTE = re.compile(r"/sessions/([0-9a-f-]{36})(/messages)?")
 
 
 class RefusedError(Exception):
-    """The proxy, or the model behind it, did not do as it was asked."""
+    """The proxy, or the model behind it, returned an error."""
 
 
 @dataclass(frozen=True)
 class Model:
-    """Whom to ask: an endpoint that speaks OpenAI's chat completions."""
+    """An endpoint that speaks OpenAI's chat completions."""
 
     url: str
     name: str = "fake"
@@ -42,18 +42,18 @@ class Model:
 
 @dataclass(frozen=True)
 class Proxy:
-    """Holdfast's proxy, and the secret that opens it."""
+    """Holdfast's proxy and its secret."""
 
     server_url: str
     secret: str
     url_ttl_s: int = 600
 
     def connect(self, session: str) -> str:
-        """A signed URL for the session's stream, which is there from now on."""
+        """Create the session's stream if it is missing; returns a signed URL for it."""
         return self._post({"Session-Id": session})["Location"]
 
     def ask(self, session: str, model: Model, messages: list[Any]) -> tuple[str, int]:
-        """Have the model's answer recorded behind what the stream has; its number there."""
+        """Append the model's response to the stream; returns its number there."""
         headers = {
             "Use-Stream-URL": self.connect(session),
             "Upstream-URL": model.url,
@@ -88,7 +88,7 @@ class Proxy:
 
 
 def _message(said: bytes) -> str:
-    """What is wrong, in words; the proxy and the models have the same form for it."""
+    """The message of an error response; the proxy and the models use the same form."""
     try:
         return str(json.loads(said)["error"]["message"])
     except (ValueError, LookupError, TypeError):

@@ -68,7 +68,7 @@ class _Handler(BaseHTTPRequestHandler):
                 self._send(f"data: {data}\n\n".encode())
             self._send(b"")
         except OSError:
-            # Nobody listens any more: a real model would stop costing money here.
+            # The client has gone: a real model would stop costing money here.
             print("fake_llm: stopped in mid-answer", file=sys.stderr)
             self.close_connection = True
 
@@ -80,5 +80,5 @@ class _Handler(BaseHTTPRequestHandler):
 
 
 def fake_llm() -> Server:
-    """The model, on a port that the system chose; it is asked at `PATH`."""
+    """The model, on a port that the system chose; it serves `PATH`."""
     return Server(0, _Handler)

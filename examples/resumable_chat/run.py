@@ -33,7 +33,7 @@ HOLDFAST = shutil.which("holdfast", path=f"{Path(sys.executable).parent}:{os.env
 
 @contextmanager
 def model() -> Iterator[Model]:
-    """The model that the environment names, or the one that knows one thing."""
+    """The model that the environment names, or the fake one."""
     if url := os.environ.get("MODEL_URL"):
         yield Model(url, os.environ.get("MODEL_NAME", "fake"), os.environ.get("MODEL_KEY", "none"))
         return
@@ -44,7 +44,7 @@ def model() -> Iterator[Model]:
 
 @contextmanager
 def proxy(upstream: str) -> Iterator[Proxy]:
-    """The proxy that the environment names, or one of our own that may call just this upstream."""
+    """The proxy that the environment names, or a new one that may call only this upstream."""
     ttl_s = int(os.environ.get("URL_TTL_S", "600"))
     if url := os.environ.get("HOLDFAST_URL"):
         yield Proxy(url, os.environ["HOLDFAST_PROXY_SECRET"], ttl_s)

@@ -18,18 +18,17 @@ class Server(ThreadingHTTPServer):
 
     @property
     def url(self) -> str:
-        """Where it is."""
         return f"http://127.0.0.1:{self.server_port}"
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Whoever has gone needs no answer; everything else is worth a traceback."""
+        """Ignore clients that have gone; print a traceback for everything else."""
         if not isinstance(sys.exception(), ConnectionError):
             super().handle_error(request, client_address)
 
 
 @contextmanager
 def serving(server: Server) -> Iterator[None]:
-    """Serve for a while."""
+    """Serve in a thread until the block ends."""
     thread = Thread(target=server.serve_forever, kwargs={"poll_interval": 0.1})
     thread.start()
     try:
