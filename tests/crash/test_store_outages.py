@@ -163,7 +163,7 @@ def test_start_while_the_store_is_away(make_server: MakeServer, client_of, moto,
         flush(old.stream.client)
     with moto.outage():
         server = make_server(**LIMITS, **settings).start()
-        assert "the object store does not answer, going on without it" in server.stderr()
+        assert "the object store cannot be reached, starting without it" in server.stderr()
         client = client_of(server)
         author = Author(client)
         assert author.append().status_code == 204
