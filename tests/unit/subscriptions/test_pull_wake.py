@@ -57,8 +57,9 @@ class TestOffer:
         with caplog.at_level(logging.WARNING):
             harness.create_stream("events/a", 1)
             harness.advance(100)
-        assert [each.message for each in caplog.records if "wake/later" in each.message] != []
-        assert len([each for each in caplog.records if "'sub'" in each.message]) == 1
+        said = [each.getMessage() for each in caplog.records]
+        assert [each for each in said if "wake/later" in each] != []
+        assert len([each for each in said if "'sub'" in each]) == 1
         harness.create_stream("wake/later")
         assert generations(harness, "wake/later") == [1]
 
