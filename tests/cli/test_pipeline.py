@@ -178,6 +178,7 @@ to = "out/page.html"
 """
 
 
+@pytest.mark.slow
 def test_the_jobs_of_a_file_run_once_and_a_failure_stops_only_what_needs_it(alone, lake, java):
     (alone.home / "jobs.toml").write_text(FILE)
     noise = alone.home / "noise" / "date=2026-03-01"

@@ -307,6 +307,7 @@ def names(prefix: str) -> list[str]:
     return [name for name in failpoints.NAMES if name.startswith(prefix)]
 
 
+@pytest.mark.slow
 def test_a_killed_backup_is_no_backup_and_the_next_one_works(
     make_server: MakeServer, tmp_path: Path
 ) -> None:

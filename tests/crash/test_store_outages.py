@@ -119,6 +119,7 @@ def until_well_again(author: Author) -> None:
     author.check()
 
 
+@pytest.mark.slow
 def test_store_that_is_away_for_a_while(
     make_server: MakeServer, client_of, moto, elsewhere
 ) -> None:

@@ -148,7 +148,9 @@ def test_answers_are_as_described(
         suppress_health_check=list(HealthCheck),
     )
     # What its pytest plugin does, which would be loaded in every start of pytest.
-    modes = [HypothesisTestMode.EXAMPLES, HypothesisTestMode.COVERAGE, HypothesisTestMode.FUZZING]
+    modes = [HypothesisTestMode.EXAMPLES, HypothesisTestMode.FUZZING]
+    if THOROUGH:
+        modes.append(HypothesisTestMode.COVERAGE)
     create_test(
         operation=schema[path][method],
         test_func=check,

@@ -388,6 +388,7 @@ class TestS3:
             assert connection.response().status == 204
         assert stream.snapshot(offset(5)).content == sending.body
 
+    @pytest.mark.slow
     def test_store_that_is_away_is_503(self, stream, moto) -> None:
         with moto.outage():
             refused = stream.publish(offset(5), b"state")

@@ -15,6 +15,7 @@ from holdfast.http.connection import WRITE_BUFFER_BYTES, Connection
 from holdfast.node.server import Server
 from holdfast.settings import HttpSettings, ReadSettings, ServerSettings, Settings
 from tests.crash.wire import Wire
+from tests.thorough import some_of
 
 DEADLINE_S = 20.0
 MIB = 1024 * 1024
@@ -138,7 +139,7 @@ async def fill(server: Server, client: socket.socket) -> Connection:
     return connection
 
 
-@pytest.mark.parametrize("closing", [True, False], ids=["asked to close", "idle"])
+@pytest.mark.parametrize("closing", some_of([True, False], 1), ids=["asked to close", "idle"])
 def test_client_that_stops_reading_below_the_mark_is_dropped(closing) -> None:
     """What it has not read keeps the connection from closing, but not for good."""
 
@@ -157,7 +158,7 @@ def test_client_that_stops_reading_below_the_mark_is_dropped(closing) -> None:
     run(scenario)
 
 
-@pytest.mark.parametrize("connection", ["keep-alive", "close"])
+@pytest.mark.parametrize("connection", some_of(["keep-alive", "close"], 1))
 def test_slow_but_steady_reader_is_not_cut_off(connection) -> None:
     """Though the whole takes several times as long as an idle connection may last."""
 

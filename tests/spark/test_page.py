@@ -41,6 +41,7 @@ def test_read(spark: SparkSession, server: ServerProcess, tmp_path: Path) -> Non
     assert [json.loads(row.payload) for row in messages.sort("offset").collect()] == EVENTS
 
 
+@pytest.mark.slow
 def test_follow(spark: SparkSession, server: ServerProcess, tmp_path: Path) -> None:
     run(FOLLOW, server, tmp_path, spark=spark)["query"].awaitTermination(60)
     assert spark.read.parquet(f"{tmp_path}/lake/events").count() == len(EVENTS)
