@@ -5,7 +5,7 @@ import hashlib
 import re
 import ssl
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, closing
 from pathlib import Path
 
 import pytest
@@ -106,12 +106,12 @@ async def front(server: ServerProcess, allows: Allows) -> AsyncIterator[Loopback
             writer.write(answer("401 Unauthorized", b"who?", f"WWW-Authenticate: {challenge}"))
             return
         reader, upwards = await asyncio.open_connection("127.0.0.1", server.port)
-        upwards.write(head[:-2] + b"Connection: close\r\n\r\n" + body)
-        while piece := await reader.read(65_536):
-            writer.write(piece)
-            await writer.drain()
-        upwards.close()
-        writer.close()
+        # Also where the client has gone.
+        with closing(writer), closing(upwards):
+            upwards.write(head[:-2] + b"Connection: close\r\n\r\n" + body)
+            while piece := await reader.read(65_536):
+                writer.write(piece)
+                await writer.drain()
 
     async with serving(relay) as loopback:
         yield loopback

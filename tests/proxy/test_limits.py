@@ -131,7 +131,8 @@ def test_a_full_bucket_ends_responses(start_proxy, upstream) -> None:
     assert error.json["code"] == "STORAGE_ERROR"
     body = body_of(frames)
     assert body == pattern(len(body))
-    assert 80_000 < len(body) < 120_000
+    # The frame that crosses the limit is stored whole, as are those that wait for the disk.
+    assert 80_000 < len(body) < 100_000 + 4 * 65_536
 
 
 @pytest.fixture(scope="module")

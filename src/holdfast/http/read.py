@@ -86,17 +86,21 @@ def read(app: App, request: Request, slot: Slot, name: str) -> None:
             raise InvalidRequestError(f"Unknown live mode {live[:40]!r}: use long-poll or sse.")
         slot.route = "sse" if live == "sse" else "long_poll"
     stream = app.shard.find(name)
-    offset, last = query.get("offset"), int_parameter(query, "last", 1, LAST_MAX)
-    limit = app.settings.read.read_bytes_max
+    offset, last = query.get("offset"), None
+    if "last" in query:
+        last = int_parameter(query, "last", 1, LAST_MAX)
+    bytes_max = app.settings.read.read_bytes_max
+    if "max_bytes" in query:
+        bytes_max = min(bytes_max, int_parameter(query, "max_bytes", 1, _BYTES_MAX) or bytes_max)
     wanted = ReadRequest(
         stream,
         _start(stream, offset) if last is None else stream.tail,
-        min(limit, int_parameter(query, "max_bytes", 1, _BYTES_MAX) or limit),
+        bytes_max,
         request.headers.get(b"if-none-match"),
         query.get("cursor"),
         from_now=offset == NOW,
         lasts_s=app.lifetime_s(request, math.inf) if live is not None else math.inf,
-        lengths=_wants_lengths(query.get("lengths", "false")),
+        lengths="lengths" in query and _wants_lengths(query["lengths"]),
         private=request.private,
     )
     if last is not None:
