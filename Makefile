@@ -21,7 +21,7 @@ help:
 	@echo
 	@echo 'make serve             start the server on 127.0.0.1:4437 with its data in ./data; seconds (ARGS="--durability memory ...")'
 	@echo 'make test              every feature once, linters and types included; 6 minutes (ARGS="-k name")'
-	@echo 'make test-all          what make test leaves out: kill loops, more seeds, reruns over ASGI, repeated suites; 20 minutes'
+	@echo 'make test-all          what make test leaves out: kill loops, more seeds, reruns over ASGI, repeated suites; 10 minutes'
 	@echo 'make test-unit         tests without sockets or processes; 1 minute'
 	@echo 'make test-crash        tests that kill real servers, at more moments than make test-all; 10 minutes (SEEDS=50)'
 	@echo 'make test-spark        Spark in every mode, with drivers, executors, servers and jobs killed; 30 minutes (ARGS="-k jobs")'

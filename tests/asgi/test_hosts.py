@@ -251,7 +251,7 @@ def test_data_survives_the_host(tmp_path: Path, app: str) -> None:
             assert Stream(client, "kept").read().content == b"kept"
 
 
-@pytest.mark.parametrize("server", ["uvicorn", "hypercorn"])
+@pytest.mark.parametrize("server", some_of(["uvicorn", "hypercorn"], 1))
 def test_host_does_not_start_on_data_in_use(tmp_path: Path, server: str) -> None:
     with HostProcess(tmp_path / "data"):
         second = HostProcess(tmp_path / "data", server=server)
@@ -263,7 +263,7 @@ def test_host_does_not_start_on_data_in_use(tmp_path: Path, server: str) -> None
     assert "is in use by another server" in finished.stderr
 
 
-@pytest.mark.parametrize("server", ["uvicorn", "hypercorn"])
+@pytest.mark.parametrize("server", some_of(["uvicorn", "hypercorn"], 1))
 def test_host_stops_while_readers_are_open(tmp_path: Path, server: str) -> None:
     """The host waits for its requests before it ends the lifespan, so readers must not last."""
     options = {"timeout_graceful_shutdown": 1} if server == "uvicorn" else {"graceful_timeout": 1}

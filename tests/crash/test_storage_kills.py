@@ -34,8 +34,8 @@ from tests.thorough import THOROUGH, some_of
 POINTS = [name for name in failpoints.NAMES if name.startswith(("flush.", "merge.", "garbage."))]
 # Far enough into the work that there is something to lose.
 VISITS = {"flush": 20, "merge": 10, "garbage": 5}
-# The steps that `make test` kills at.
-QUICK = ("flush.uploaded", "merge.uploaded")
+# The step that `make test` kills at.
+QUICK = ("flush.uploaded",)
 SEEDS = (1, 3)
 KILLS = 6 if THOROUGH else 3
 

@@ -147,6 +147,7 @@ def test_reader_that_never_reads_again_is_dropped(start_server, stream_on, live)
     assert b"holdfast_live_readers 0.0" in stream.client.get("/metrics").content
 
 
+@pytest.mark.slow
 def test_live_reader_is_never_idle(start_server, stream_on) -> None:
     """Neither silence nor a pause in its reading counts, once it reads again."""
     server = start_server(sse_lifetime=600, idle_timeout=0.1, sse_heartbeat=0.25)

@@ -154,6 +154,7 @@ def test_an_iceberg_table(spark, server, bucket, load, tmp_path):
     assert messages(server.url, bucket) == expected(lambda row: row["text"])
 
 
+@pytest.mark.slow
 def test_a_load_that_is_cut_off_and_run_again(server, bucket, load):
     sent = []
 

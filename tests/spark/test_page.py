@@ -36,6 +36,7 @@ def run(block: str, server: ServerProcess, place: Path, **scope: Any) -> dict[st
     return scope
 
 
+@pytest.mark.slow
 def test_read(spark: SparkSession, server: ServerProcess, tmp_path: Path) -> None:
     messages = run(READ, server, tmp_path, spark=spark)["messages"]
     assert [json.loads(row.payload) for row in messages.sort("offset").collect()] == EVENTS

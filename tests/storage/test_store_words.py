@@ -123,6 +123,7 @@ class TestS3:
         assert "AWS_SECRET_ACCESS_KEY" in message
         assert canned.requests == []
 
+    @pytest.mark.slow
     def test_no_credentials_where_the_metadata_service_is_silent(
         self, tmp_path, canned, monkeypatch
     ):
@@ -150,12 +151,14 @@ class TestS3ThatMayComeBack:
         assert error.retryable
         assert isinstance(error, UnavailableError)
 
+    @pytest.mark.slow
     def test_silence(self, tmp_path):
         with socket.create_server(("127.0.0.1", 0)) as silent:
             endpoint = f"http://127.0.0.1:{silent.getsockname()[1]}"
             error = no_answer(tmp_path, store="s3://b", s3_endpoint=endpoint, **KEYS)
         assert "does not respond in time" in error.message
 
+    @pytest.mark.slow
     def test_busy_store(self, tmp_path, canned):
         canned.answer(503, error_body("SlowDown"))
         error = no_answer(tmp_path, store="s3://b", s3_endpoint=canned.endpoint, **KEYS)
