@@ -14,7 +14,7 @@ DEV := $(VENV)/.installed-dev
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help serve test test-all test-unit test-crash test-spark sim lint format bench example-pipeline example-chat docs package lock clean
+.PHONY: help serve test test-all test-unit test-crash test-attack test-spark sim lint format bench example-pipeline example-chat docs package lock clean
 
 help:
 	@echo 'Times are for two cores. The first run of a target also installs packages: 20 s for the server, 2 to 4 minutes for the rest.'
@@ -24,6 +24,7 @@ help:
 	@echo 'make test-all          what make test leaves out: kill loops, more seeds, reruns over ASGI, repeated suites; 10 minutes'
 	@echo 'make test-unit         tests without sockets or processes; 1 minute'
 	@echo 'make test-crash        tests that kill real servers, at more moments than make test-all; 10 minutes (SEEDS=50)'
+	@echo 'make test-attack       floods of a real server, with limits on its memory and on the wait of others; 2 minutes (ARGS="-k heads")'
 	@echo 'make test-spark        Spark in every mode, with drivers, executors, servers and jobs killed; 30 minutes (ARGS="-k jobs")'
 	@echo 'make sim               the simulation of the storage engine; 1 minute (SEEDS=5000 for more runs, SEED=17 to show one)'
 	@echo 'make lint              ruff and mypy; 15 seconds'
@@ -64,14 +65,18 @@ serve: $(SERVER)
 test: lint
 	@$(BIN)/python -m pytest -m 'not slow' $(ARGS)
 
-test-all: $(DEV) package
-	@THOROUGH=1 $(BIN)/python -m pytest -m 'slow or hypothesis or thorough' $(ARGS)
+# The attacks measure memory and waits, so they run first and alone; they are left out where ARGS chooses tests.
+test-all: $(DEV) package $(if $(ARGS),,test-attack)
+	@THOROUGH=1 $(BIN)/python -m pytest -m 'slow or hypothesis or thorough' --ignore=tests/attack $(ARGS)
 
 test-unit: $(DEV)
 	@$(BIN)/python -m pytest tests/unit tests/log $(ARGS)
 
 test-crash: $(DEV)
 	@CRASH_SEEDS=$(or $(SEEDS),10) $(BIN)/python -m pytest tests/crash $(ARGS)
+
+test-attack: $(DEV)
+	@$(BIN)/python -m pytest -n 0 tests/attack $(ARGS)
 
 test-spark: $(DEV)
 	@SPARK_MATRIX=1 $(BIN)/python -m pytest -n 0 tests/spark_matrix $(ARGS)
