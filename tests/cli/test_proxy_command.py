@@ -179,7 +179,7 @@ class TestFailures:
             (("request", "http://h/", "-d", "@"), "names no file"),
             (("request", "http://h/", "--upstream-authorization", "@nothing"), "cannot be read"),
             (("request", "http://h/", "--upstream-authorization", "ü"), "printable ASCII"),
-            (("request", "http://h/", "--ttl", "0"), "at least 1"),
+            (("request", "http://h/", "--ttl=-1"), "at least 0"),
             (("request", "http://h/", "--session", " "), "printable ASCII"),
             (
                 ("request", "http://h/", "--session", "a", "--append-to", "http://h/?"),

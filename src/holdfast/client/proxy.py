@@ -356,8 +356,8 @@ async def _proxy_request(
             raise InvalidRequestError("upstream_authorization must be printable ASCII characters.")
         sent["Upstream-Authorization"] = value
     if url_ttl_s is not None:
-        if url_ttl_s < 1:
-            raise InvalidRequestError(f"url_ttl_s is {url_ttl_s}: expected 1 or more.")
+        if url_ttl_s < 0:
+            raise InvalidRequestError(f"url_ttl_s is {url_ttl_s}: expected 0 or more.")
         sent["Stream-Signed-URL-TTL"] = str(url_ttl_s)
     return _ProxyRequest(sent, content)
 

@@ -9,7 +9,7 @@ Rules:
 - PATH is a glob. `*` matches anything within a segment, and at least one character if it is all of
   a segment. `**` matches anything, and so does a `*` at the very end: `/v1/*` is everything below
   `/v1/`. Everything else matches itself, in the same case. `/`, `/*` and `/**` mean every path, as
-  no path does.
+  no path does. A glob never matches a path that is not plain: see `has_plain_segments`.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from collections import defaultdict
 from dataclasses import dataclass
 from ipaddress import ip_network
 from typing import Final
+from urllib.parse import unquote_to_bytes
 
 from holdfast.errors import SettingsError
 from holdfast.net.addresses import Address, Network, parse_address
@@ -79,12 +80,17 @@ _PATTERN: Final = re.compile(
     r"(?P<path>/[!-~]*)?"
 )
 _EVERY_PATH: Final = frozenset({"", "/", "/*", "/**"})
+# A segment after one decoding, where a pattern restricts the path. It has no `%`, control bytes,
+# slashes, backslashes or bytes beyond ASCII, because servers differ in what they make of them, and
+# dots at its start are part of a name.
+_PLAIN_SEGMENT: Final = re.compile(
+    rb"(?:(?:[. ]*[A-Za-z0-9_-]|[~!$&'()*+,;=:@])[A-Za-z0-9_.~!$&'()*+,;=:@ -]*)?"
+)
 _BOUNDARY: Final = r"(?:/|%(?:25)*(?:2f|5c))"
 # Also if encoded twice, or followed by what some servers take for a parameter: `/..;x/`.
 _DOT_SEGMENT: Final = re.compile(
     rf"{_BOUNDARY}(?:\.|%(?:25)*2e){{1,2}}(?={_BOUNDARY}|;|%(?:25)*3b|\Z)", re.IGNORECASE
 )
-_ENCODED_SLASH: Final = re.compile(r"%(?:25)*(?:2f|5c)", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,15 +114,18 @@ class TargetPattern:
         return self.network is not None and self.port in {None, port} and address in self.network
 
     def names_path(self, path: str) -> bool:
-        """Whether the pattern covers this path, as it is sent; never with encoded slashes."""
-        if self.path is None:
-            return True
-        return not _ENCODED_SLASH.search(path) and self.path.matches(path)
+        """Whether the pattern covers this path, as it is sent."""
+        return self.path is None or (has_plain_segments(path) and self.path.matches(path))
 
 
 def has_dot_segments(path: str) -> bool:
     """Whether a path has `.` or `..` between slashes, in any encoding."""
     return _DOT_SEGMENT.search(path) is not None
+
+
+def has_plain_segments(path: str) -> bool:
+    """Whether a path leads to the same place on every server, however it decodes its segments."""
+    return all(_PLAIN_SEGMENT.fullmatch(unquote_to_bytes(each)) for each in path.split("/"))
 
 
 def parse_pattern(text: str, *, paths: bool = False) -> TargetPattern:
@@ -147,8 +156,8 @@ def _path(text: str, path: str) -> PathGlob | None:
         return None
     if re.search(r"[?#\\]", path):
         raise _wrong(text, "a path has no ?, # or backslash; the query is not compared")
-    if has_dot_segments(path) or _ENCODED_SLASH.search(path):
-        raise _wrong(text, "dot segments and encoded slashes are always refused")
+    if not has_plain_segments(path):
+        raise _wrong(text, "URLs with dot segments or unusual characters in the path are refused")
     return PathGlob(path)
 
 

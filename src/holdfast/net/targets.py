@@ -227,8 +227,9 @@ class Allowlist:
     - The exception is `localhost`, and names below it, if a pattern names exactly that: it may have
       loopback addresses.
     - An IPv4 address in an IPv6 one (`::ffff:a.b.c.d`) counts as itself.
-    - Dot segments in a path are always refused. Encoded slashes and backslashes are refused where
-      the pattern restricts the path, which is compared as it is sent, without the query.
+    - Dot segments in a path are always refused. Where the pattern restricts the path, it is
+      compared as it is sent, without the query, and its segments may only hold, after decoding, the
+      ASCII characters that RFC 3986 allows there, and spaces.
     """
 
     def __init__(self, patterns: Iterable[str]) -> None:
@@ -251,7 +252,8 @@ class Allowlist:
         if not any(each.names_path(path) for each in meant):
             raise OutboundRefusedError(
                 f"The allowlist names {target}, but not this path of it; it never covers encoded "
-                "slashes. Ask the operator to add a pattern for the path."
+                "slashes, control characters, non-ASCII characters and double encodings. Ask the "
+                "operator to add a pattern for the path."
             )
         return target
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final
 from holdfast.errors import ForbiddenError, ProxyNotFoundError
 from holdfast.protocol.names import PROXY_BUCKET, PROXY_PATH
 from holdfast.proxy import OPENAPI
+from holdfast.settings.groups import SECRET_BYTES_MIN
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -23,8 +24,6 @@ if TYPE_CHECKING:
     from holdfast.settings import ProxySettings, Settings
 
 _log = logging.getLogger(__name__)
-# HMAC with SHA-256 is as strong as its key up to this length.
-SECRET_BYTES_MIN: Final = 32
 _CHARACTERS_MIN: Final = 8
 
 

@@ -59,10 +59,6 @@ def session_stream_id(session_id: str) -> str:
     return str(uuid5(SESSIONS, session_id))
 
 
-def is_stream_id(text: str) -> bool:
-    return _UUID.fullmatch(text) is not None
-
-
 def is_of_session(stream_id: str) -> bool:
     """Whether connecting with a session's id leads to the stream."""
     match = _UUID.fullmatch(stream_id)
@@ -108,11 +104,9 @@ class UrlSigner:
         self.check_signature(stream_id, expires, signature)
         until_s = int(expires) if len(expires) <= _EXPIRES_DIGITS_MAX else 0
         if self._clock.now_ms() >= until_s * 1000:
-            renewable = is_of_session(stream_id)
             raise SignatureExpiredError(
-                "Pre-signed URL has expired"
-                + (": connect with the Session-Id for another." if renewable else "."),
-                renewable=renewable,
+                "Pre-signed URL has expired",
+                renewable=is_of_session(stream_id),
                 stream_id=stream_id,
             )
         return until_s

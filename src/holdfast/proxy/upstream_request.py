@@ -25,7 +25,6 @@ from holdfast.protocol.headers import (
     UPSTREAM_METHODS,
     header_text,
 )
-from holdfast.proxy.access import is_stream_id
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -112,7 +111,7 @@ def approval_call(
 
 
 def parse_stream_url(text: str) -> StreamUrl:
-    """The signed URL in `Use-Stream-URL`."""
+    """The signed URL in `Use-Stream-URL`; its signature is checked before its stream is found."""
     try:
         url = urlsplit(text)
         parameters = parse_qs(url.query, keep_blank_values=True, max_num_fields=20)
@@ -120,7 +119,7 @@ def parse_stream_url(text: str) -> StreamUrl:
         raise _malformed() from None
     stream_id = url.path.rpartition("/")[2]
     expires, signature = parameters.get("expires", []), parameters.get("signature", [])
-    if not is_stream_id(stream_id) or len(expires) != 1 or len(signature) != 1:
+    if not stream_id or len(expires) != 1 or len(signature) != 1:
         raise _malformed()
     return StreamUrl(stream_id, expires[0], signature[0])
 
@@ -141,12 +140,10 @@ def parse_url_ttl_s(text: str | None, default_s: float, max_s: float) -> float:
     """How long the new URL shall be valid, at most `max_s`."""
     if text is None:
         return min(default_s, max_s)
+    if not (text.isascii() and text.isdigit()):
+        raise InvalidRequestError("Stream-Signed-URL-TTL must be a whole number of seconds.")
     digits = text.lstrip("0")
-    if not digits or not (digits.isascii() and digits.isdigit()):
-        raise InvalidRequestError(
-            "Stream-Signed-URL-TTL must be a whole number of seconds, at least 1."
-        )
-    return max_s if len(digits) > _TTL_DIGITS_MAX else min(int(digits), max_s)
+    return max_s if len(digits) > _TTL_DIGITS_MAX else min(int(digits or "0"), max_s)
 
 
 def proxy_headers(request: Request) -> dict[str, str]:

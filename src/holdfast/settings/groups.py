@@ -18,6 +18,7 @@ from holdfast.protocol.names import clean_endpoint, clean_store
 from holdfast.settings.options import Count, CountOrNone, Option, Seconds, option, options_of
 
 # HMAC with SHA-256 is as strong as its key up to this length (RFC 7518, 3.2).
+# HMAC with SHA-256 is as strong as its key up to this length.
 SECRET_BYTES_MIN = 32
 _LOOPBACK_HOSTS = {"127.0.0.1", "::1", "localhost"}
 
@@ -415,9 +416,9 @@ class ProxySettings:
     prefix: ClassVar[str] = "proxy_"
 
     secret: tuple[str, ...] = option(
-        "Secret of the proxy, at least 32 bytes; without one `/v1/proxy` is 404. For rotation, set "
-        "several: all are accepted, the first one signs. In a flag or variable, separate them by "
-        "commas.",
+        "Secret of the proxy; without one `/v1/proxy` is 404. Use at least 32 bytes: the server "
+        "warns about a shorter one. For rotation, set several: all are accepted, the first one "
+        "signs. In a flag or variable, separate them by commas.",
         (),
         secret=True,
     )

@@ -1,5 +1,12 @@
 """The proxy's allowlist: what patterns mean, and all that must not get past them."""
 
+import re
+import unicodedata
+from collections.abc import Iterator
+from contextlib import suppress
+from posixpath import normpath
+from urllib.parse import unquote_to_bytes
+
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
@@ -40,6 +47,7 @@ def refusal(policy, url):
         "HTTPS://api.openai.com/a%2Fb",
         "https://eu.openai.com/v1/responses",
         "https://a.b.openai.com/v1/",
+        "https://eu.openai.com/v1/a//b/.well-known/..name/-._~!$&'()*+,;=:@%20%41%3a/c.d..",
         "https://models.example:8443/v1/models/tiny:generate",
         "http://llm.internal.example:8000/generate",
         "http://10.1.2.3:8000/",
@@ -123,6 +131,22 @@ def test_what_a_pattern_names_passes(url):
         "https://eu.openai.com/v1/a%5cb",
         "https://eu.openai.com/v1/a%252Fb",
         "https://eu.openai.com/v1\\..\\admin",
+        "https://eu.openai.com/v1/..%00/admin",
+        "https://eu.openai.com/v1/..%09/admin",
+        "https://eu.openai.com/v1/..%20/admin",
+        "https://eu.openai.com/v1/%20../admin",
+        "https://eu.openai.com/v1/%c0%ae%c0%ae/admin",
+        "https://eu.openai.com/v1/%c0%2e%c0%2e/admin",
+        "https://eu.openai.com/v1/%e0%80%ae%e0%80%ae/admin",
+        "https://eu.openai.com/v1/%uff0e%uff0e/admin",
+        "https://eu.openai.com/v1/%u002e%u002e%u2215admin",
+        "https://eu.openai.com/v1/%EF%BC%8E%EF%BC%8E/admin",
+        "https://eu.openai.com/v1/%C4%AE%C4%AE%C4%AFadmin",
+        "https://eu.openai.com/v1/%25%32%65%25%32%65/admin",
+        "https://eu.openai.com/v1/%2%65%2%65/admin",
+        "https://eu.openai.com/v1/.../admin",
+        "https://eu.openai.com/v1/a%0d%0aX:y",
+        "https://eu.openai.com/v1/100%25",
         "https://api.openai.com/a/../b",
         "https://api.openai.com/%2E%2e",
         # Addresses in every spelling there is.
@@ -386,3 +410,48 @@ def test_any_text_is_refused_or_names_a_host_that_is_named(text):
 def test_no_name_leads_inside(address, form):
     with pytest.raises(OutboundRefusedError):
         Allowlist(["api.example:*"]).check_address("api.example", 443, form.format(address))
+
+
+DOTS = (".", "%2e", "%2E", "%252e", "%c0%ae", "%e0%80%ae", "%uff0e", "%EF%BC%8E", "%C4%AE", "%2%65")
+SLASHES = ("/", "\\", "%2f", "%5C", "%252f", "%c0%af", "%u2215", "%EF%BC%8F", "%C4%AF", "%%32f")
+NOISE = (*(f"%{byte:02x}" for byte in (*range(0x22), 0x3B, 0x3F, 0x7F, 0x80, 0xFF)), *";:,~a")
+
+
+def lenient_readings(path: bytes) -> Iterator[bytes]:
+    """What servers are known to make of a path: each fault alone and after the others."""
+    faults = (
+        unquote_to_bytes,
+        lambda text: re.sub(
+            rb"%u([0-9a-fA-F]{4})", lambda found: chr(int(found[1], 16)).encode(), text
+        ),
+        # Overlong UTF-8, wide forms, and characters that are cut to their lower byte.
+        lambda text: re.sub(
+            rb"(?:[\xc0\xc1]|\xe0\x80)(.)", lambda found: bytes([found[1][0] & 0x7F]), text
+        ),
+        lambda text: unicodedata.normalize("NFKC", text.decode(errors="ignore")).encode(),
+        lambda text: bytes(ord(each) & 0x7F for each in text.decode(errors="ignore")),
+        lambda text: text.partition(b"\0")[0],
+        lambda text: re.sub(rb"[\x00-\x20\x7f-\xff]+", b"", text),
+        lambda text: text.replace(b"\\", b"/"),
+        lambda text: re.sub(rb";[^/]*", b"", text),
+        lambda text: re.sub(rb"[. ]+(?=/|$)", lambda found: found[0].strip(b" ")[:2], text),
+    )
+    known = {path}
+    waiting = [path]
+    while waiting:
+        text = waiting.pop()
+        yield text
+        new = {fault(text) for fault in faults} - known
+        known |= new
+        waiting += new
+
+
+@given(st.lists(st.sampled_from([*DOTS, *DOTS, *SLASHES, *SLASHES, *NOISE]), max_size=8))
+@example(["%uff0e", "%uff0e", "/", "a"])
+@example([".", "%2e", "%00", "/"])
+def test_no_encoding_leads_out_of_a_path(parts):
+    path = f"/ok/{''.join(parts)}"
+    with suppress(OutboundRefusedError):
+        Allowlist(["https://api.example/ok/*"]).check_url(f"https://api.example{path}")
+        for reading in lenient_readings(path.encode()):
+            assert normpath(b"/" + reading.lstrip(b"/")).startswith(b"/ok"), reading

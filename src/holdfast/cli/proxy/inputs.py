@@ -114,8 +114,8 @@ def typed(headers: dict[str, str], body: bytes) -> dict[str, str]:
 
 
 def check_ttl(ttl: int | None) -> None:
-    if ttl is not None and ttl < 1:
-        raise SettingsError("--ttl must be at least 1")
+    if ttl is not None and ttl < 0:
+        raise SettingsError("--ttl must be at least 0")
 
 
 def check_stream(url: str | None, session: str | None, response_id: int | None) -> None:
