@@ -90,6 +90,22 @@ def renewed_deadline_ms(meta: StreamMeta, at_ms: int) -> int | None:
 
 encode_row = msgspec.msgpack.Encoder().encode
 decode_row = msgspec.msgpack.Decoder(StreamRow).decode
+
+
+def later_row(older: bytes, newer: bytes) -> bytes:
+    """A stream's row after two ranges of the log, from the encoded row of each.
+
+    The row of a range may have only those producers that wrote in it; the others are those of the
+    range before. Everything else is in the later row.
+    """
+    before = decode_row(older)
+    if not before.producers:
+        return newer
+    row = decode_row(newer)
+    row.producers = before.producers | (row.producers or {})
+    return encode_row(row)
+
+
 encode_bucket = msgspec.msgpack.Encoder().encode
 decode_bucket = msgspec.msgpack.Decoder(BucketRow).decode
 

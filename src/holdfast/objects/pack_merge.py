@@ -15,6 +15,7 @@ from holdfast.failpoints import failpoint
 from holdfast.format.pack_builder import Messages, PackBuilder
 from holdfast.format.packs import EXTENT_BYTES_MAX, Extent, NewPack, PackInfo, PackMeta
 from holdfast.format.records import INDEX_BITS
+from holdfast.format.rows import later_row
 from holdfast.objects.pack_reader import Pack, SequentialReader, verified
 
 if TYPE_CHECKING:
@@ -148,7 +149,7 @@ class _Composed(NamedTuple):
 
 
 def _composed(sources: list[_Source], after: int) -> _Composed:
-    """Combine the deltas: the last row of each stream and the last value of each document."""
+    """Combine the deltas: the folded rows of each stream and the last value of each document."""
     rows: dict[int, bytes] = {}
     removed: list[int] = []
     documents: dict[str, bytes | None] = {}
@@ -157,7 +158,8 @@ def _composed(sources: list[_Source], after: int) -> _Composed:
     for source in sources:
         delta = source.pack.delta()
         has_delta = has_delta or delta.meta.has_delta
-        rows.update(delta.items())
+        for number, row in delta.items():
+            rows[number] = later_row(rows[number], row) if number in rows else row
         documents.update(delta.meta.documents)
         last_ms = max(last_ms, delta.meta.last_ms)
         for number in delta.meta.removed:

@@ -14,6 +14,7 @@ from holdfast.format.rows import (
     begin_fork,
     decode_row,
     encode_row,
+    later_row,
     publish_snapshot,
     remove,
     renewed_deadline_ms,
@@ -78,6 +79,17 @@ def test_meta_that_a_later_version_adds_to_is_read():
     fields = msgspec.msgpack.decode(encode_row(row()))
     fields[1]["bucket_policy"] = "new"
     assert decode_row(msgspec.msgpack.encode(fields)) == row()
+
+
+def test_fold_takes_the_later_row_and_the_later_state_of_each_producer():
+    older = row(tail=4, producers={b"p": ProducerState(0, 3), b"q": ProducerState(1, 1)})
+    newer = row(tail=9, producers={b"q": ProducerState(2, 0), b"r": ProducerState(0, 0)})
+    producers = {**older.producers, **newer.producers}
+    folded = decode_row(later_row(encode_row(older), encode_row(newer)))
+    assert folded == row(tail=9, producers=producers)
+    without = encode_row(row(tail=12))
+    assert later_row(encode_row(row(tail=1)), without) == without
+    assert decode_row(later_row(encode_row(newer), without)).producers == newer.producers
 
 
 class TestTakeOver:
