@@ -4,6 +4,7 @@ import json
 
 import pytest
 
+from holdfast.http.openapi import document
 from tests.http.raw import RawResponse
 from tests.http.streams import ERROR_CODE, check_error
 from tests.thorough import for_each
@@ -102,6 +103,28 @@ def test_repeated_header_on_post_is_400(client, new_stream, name) -> None:
     headers = [*values.items(), (name, values[name])]
     check_error(client.post(stream.url, content=b"x", headers=headers), 400, about=name)
     assert stream.read().content == b""
+
+
+def test_json_body_that_cannot_be_decoded_is_400(client) -> None:
+    """On every route whose body is JSON."""
+    described = document(None)
+    headers = {"Content-Type": "application/json", "Authorization": "Bearer x"}
+    routes = [
+        (method, path.format(subscription="workers"), operation["requestBody"]["content"])
+        for path, operations in described["paths"].items()
+        for method, operation in operations.items()
+        if method in {"put", "post"}
+        and list(operation.get("requestBody", {}).get("content", ())) == ["application/json"]
+    ]
+    assert len(routes) >= 8
+    for method, path, content in routes:
+        kind = content["application/json"]["schema"]["$ref"].rpartition("/")[2]
+        fields = described["components"]["schemas"][kind]["properties"]
+        bodies = [b'{"%b":"\xff"}' % field.encode() for field in fields]
+        for body in (*bodies, b"\xff\xfe{\0}\0", b"[" * 9999, b"{", b"null"):
+            response = client.request(method, path, content=body, headers=headers)
+            assert response.status_code == 400, (path, body, response.text)
+            assert "Malformed request" in response.json()["error"]["message"]
 
 
 @pytest.mark.spec("base 5.2-19")

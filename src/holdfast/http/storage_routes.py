@@ -22,13 +22,13 @@ from holdfast.http.access.scopes import Need
 from holdfast.http.exchange import int_parameter, parse_query
 from holdfast.http.responses import encode_json, respond_error, respond_json, result_of
 from holdfast.http.routes import Resource, Route
-from holdfast.protocol.content import JSON, media_type
+from holdfast.protocol.content import JSON, decode_request, media_type
 from holdfast.storage.catalog import used_extents, used_packs
 from holdfast.storage.commands import CollectGarbage, PinPacks, SwapPacks
 from holdfast.storage.open_objects import store_location
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterator
+    from collections.abc import AsyncIterator, Callable, Iterator
 
     from holdfast.engine.shard import Shard
     from holdfast.engine.stream import Stream
@@ -68,6 +68,10 @@ class PinRequest(msgspec.Struct, forbid_unknown_fields=True):
     ttl: Annotated[float, msgspec.Meta(ge=0, le=604_800)]
 
 
+_decode_swap = msgspec.json.Decoder(SwapRequest).decode
+_decode_pin = msgspec.json.Decoder(PinRequest).decode
+
+
 # Commands.
 
 
@@ -78,12 +82,12 @@ def _flush(app: App, _request: Request, slot: Slot, _name: str) -> None:
 
 def _swap(app: App, request: Request, slot: Slot, _name: str) -> None:
     """Replace packs by others, by compare-and-set."""
-    swap = _decoded(request, SwapRequest)
+    swap = _decoded(request, _decode_swap)
     _submit(app, slot, SwapPacks(swap.add, swap.remove))
 
 
 def _pin(app: App, request: Request, slot: Slot, _name: str) -> None:
-    pin = _decoded(request, PinRequest)
+    pin = _decoded(request, _decode_pin)
     _submit(app, slot, PinPacks(pin.name, pin.ttl))
 
 
@@ -92,14 +96,11 @@ def _collect(app: App, _request: Request, slot: Slot, _name: str) -> None:
     _submit(app, slot, CollectGarbage())
 
 
-def _decoded(request: Request, kind: type[T]) -> T:
+def _decoded(request: Request, decode: Callable[[bytes], T]) -> T:
     # A page in a browser can send anything but JSON without a preflight.
     if media_type(request.headers.get(b"content-type", b"").decode("latin-1")) != JSON:
         raise InvalidRequestError("The request needs the Content-Type application/json.")
-    try:
-        return msgspec.json.decode(request.body, type=kind)
-    except msgspec.DecodeError as error:
-        raise InvalidRequestError(f"Malformed request: {error}.") from None
+    return decode_request(decode, request.body, InvalidRequestError)
 
 
 def _submit(app: App, slot: Slot, command: Command) -> None:

@@ -14,19 +14,21 @@ of one.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from functools import lru_cache
-from typing import Final
+from typing import Final, TypeVar
 
 import msgspec
 
 from holdfast.errors import (
     BadAnswerError,
+    HoldfastError,
     InvalidJsonError,
     InvalidRequestError,
     PayloadTooLargeError,
 )
 
+T = TypeVar("T")
 DEFAULT: Final = "application/octet-stream"
 JSON: Final = "application/json"
 CONTENT_TYPE_BYTES_MAX: Final = 255
@@ -78,6 +80,14 @@ def cut_text(data: bytes, at: int, bytes_max: int) -> int:
         if data[shorter] & 0xC0 != 0x80:
             return shorter
     return cut
+
+
+def decode_request(decode: Callable[[bytes], T], body: bytes, failure: type[HoldfastError]) -> T:
+    """Decode the JSON body of a request; raises `failure` whatever is wrong with the body."""
+    try:
+        return decode(body)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise failure(f"Malformed request: {error}.") from None
 
 
 def store_form(body: bytes) -> bytes:

@@ -5,23 +5,23 @@ from __future__ import annotations
 import hashlib
 from datetime import UTC, datetime
 from itertools import chain, islice
-from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple
 from urllib.parse import quote
 
 import msgspec
 from msgspec import Meta, Struct
 
 from holdfast.errors import AckRefusedError, InvalidOffsetError, SubscriptionError
+from holdfast.protocol.content import decode_request
 from holdfast.protocol.headers import START, parse_offset
 from holdfast.subscriptions.machine import EXPLICIT, Link, Subscription, Type
 from holdfast.subscriptions.paths import StreamGlob, name_of, path_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
 
     from holdfast.subscriptions.registry import StreamLookup, SubscriptionEntry
 
-RequestBody = TypeVar("RequestBody")
 LEASE_MS_MIN: Final = 1_000
 LEASE_MS_MAX: Final = 600_000
 
@@ -98,7 +98,7 @@ _wake = msgspec.json.Decoder(WakeBody).decode
 
 
 def parse_create(body: bytes, *, lease_ttl_ms: int, links_max: int) -> SubscriptionConfig:
-    request = _decoded(_create, body)
+    request = decode_request(_create, body, SubscriptionError)
     # `"filter": null` means no filter.
     if request.filter is not None:
         raise SubscriptionError("This server does not support wake filters: leave filter out.")
@@ -128,15 +128,15 @@ def parse_create(body: bytes, *, lease_ttl_ms: int, links_max: int) -> Subscript
 
 def parse_streams(body: bytes, *, links_max: int) -> tuple[str, ...]:
     """The names of the streams to link."""
-    return names_of(_decoded(_streams, body).streams, links_max)
+    return names_of(decode_request(_streams, body, SubscriptionError).streams, links_max)
 
 
 def parse_claim(body: bytes) -> str:
-    return _decoded(_claim, body).worker
+    return decode_request(_claim, body, SubscriptionError).worker
 
 
 def parse_wake(body: bytes, *, links_max: int) -> WakeBody:
-    request = _decoded(_wake, body or b"{}")
+    request = decode_request(_wake, body or b"{}", SubscriptionError)
     if len(request.acks or ()) > links_max:
         raise SubscriptionError(f"At most {links_max} streams can be acknowledged at once.")
     return request
@@ -163,13 +163,6 @@ def _offset(ack: _Ack) -> int:
             f"{ack.offset[:40]!r} is not an offset that can be acknowledged: use a tail_offset, or "
             "the Stream-Next-Offset of what was processed."
         ) from None
-
-
-def _decoded(decode: Callable[[bytes], RequestBody], body: bytes) -> RequestBody:
-    try:
-        return decode(body)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise SubscriptionError(f"Malformed request: {error}.") from None
 
 
 encode = msgspec.json.Encoder().encode
