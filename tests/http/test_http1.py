@@ -143,13 +143,12 @@ def test_ambiguous_framing_is_400_and_ends_the_connection(new_stream, connect, h
     [
         b"nonsense\r\n\r\n",
         b"GET\r\n\r\n",
-        b"GET /v1/stream/a HTTP/9.9\r\n\r\n",
         b"GET /v1/stream/a HTTP/1.1\r\nno colon\r\n\r\n",
         b"GET /v1/stream/a HTTP/1.1\r\nHost : a\r\n\r\n",
         b"POST /v1/stream/a HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n",
         b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + b"\x00" * 64,
     ],
-    ids=["words", "no target", "version", "no colon", "space before colon", "chunk size", "TLS"],
+    ids=["words", "no target", "no colon", "space before colon", "chunk size", "TLS"],
 )
 def test_what_is_not_http_is_400_and_ends_the_connection(connect, request_bytes) -> None:
     connection = connect()
@@ -168,12 +167,45 @@ def test_answers_before_malformed_bytes_are_not_lost(new_stream, connect) -> Non
     assert stream.read().content == b"kept"
 
 
-@pytest.mark.parametrize("shape", ["one large", "many small", "target", "unfinished"])
+@pytest.mark.parametrize(
+    "line", ["GET /healthz", *(f"GET /healthz HTTP/{version}" for version in ("0.9", "2.0", "9.9"))]
+)
+def test_other_versions_of_http_are_505(connect, line) -> None:
+    connection = connect()
+    connection.send(f"{line}\r\nHost: a\r\n\r\n".encode())
+    check_raw_error(connection.response(), 505, "http_version_not_supported")
+    assert connection.ended()
+
+
+def test_later_minor_version_is_treated_as_http_1_1(connect) -> None:
+    connection = connect()
+    for _ in range(2):
+        connection.send(b"GET /healthz HTTP/1.2\r\nHost: a\r\n\r\n")
+        assert connection.response().status == 200
+    connection.send(b"GET /healthz HTTP/1.2\r\n\r\n")
+    check_raw_error(connection.response(), 400)
+
+
+def test_http_1_0_client_gets_no_interim_response(new_stream, connect) -> None:
+    stream, connection = new_stream(), connect()
+    head = f"POST {stream.url} HTTP/1.0\r\n{TYPE}\r\nContent-Length: 5\r\n"
+    connection.send(f"{head}Expect: 100-continue\r\n\r\n".encode())
+    stream.head()
+    connection.send(b"hello")
+    assert connection.response().status == 204
+    assert connection.ended()
+    assert stream.read().content == b"hello"
+
+
+@pytest.mark.parametrize(
+    "shape", ["one large", "many small", "only separators", "target", "unfinished"]
+)
 def test_too_many_header_bytes_are_431(connect, shape) -> None:
     large = "y" * 70_000
     request = {
         "one large": f"GET /v1/stream/a HTTP/1.1\r\nHost: a\r\nX: {large}\r\n\r\n",
         "many small": "GET /v1/stream/a HTTP/1.1\r\n" + "X: y\r\n" * 20_000 + "\r\n",
+        "only separators": "GET /v1/stream/a HTTP/1.1\r\nHost: a\r\n" + "X:\r\n" * 8_000 + "\r\n",
         "target": f"GET /v1/stream/a?x={large} HTTP/1.1\r\nHost: a\r\n\r\n",
         "unfinished": f"GET /v1/stream/a HTTP/1.1\r\nHost: a\r\nX: {large}",
     }[shape]

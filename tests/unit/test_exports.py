@@ -127,6 +127,7 @@ class TestErrors:
             (errors.StreamSeqError, 409),
             (errors.PayloadTooLargeError, 413),
             (errors.HeadersTooLargeError, 431),
+            (errors.VersionNotSupportedError, 505),
             (errors.OverloadedError, 503),
             (errors.CommitFailedError, 503),
             (errors.CommitUnknownError, 503),

@@ -33,6 +33,7 @@ the class of a `code` in `error_classes()`. The tree, with the status where a cl
         PayloadTooLargeError 413
         RateLimitedError 429
         HeadersTooLargeError 431
+        VersionNotSupportedError 505
         ProducerFencedError 403
         NotFoundError 404
             StreamNotFoundError

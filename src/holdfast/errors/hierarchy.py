@@ -123,6 +123,16 @@ class HeadersTooLargeError(HoldfastError):
     status = 431
 
 
+class VersionNotSupportedError(HoldfastError):
+    """The request is in a version of HTTP that the server does not speak."""
+
+    code = "http_version_not_supported"
+    status = 505
+
+    def __init__(self, version: str) -> None:
+        super().__init__(f"HTTP/{version} is not supported: use HTTP/1.1.")
+
+
 # Streams, buckets and snapshots that are missing, gone, or in another state.
 
 

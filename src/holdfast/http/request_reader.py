@@ -19,6 +19,7 @@ from holdfast.errors import (
     HoldfastError,
     InvalidRequestError,
     PayloadTooLargeError,
+    VersionNotSupportedError,
 )
 from holdfast.http.exchange import KEPT_HEADERS, BodyStream, Request, join_repeated
 from holdfast.http.native_slot import NativeSlot
@@ -31,6 +32,8 @@ if TYPE_CHECKING:
 # A Content-Length with this many digits may exceed the limit, and is checked.
 _LONG_LENGTH: Final = 7
 _PIECES_MAX: Final = 1024
+# Colon, space and line end of a header.
+_SEPARATOR_BYTES: Final = 4
 CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
 SNAPSHOT_PATH: Final = b"/snapshot/"
 # Not a possible Host, so that a request without one is always checked.
@@ -69,7 +72,7 @@ class RequestReader(ABC, asyncio.Protocol):
         self._peer = ""
         # In ticks of the listener; 0 while nothing is expected of the client.
         self.deadline = 0
-        self._parser = httptools.HttpRequestParser(self)
+        self._parser = self._new_parser()
         self._discarding = False
         # The head being read.
         self._in_head = False
@@ -112,6 +115,12 @@ class RequestReader(ABC, asyncio.Protocol):
     def _is_reading(self) -> bool:
         """Whether a request has begun to arrive and is not complete."""
         return self._in_head or self._request is not None
+
+    def _new_parser(self) -> httptools.HttpRequestParser:
+        parser = httptools.HttpRequestParser(self)
+        # Versions are checked with the head: 1.2 and later are treated as 1.1.
+        parser.set_dangerous_leniencies(lenient_version=True)
+        return parser
 
     def data_received(self, data: bytes) -> None:
         """Feed the parser, which calls the `on_…` methods."""
@@ -156,11 +165,10 @@ class RequestReader(ABC, asyncio.Protocol):
 
     def on_header(self, name: bytes, value: bytes) -> None:
         """One whole header; headers after the body (trailers) are dropped."""
+        self._head_bytes += len(name) + len(value) + _SEPARATOR_BYTES
         if self._request is not None:
-            self._head_bytes += len(name) + len(value)
             self._check_head_bytes()
             return
-        self._head_bytes += len(name) + len(value)
         key = KEPT_HEADERS.get(name) or KEPT_HEADERS.get(name.lower())
         if key is None:
             if self._forwarded_path in self._url:
@@ -179,9 +187,9 @@ class RequestReader(ABC, asyncio.Protocol):
             return
         parser, listener, headers = self._parser, self._listener, self._headers
         method = parser.get_method()
-        http11 = parser.get_http_version() == "1.1"
+        version = parser.get_http_version()
         path, _, query = self._url.partition(b"?")
-        self._slot = NativeSlot(self, method, not parser.should_keep_alive(), http11)
+        self._slot = NativeSlot(self, method, not parser.should_keep_alive(), version != "1.0")
         self._request = request = Request(method, path, query, headers, listener.scheme, self._peer)
         self._body_bytes = 0
         if path[:1] != b"/":
@@ -201,8 +209,9 @@ class RequestReader(ABC, asyncio.Protocol):
             or len(headers.get(b"content-length", b"")) >= _LONG_LENGTH
             or path[:1] != b"/"
             or method == b"CONNECT"
+            or version != "1.1"
         ):
-            self._check_head(request, http11=http11)
+            self._check_head(request, version)
         if request.stream is not None:
             self._take_stream(request)
 
@@ -304,7 +313,7 @@ class RequestReader(ABC, asyncio.Protocol):
                 )
             )
 
-    def _check_head(self, request: Request, *, http11: bool) -> None:
+    def _check_head(self, request: Request, version: str) -> None:
         """Check an unusual head: refuse it, or note that 100 Continue is expected."""
         headers = request.headers
         self._host = headers.get(b"host", _NO_HOST)
@@ -312,7 +321,9 @@ class RequestReader(ABC, asyncio.Protocol):
         self._check_head_bytes()
         length = headers.get(b"content-length")
         encoding = headers.get(b"transfer-encoding")
-        if encoding is not None and length is not None:
+        if not version.startswith("1."):
+            self._refuse(VersionNotSupportedError(version))
+        elif encoding is not None and length is not None:
             self._refuse(
                 InvalidRequestError("Content-Length and Transfer-Encoding exclude each other.")
             )
@@ -321,7 +332,7 @@ class RequestReader(ABC, asyncio.Protocol):
         elif self._repeated is not None:
             name = self._repeated.decode()
             self._refuse(InvalidRequestError(f"The header {name} is given more than once."))
-        elif http11 and not _HOST.fullmatch(headers.get(b"host", b"")):
+        elif version != "1.0" and not _HOST.fullmatch(headers.get(b"host", b"")):
             self._refuse(InvalidRequestError("An HTTP/1.1 request needs a valid Host header."))
         elif length is not None and int(length) > self._body_bytes_max():
             self._refuse_body()
@@ -329,11 +340,11 @@ class RequestReader(ABC, asyncio.Protocol):
             self._refuse(InvalidRequestError("CONNECT is not supported."))
         if self._discarding or self._upgrading:
             return
-        if self._stream is not None:
-            # Sent once the handler wants the body.
-            self._continue_due = headers.get(b"expect", b"").lower() == b"100-continue"
-        elif headers.get(b"expect", b"").lower() == b"100-continue":
-            self._continue_due = True
+        # HTTP/1.0 clients do not know interim responses.
+        self._continue_due = (
+            version != "1.0" and headers.get(b"expect", b"").lower() == b"100-continue"
+        )
+        if self._stream is None:
             self._send_continue()
 
     def _normalise_target(self, request: Request) -> None:
@@ -357,7 +368,7 @@ class RequestReader(ABC, asyncio.Protocol):
         assert slot is not None, "the head is complete"
         self._request = self._slot = None
         self._upgrading = False
-        self._parser = httptools.HttpRequestParser(self)
+        self._parser = self._new_parser()
         lines = [
             b"%b %b HTTP/%b" % (request.method, self._url, b"1.1" if slot.chunked else b"1.0"),
             b"connection: close" if slot.closes else b"connection: keep-alive",
