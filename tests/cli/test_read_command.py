@@ -36,6 +36,8 @@ def numbers(command, new_stream):
         (("--count", "0", "--from", offset(4)), "", 4),
         (("--count", "9"), "1\n2\n3\n4\n5\n", 10),
         (("--until", offset(6)), "1\n2\n3\n", 6),
+        (("--from", "4"), "3\n4\n5\n", 10),
+        (("--from", "2", "--until", "6"), "2\n3\n", 6),
         (("--until", offset(7)), "1\n2\n3\n", 6),
         (("--until", offset(1)), "", 0),
         (("--from", offset(2), "--until", offset(8), "--count", "2"), "2\n3\n", 6),
@@ -62,9 +64,9 @@ def test_the_last_messages(command, numbers, flags, printed):
     assert done.stderr == f"next offset {offset(10)}\n"
 
 
-@pytest.mark.parametrize("until", ["6", "end", "now"])
+@pytest.mark.parametrize("until", ["-6", "0" * 21, "end", "now"])
 def test_an_end_that_is_no_offset_is_refused(command, numbers, until):
-    done = command.run("read", numbers, "--until", until, "--json")
+    done = command.run("read", numbers, f"--until={until}", "--json")
     assert (done.returncode, done.stdout) == (2, "")
     assert json.loads(done.stderr)["error"]["code"] == "invalid_offset"
 

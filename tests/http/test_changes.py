@@ -201,7 +201,8 @@ def test_cursor_moves_past_what_concerns_others(client) -> None:
 @pytest.mark.parametrize(
     "query",
     [
-        "after=5",
+        "after=+5",
+        "after=5.0",
         "after=",
         "after=-2",
         "after=x",

@@ -139,7 +139,7 @@ def test_in_packs_it_is_about_right(client, flushes) -> None:
         ("bytes=x", "The parameter 'bytes' takes a whole number from 1 to 999999999999999999."),
         ("messages=-1", "The parameter 'messages' takes a whole number"),
         ("messages=1.5", "The parameter 'messages' takes a whole number"),
-        ("after=5", "Malformed cursor '5'"),
+        ("after=-5", "Malformed cursor '-5'"),
         (f"after={'9' * 20}", "The cursor in 'after' is past the end of the log."),
     ],
 )

@@ -17,7 +17,7 @@ from tests.thorough import for_each
 MALFORMED_OFFSETS = {
     "start": "-1",
     "now": "now",
-    "short": "5",
+    "negative": "-5",
     "long": "0" * 21,
     "huge": "9" * 20,
     "letters": "x" * 20,

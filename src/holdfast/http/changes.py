@@ -23,6 +23,7 @@ from holdfast.format.records import Kind
 from holdfast.http.buckets import find_bucket
 from holdfast.http.exchange import parse_query
 from holdfast.http.responses import encode_json, respond_error, respond_json
+from holdfast.protocol.headers import is_decimal
 from holdfast.protocol.sse import HEARTBEAT
 
 if TYPE_CHECKING:
@@ -35,7 +36,6 @@ if TYPE_CHECKING:
     from holdfast.http.app import App
     from holdfast.http.exchange import Request, Slot
 
-CURSOR_DIGITS: Final = 20
 # Readers woken in one round of the event loop.
 _ROUND_READERS: Final = 32
 
@@ -110,7 +110,7 @@ def parse_cursor(text: str | None, last: int) -> int:
     if text == "now":
         return last
     assert text is not None
-    if len(text) != CURSOR_DIGITS or not (text.isascii() and text.isdigit()):
+    if not is_decimal(text):
         raise InvalidRequestError(
             f"Malformed cursor {text[:40]!r}: give back a next_cursor, or -1, or now."
         )

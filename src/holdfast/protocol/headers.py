@@ -11,7 +11,7 @@ from holdfast.errors import InvalidOffsetError, InvalidRequestError
 START: Final = "-1"
 NOW: Final = "now"
 OFFSET_MAX: Final = 2**63 - 1
-_OFFSET_DIGITS: Final = 20
+_OFFSET_DIGITS_MAX: Final = 20
 
 STREAM_SEQ_BYTES_MAX: Final = 255
 TTL_S_MAX: Final = 10**10
@@ -35,16 +35,22 @@ CONTROL_CHARACTERS: Final = re.compile(rb"[\x00-\x08\x0a-\x1f\x7f]")
 
 
 # Offsets: byte positions in the stored form of a stream, printed as 20 zero-padded digits, so that
-# they sort as text and never equal the sentinels `-1` (the start) and `now` (the tail).
+# they sort as text and never equal the sentinels `-1` (the start) and `now` (the tail). Fewer
+# digits are accepted: there are clients that count bytes themselves.
 
 
 def format_offset(offset: int) -> bytes:
     return b"%020d" % offset
 
 
+def is_decimal(text: str) -> bool:
+    """Whether this can be an offset or a cursor: 1 to 20 decimal digits."""
+    return len(text) <= _OFFSET_DIGITS_MAX and text.isascii() and text.isdigit()
+
+
 def parse_offset(text: str) -> int:
     """Parse an offset; the caller has handled the sentinels."""
-    if len(text) != _OFFSET_DIGITS or not (text.isascii() and text.isdigit()):
+    if not is_decimal(text):
         raise InvalidOffsetError(
             f"Malformed offset {text[:40]!r}: give back a Stream-Next-Offset (20 digits) "
             f"unchanged, or {START} for the start, or {NOW} for the tail."

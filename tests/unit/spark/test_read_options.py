@@ -69,7 +69,9 @@ def test_names_in_any_case() -> None:
         ({"minPartitions": "-3"}, "'minPartitions' is a number of at least 1, not '-3'."),
         ({"partitionBytes": "many"}, "'partitionBytes' is a number of bytes such as 64m"),
         ({"endingOffsets": "earliest"}, "'endingOffsets' cannot be 'earliest'."),
-        ({"startingOffsets": "12"}, "'startingOffsets' is 'earliest', 'latest', a cursor of 20"),
+        ({"startingOffsets": "-12"}, "'startingOffsets' is 'earliest', 'latest', a cursor, or"),
+        ({"startingOffsets": "9" * 20}, "'startingOffsets' is 'earliest', 'latest', a cursor, or"),
+        ({"startingOffsets": "\u0661" * 20}, "'startingOffsets' is 'earliest', 'latest', a cursor"),
         ({"startingOffsets": '{"a": 5}'}, "'startingOffsets' is 'earliest', 'latest', a cursor"),
         ({"startingOffsets": '["a"]'}, "'startingOffsets' is 'earliest', 'latest', a cursor"),
         ({"startingOffsets": '{"a": "12x"}'}, "'startingOffsets' is 'earliest', 'latest', a"),
@@ -128,6 +130,7 @@ def test_bounds() -> None:
     assert bound("earliest").cursor == "earliest"
     assert bound(" latest ").cursor == "latest"
     assert bound(f"{42:020d}").cursor == f"{42:020d}"
+    assert bound("42").cursor == f"{42:020d}"
     assert bound('{"a/b": "-1", "c": "00000000000000000042", "d": "earliest"}').offsets == {
         "a/b": 0,
         "c": 42,

@@ -144,7 +144,7 @@ class _Printer:
         async with self._reading as reading:
             left = count
             async for messages in reading.message_lists():
-                _check_until(until, messages[0].next_offset)
+                until = _padded(until, messages[0].next_offset)
                 wanted = _up_to(messages[:left], until)
                 self._print(wanted)
                 if len(wanted) < len(messages):
@@ -191,14 +191,15 @@ class _Printer:
             self._advance(sum(map(len, payloads)) + (len(payloads) if media == JSON else 0))
 
 
-def _check_until(until: str | None, offset: str) -> None:
-    """Raise if `until` is certainly not an offset of this stream."""
+def _padded(until: str | None, offset: str) -> str | None:
+    """`until` as this stream's offsets are printed; raises if it is certainly not one."""
     if until is None or not offset.isdigit():
-        return
-    if not (until.isdigit() and len(until) == len(offset)):
+        return until
+    if not (until.isascii() and until.isdigit() and len(until) <= len(offset)):
         raise InvalidOffsetError(
             f"--until {until!r} is not an offset: pass a next_offset, such as {offset}."
         )
+    return until.zfill(len(offset))
 
 
 def _up_to(messages: list[Message], until: str | None) -> list[Message]:

@@ -13,13 +13,12 @@ from functools import cached_property
 from os.path import commonprefix
 from typing import Final
 
-from holdfast.errors import SettingsError
-from holdfast.protocol.headers import OFFSET_MAX
+from holdfast.errors import InvalidOffsetError, SettingsError
+from holdfast.protocol.headers import OFFSET_MAX, START, format_offset, is_decimal, parse_offset
 from holdfast.spark.connection import Options
 
 EARLIEST: Final = "earliest"
 LATEST: Final = "latest"
-_CURSOR: Final = re.compile(r"\d{20}")
 
 
 @dataclass(frozen=True)
@@ -95,26 +94,24 @@ class ReadBound:
 def parse_bound(options: Options, name: str, default: str) -> ReadBound:
     """Parse the option `startingOffsets` or `endingOffsets`."""
     text = options.text(name, default).strip()
-    if text in {EARLIEST, LATEST} or _CURSOR.fullmatch(text):
+    if text in {EARLIEST, LATEST}:
         return ReadBound(text)
     try:
+        if is_decimal(text):
+            return ReadBound(format_offset(parse_offset(text)).decode())
         offsets = {str(stream): _offset(value) for stream, value in json.loads(text).items()}
-    except (ValueError, AttributeError, TypeError):
+    except (ValueError, AttributeError, TypeError, InvalidOffsetError):
         raise SettingsError(
-            f"The option {name!r} is 'earliest', 'latest', a cursor of 20 digits, or JSON such as "
+            f"The option {name!r} is 'earliest', 'latest', a cursor, or JSON such as "
             f'{{"stream-id": "00000000000000000042"}}, not {text!r}.'
         ) from None
     return ReadBound(offsets=offsets)
 
 
 def _offset(value: object) -> int:
-    if value == "-1" or value == EARLIEST:  # noqa: PLR1714 (an unhashable value is no error here)
-        return 0
-    if not isinstance(value, str) or not (value.isascii() and value.isdigit()):
-        raise ValueError(value)
-    if int(value) > OFFSET_MAX:
-        raise ValueError(value)
-    return int(value)
+    if not isinstance(value, str):
+        raise TypeError(value)
+    return 0 if value in {START, EARLIEST} else parse_offset(value)
 
 
 @dataclass(frozen=True)
