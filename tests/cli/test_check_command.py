@@ -336,9 +336,12 @@ class TestRepair:
                 segment.unlink()
         run = check(data, "--json")
         assert run.returncode == 1
-        assert places(run.found["damage"]) == {CATALOG if log_is_lost else "log"}
-        assert check(data, "--repair").returncode == 0
-        if not log_is_lost:
+        assert places(run.found["damage"]) == {"log"} | ({CATALOG} if log_is_lost else set())
+        run = check(data, "--repair", "--json")
+        if log_is_lost:
+            assert places(run.found["damage"]) == {"log"}
+        else:
+            assert run.returncode == 0
             check_streams_of(data, streams)
 
     def test_a_damaged_pack_whose_sources_are_still_there(self, data, used, streams):

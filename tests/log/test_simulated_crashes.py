@@ -43,7 +43,7 @@ class History:
         self.seen = set()
 
     def live(self):
-        """One life of the log; it ends in a kill or a power failure."""
+        """One life of the log; it ends in a stop, a kill or a power failure."""
         self.files.fault_rate = self.random.choice([0, 0, 0.02, 0.2])
         if self.random.random() < 0.7:
             self.files.kill_after(self.random.randint(0, self.random.choice([8, 40])))
@@ -51,6 +51,8 @@ class History:
         with suppress(KilledError):
             if life.start():
                 life.run()
+                if self.random.random() < 0.3:
+                    life.stop()
         life.end()
         if self.random.random() < 0.5:
             self.seen.add("power failure")
@@ -100,7 +102,12 @@ class Life:
         """Whether it could: a disk that fails may refuse it, but never for what is on it."""
         history = self.history
         self.log = FileLog(
-            DIRECTORY, self.clock, files=history.files, worker=self.worker, **history.sizes
+            DIRECTORY,
+            self.clock,
+            files=history.files,
+            worker=self.worker,
+            records_end=True,
+            **history.sizes,
         )
         found = history.check_replay(list(self.log.replay(history.covered)))
         try:
@@ -119,6 +126,11 @@ class Life:
     def run(self):
         for _ in range(self.random.randint(0, 15)):
             self.random.choices([self.append, self.cut, self.change], [8, 1, 1])[0]()
+
+    def stop(self):
+        """In good order: what is under way is finished, and the end is recorded."""
+        self.log.close()
+        self.history.seen.add("stopped")
 
     def end(self):
         """As a kill does it: nothing more is done, nothing more is answered."""
@@ -208,7 +220,7 @@ def test_any_history_keeps_what_was_acknowledged(start):
 def test_histories_have_everything_in_them():
     seen = set().union(*(check_seed(seed) for seed in range(60)))
     assert seen >= {*CommitOutcome, "power failure", "start refused", "unknown batch found", "cut"}
-    assert "old copy" in seen
+    assert {"old copy", "stopped"} <= seen
 
 
 def test_same_seed_gives_the_same_history():

@@ -198,6 +198,7 @@ class Node:
             zero_ahead_bytes=plan.zero_ahead_bytes,
             files=machine.files,
             worker=self.commit_worker,
+            records_end=True,
         )
         self.log.trace = trace
         self.shard = Shard(

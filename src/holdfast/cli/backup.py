@@ -19,7 +19,9 @@ from holdfast.cli.terminal import as_bytes, progress
 from holdfast.clock import SystemClock
 from holdfast.errors import HoldfastError, SettingsError, StoreError, UnknownFormatError
 from holdfast.log.directory import FORMAT, Files
+from holdfast.log.end import EndFile
 from holdfast.log.export import export_log
+from holdfast.log.recovery import find_chain
 from holdfast.objects.store import ObjectStore
 from holdfast.settings import Settings, StorageSettings, all_settings
 from holdfast.storage.backup import Backup
@@ -137,12 +139,18 @@ def _back_up(settings: Settings, place: ObjectStore) -> tuple[Manifest, dict[str
     clock = SystemClock()
     source = open_objects(settings.storage, path / "objects")
     log_path = path / "log"
+    files, recorded = Files(), EndFile(Files(), log_path)
+    # Read first: a server that stops meanwhile records an end that the copy may not reach.
+    end = recorded.read()
     with Backup(path / "catalog.sqlite", source, place, clock) as running:
         with progress("copying the log", None) as advance:
-            segments = export_log(Files(), log_path, clock, running.flushed)
-            running.copy_log(segments if log_path.is_dir() else (), advance)
+            has_log = log_path.is_dir()
+            segments = export_log(files, log_path, clock, running.flushed) if has_log else ()
+            running.copy_log(segments, advance)
         with progress("copying the catalog", None) as advance:
             running.copy_catalog(advance)
+        last_segment = find_chain(files, log_path).last_segment if has_log else 0
+        recorded.check(end, last_segment, running.position)
         copied_bytes = running.find_missing()
         with progress("copying packs and snapshots", copied_bytes) as advance:
             running.copy_packs(advance)

@@ -20,6 +20,7 @@ from holdfast.errors import CatalogError, DataDirectoryLockedError, LogCorruptEr
 from holdfast.format.records import Kind, decode, decode_snapshot
 from holdfast.format.segments import HEADER_BYTES, BatchFrame
 from holdfast.log.directory import DataDirectory, Files
+from holdfast.log.end import EndFile
 from holdfast.log.recovery import Segment, find_chain, read_segment
 from holdfast.objects.store import ObjectStore, store_owner
 from holdfast.settings import Settings
@@ -84,11 +85,10 @@ def _inspect(settings: Settings, clock: SystemClock, *, repair: bool) -> CheckRe
 
 def _open_directory(path: Path) -> DataDirectory:
     """Lock the directory, which must be a data directory: nothing is created here."""
-    for part in ("format", "log"):
-        if not (path / part).exists():
-            raise SettingsError(
-                f"{path} is not a data directory: it has no {part!r}. Choose one with --data-dir"
-            )
+    if not (path / "format").exists():
+        raise SettingsError(
+            f"{path} is not a data directory: it has no 'format'. Choose one with --data-dir"
+        )
     try:
         return DataDirectory.open(path)
     except DataDirectoryLockedError as error:
@@ -217,7 +217,7 @@ class Inspection:
         with self._progress("checking packs") as progress:
             verified = self._verify(directory.catalog_path, progress)
         if self._log is not None:
-            check_ends(self._log, verified.flushed, findings)
+            check_ends(self._log, verified.flushed, directory.log_path, findings)
         return verified
 
     def _verify(self, catalog: Path, progress: Progress) -> Verified:
@@ -283,6 +283,9 @@ class LogRange(NamedTuple):
     first: int | None
     last: int
     batches: int
+    last_segment: int
+    # Where there are bytes after the last batch, and what they are.
+    tail: tuple[str, str] | None
     # The snapshots that its records publish.
     published: list[Published]
 
@@ -301,6 +304,7 @@ def check_log(directory: Path, findings: Findings, progress: Progress) -> LogRan
     total = sum(segment.path.stat().st_size for segment in segments)
     done = batches = 0
     published: list[Published] = []
+    tail = None
     first = segments[0].header.first_position if segments else None
     expected = first or 1
     for segment in segments:
@@ -310,18 +314,29 @@ def check_log(directory: Path, findings: Findings, progress: Progress) -> LogRan
                 published += _check_records(segment.path, frame, findings)
                 expected, end, batches = frame.position + 1, frame.end, batches + 1
             if segment.end is None:
-                _check_tail(segment, end, findings)
+                tail = _check_tail(segment, end)
         except LogCorruptError as error:
             findings.damage(f"{LOG}/{segment.path.name}", error.message)
             # The next segment's header says where it starts.
             expected = _next_start(segments, segment) or expected
         done += segment.path.stat().st_size
         progress(done, total)
-    return LogRange(first, expected - 1, batches, published)
+    return LogRange(first, expected - 1, batches, chain.last_segment, tail, published)
 
 
-def check_ends(log: LogRange, flushed: int, findings: Findings) -> None:
-    """The log must start where the packs end, or before."""
+def check_ends(log: LogRange, flushed: int, directory: Path, findings: Findings) -> None:
+    """The log must start where the packs end, or before, and reach its recorded end."""
+    recorded = EndFile(Files(), directory)
+    end = recorded.read()
+    if end is None and recorded.path.exists():
+        findings.note(recorded.path.name, "it is not whole: the end of the log is not verified")
+    try:
+        recorded.check(end, log.last_segment, max(log.last, flushed))
+    except LogCorruptError as error:
+        findings.damage(LOG, error.message)
+        return
+    if log.tail is not None:
+        findings.note(*log.tail)
     if log.first is None:
         if flushed:
             findings.note(LOG, f"it is empty; all data is in packs, up to position {flushed}")
@@ -363,16 +378,15 @@ def _check_records(path: Path, frame: BatchFrame, findings: Findings) -> list[Pu
     return published
 
 
-def _check_tail(segment: Segment, end: int, findings: Findings) -> None:
+def _check_tail(segment: Segment, end: int) -> tuple[str, str] | None:
     """Bytes after the last batch of the log were never acknowledged."""
     with segment.path.open("rb") as file:
         file.seek(end)
         rest = file.read()
-    if any(rest):
-        findings.note(
-            f"{LOG}/{segment.path.name}",
-            f"an unfinished batch at byte {end}; the next start removes it",
-        )
+    if not any(rest):
+        return None
+    what = f"an unfinished batch at byte {end}; the next start removes it"
+    return f"{LOG}/{segment.path.name}", what
 
 
 def _next_start(segments: list[Segment], damaged: Segment) -> int | None:

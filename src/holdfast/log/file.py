@@ -11,12 +11,14 @@ from __future__ import annotations
 
 import logging
 import threading
+from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any, Final
 
 from holdfast.errors import HoldfastError, LogCorruptError
 from holdfast.format.segments import encode_batch
 from holdfast.log.directory import Files
+from holdfast.log.end import EndFile, LogEnd, RecordedSegment
 from holdfast.log.interface import (
     CommitOutcome,
     CommitResult,
@@ -29,7 +31,6 @@ from holdfast.log.segment_writer import SegmentWriter
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-    from pathlib import Path
 
     from holdfast.clock import Clock
     from holdfast.log.directory import Files
@@ -104,10 +105,12 @@ class FileLog:
         zero_ahead_bytes: int = 0,
         files: Files | None = None,
         worker: CommitThread | None = None,
+        records_end: bool = False,
     ) -> None:
         self._directory = directory
         self._files = files or Files()
         self._worker = worker or CommitThread()
+        self._end_file = EndFile(self._files, directory) if records_end else None
         self._chain = find_chain(self._files, directory)
         self._found: Recovered | None = None
         self._writer = SegmentWriter(
@@ -119,6 +122,7 @@ class FileLog:
             zero_ahead_bytes=zero_ahead_bytes,
         )
         self._post: Callable[..., object] | None = None
+        self._started = False
         self._closing = False
 
     def replay(self, after: int) -> Iterator[ReplayedBatch]:
@@ -155,9 +159,10 @@ class FileLog:
             # follow its last one. A new chain begins, and these segments are removed.
             orphans = [*self._chain.orphans, *(segment.path for segment in segments)]
             kept, predecessor, tail = [], (0, 0), None
-        self._found = Recovered(
-            max(position, after), kept, orphans, self._chain.last_number, predecessor, tail
-        )
+        reached = max(position, after)
+        if self._end_file is not None:
+            self._end_file.check(self._end_file.read(), self._chain.last_segment, reached)
+        self._found = Recovered(reached, kept, orphans, self._chain.last_number, predecessor, tail)
 
     def start(self, post: Callable[..., object]) -> None:
         """Open a new segment, remove stray files, and start the commit thread."""
@@ -165,11 +170,15 @@ class FileLog:
         self._post = post
         try:
             self._writer.start(self._found)
+            if self._end_file is not None and not self._writer.number:
+                self._end_file.remove()
         except OSError as error:
             raise HoldfastError(
                 f"The log in {self._directory} cannot be written: {error}."
             ) from error
         self._found = None
+        self._started = True
+        self._record_end(stopped=False)
         self._worker.start()
 
     def append(
@@ -194,7 +203,26 @@ class FileLog:
     def close(self) -> None:
         self._closing = True
         self._worker.stop()
+        if self._started:
+            self._record_end(stopped=True)
         self._writer.close()
+
+    def _record_end(self, *, stopped: bool) -> None:
+        """Record what the next start must find."""
+        if self._end_file is None or not self._writer.number:
+            return
+        through, segments = self._writer.durable()
+        names = [RecordedSegment(Path(path).name, end, last) for path, end, _, last in segments]
+        end = LogEnd(
+            stopped=stopped,
+            segment=self._writer.number,
+            position=through if stopped else 0,
+            segments=names if stopped else [],
+        )
+        try:
+            self._end_file.write(end)
+        except OSError as error:
+            _log.warning("the end of the log could not be recorded: %s", error)
 
     # The methods below run in the commit thread.
 

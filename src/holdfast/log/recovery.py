@@ -55,7 +55,13 @@ class Chain(NamedTuple):
 
     segments: list[Segment]
     orphans: list[Path]
+    # The highest number of any file, part of the log or not.
     last_number: int
+
+    @property
+    def last_segment(self) -> int:
+        """The number of the last segment; 0 if there is none."""
+        return self.segments[-1].number if self.segments else 0
 
 
 class Tail(NamedTuple):

@@ -94,6 +94,11 @@ class SegmentWriter:
     def segments(self) -> int:
         return len(self._kept) + 1
 
+    @property
+    def number(self) -> int:
+        """The number of the segment being written; 0 if none could be opened."""
+        return self._number
+
     def start(self, found: Recovered) -> None:
         """Continue after the recovered batches, and remove files that are not part of the log.
 
@@ -164,6 +169,10 @@ class SegmentWriter:
                 # The current segment is sealed all the same, so it is part of the cut.
                 _log.error("no segment could be opened after a cut: %s", error)
                 self._free_ballast(error)
+        return self.durable()
+
+    def durable(self) -> Cut:
+        """Everything durable so far."""
         segments = list(self._kept)
         if self._end > HEADER_BYTES:
             segments.append(self._sealed_segment())

@@ -142,6 +142,7 @@ class Node:
             ballast_bytes=wal.ballast_bytes,
             zero_ahead_bytes=wal.zero_ahead_bytes,
             files=self._files,
+            records_end=True,
         )
 
     def _unreadable(self, error: OSError) -> HoldfastError:

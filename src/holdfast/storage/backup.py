@@ -214,6 +214,11 @@ class Backup:
         self._snapshots = self._needed_snapshots()
         failpoint("backup.catalog_copied")
 
+    @property
+    def position(self) -> int:
+        """The last position that the copied log or catalog has."""
+        return self._log[-1].last_position if self._log else self._found.flushed
+
     def _needed_snapshots(self) -> list[CopiedObject]:
         """The snapshots of the catalog, and those that the log publishes after it."""
         needed = {each.name: each for each in self._found.snapshots}
@@ -257,7 +262,7 @@ class Backup:
             id=self.id,
             holdfast=__version__,
             created=timestamp(self._begun_ms),
-            position=self._log[-1].last_position if self._log else found.flushed,
+            position=self.position,
             store=found.store,
             streams=found.streams,
             stored_bytes=found.stored_bytes,
