@@ -1,7 +1,8 @@
 """An S3 server (moto) in a process of its own; `tests.moto_server` starts it and talks to it.
 
-It does what its standard input says, `down` or `up`, and answers with a line. While it is down its
-port refuses connections, and nothing is lost. It ends with its standard input.
+It does what its standard input says, `down`, `up` or `behind SECONDS`, and answers with a line.
+While it is down its port refuses connections, and nothing is lost. Objects get the times of a clock
+that is so many seconds behind. It ends with its standard input.
 """
 
 import os
@@ -9,7 +10,9 @@ import socket
 import sys
 import threading
 from contextlib import suppress
+from datetime import timedelta
 
+from moto.s3 import models
 from moto.server import DomainDispatcherApplication, create_backend_app
 from werkzeug.serving import ThreadedWSGIServer, WSGIRequestHandler
 
@@ -52,8 +55,13 @@ def main():
     server = S3Server(0, app)
     port = server.port
     print(f"up {port}", flush=True)
+    utcnow = models.utcnow
     for line in sys.stdin:
-        if line.strip() == "down":
+        if line.startswith("behind"):
+            behind = timedelta(seconds=float(line.split()[1]))
+            models.utcnow = lambda behind=behind: utcnow() - behind
+            print("behind", flush=True)
+        elif line.strip() == "down":
             server.take_down()
             print("down", flush=True)
         else:

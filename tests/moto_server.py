@@ -70,6 +70,10 @@ class MotoServer:
         """Take connections again."""
         self._say("up")
 
+    def set_clock_behind(self, seconds: float) -> None:
+        """Give new objects times of a clock that is behind."""
+        self._say(f"behind {seconds}")
+
     @contextmanager
     def outage(self) -> Iterator[None]:
         """Be down for a while."""
@@ -92,7 +96,7 @@ class MotoServer:
         assert self._process.stdin is not None
         self._process.stdin.write(f"{command}\n")
         self._process.stdin.flush()
-        self._answer(command)
+        self._answer(command.split(maxsplit=1)[0])
 
     def _answer(self, expected: str) -> str:
         assert self._process.stdout is not None

@@ -85,3 +85,14 @@ class SystemClock:
 
     def random_bytes(self, count: int) -> bytes:
         return secrets.token_bytes(count)
+
+
+class SteadyClock(SystemClock):
+    """A clock that is set once: later changes of the machine's time do not move it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._set_ms = super().now_ms() - int(self.monotonic_s() * 1000)
+
+    def now_ms(self) -> int:
+        return self._set_ms + int(self.monotonic_s() * 1000)

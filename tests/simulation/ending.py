@@ -7,7 +7,6 @@ from holdfast.storage.commands import CollectGarbage
 from tests.simulation.checks import verify_packs
 from tests.simulation.model import Violation
 from tests.simulation.node import LOG
-from tests.simulation.snapshots import PREFIX
 from tests.simulation.trouble import PINS
 
 PATIENCE_S = 60.0
@@ -171,7 +170,6 @@ class Ending:
             used, retired = writer.packs(), writer.packs("retired_ms IS NOT NULL")
             taken = writer.read("SELECT snapshot FROM streams WHERE snapshot IS NOT NULL")
             dropped = writer.read("SELECT name, dropped_ms FROM dropped_snapshots")
-            flushed_ms = writer.fact("flushed_ms")
         finally:
             writer.close()
         grace_ms = int(run.plan.grace_s * 1000)
@@ -179,8 +177,6 @@ class Ending:
         known = {pack.name for pack in used} | {name for (name,) in taken}
         young = {pack.name for pack in retired if pack.retired_ms > before_ms}
         young |= {name for name, dropped_ms in dropped if dropped_ms > before_ms}
-        while_ms = max(grace_ms, garbage.PUBLISHED_MS_MAX)
-        orphaned_ms = min(before_ms, flushed_ms - while_ms - 1)
         # Orphans of one range of the log go together.
         ranges = {
             name.rpartition("-")[0]
@@ -188,10 +184,10 @@ class Ending:
             if name not in known | young and modified_ms > before_ms
         }
         for name, (_, modified_ms) in objects.objects.items():
-            late_ms = orphaned_ms if name.startswith(PREFIX) else before_ms
-            if name in known | young or name.rpartition("-")[0] in ranges:
+            spared = known | young | run.node.unpublished
+            if name in spared or name.rpartition("-")[0] in ranges:
                 continue
-            if modified_ms <= late_ms:
+            if modified_ms <= before_ms:
                 raise Violation(f"{name} is garbage and was not collected")
 
     def _check_log(self):

@@ -186,6 +186,8 @@ class Node:
             raise
 
     def _start(self, machine, plan, trace, on_failpoint):
+        # Snapshots that were uploaded and may still be published.
+        self.unpublished = set()
         CatalogWriter(machine.catalog_path).close()
         self.catalog = Catalog(machine.catalog_path)
         self._opened.append(self.catalog.close)
@@ -218,6 +220,7 @@ class Node:
             garbage_grace_s=plan.grace_s,
             collect_s=plan.collect_s,
             read_file=machine.read_file,
+            held_snapshots=self._held_snapshots,
             on_failpoint=on_failpoint,
         )
         self._opened.append(self.worker.end)
@@ -234,6 +237,10 @@ class Node:
         self.worker.start()
         self.log.committed = self.shard.commits.last_position
         self.shard.start(Post(self.clock))
+
+    def _held_snapshots(self, names):
+        held = self.shard.tier.unflushed_snapshots | self.unpublished
+        return held.intersection(names)
 
     @property
     def is_idle(self):

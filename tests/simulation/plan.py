@@ -122,7 +122,6 @@ def make_constants(random):
         ((merge,), "MESSAGES_MAX", random.choice([20, 4_000_000])),
         ((pack_reader,), "_READ_BYTES", random.choice([64, 8 << 20])),
         ((pack_reader,), "_TAIL_BYTES", random.choice([200, 256 << 10])),
-        ((garbage,), "PUBLISHED_MS_MAX", 2000),
         ((garbage,), "SWEEP_OBJECTS_MAX", random.choice([2, 10_000])),
         ((tier,), "_STREAMS_PER_ROUND", small),
         ((lifetimes,), "_SWEEP_STREAMS_MAX", random.choice([1, 3, 500])),

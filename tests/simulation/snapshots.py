@@ -1,15 +1,17 @@
 """Snapshots: uploaded to a store that fails, and published a while later, if at all."""
 
+from functools import partial
+
 from xxhash import xxh3_64_intdigest
 
-from holdfast.errors import HoldfastError
+from holdfast.errors import CommitUnknownError, HoldfastError
 from holdfast.format.records import Snapshot
 from holdfast.testing import FaultyObjects
 from tests.simulation.model import Violation
 
 PREFIX = "snapshots/"
-# From the end of an upload to the request to publish it; see `PUBLISHED_MS_MAX` in the plan.
-DELAYS_S = (0.0, 0.0, 0.02, 0.5, 1.5)
+# From the end of an upload to the request to publish it: longer than some grace periods.
+DELAYS_S = (0.0, 0.0, 0.02, 0.5, 1.5, 30.0)
 
 
 class Snapshots:
@@ -31,6 +33,7 @@ class Snapshots:
         name = f"{PREFIX}{version.birth:06d}/{offset:020d}-{len(self._bodies)}"
         body = self._bodies[name] = random.randbytes(random.choice((1, 30, 300)))
         run.trace("upload", name)
+        run.node.unpublished.add(name)
         store = FaultyObjects(run.machine.objects, run.machine.faults)
         try:
             if random.random() < 0.3:
@@ -39,6 +42,7 @@ class Snapshots:
                 store.put(name, body)
         except HoldfastError:
             run.saw("upload failed")
+            run.node.unpublished.discard(name)
             return
         snapshot = Snapshot(offset, name, "text/plain", len(body), xxh3_64_intdigest(body))
         delay_s = random.choice(DELAYS_S)
@@ -51,6 +55,12 @@ class Snapshots:
 
     def _done(self, snapshot, outcome):
         """As a server does it: what is refused for good will never be published."""
+        node = self._run.node
+        settled = partial(node.unpublished.discard, snapshot.object)
+        if isinstance(outcome, CommitUnknownError):
+            node.shard.commits.when_idle(settled)
+        else:
+            settled()
         if isinstance(outcome, HoldfastError) and not outcome.retryable:
             self.taken_back = snapshot.object
             self._run.machine.objects.remove(snapshot.object)

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from holdfast.objects.pack_merge import MergePlan
     from holdfast.objects.store import ObjectStore
     from holdfast.storage.commands import Command
+    from holdfast.storage.garbage import HeldOf
 
     Reply = Callable[[int | HoldfastError], None]
     Action = Callable[[StorageWorker], None]
@@ -76,6 +77,7 @@ class SimWorker:
         garbage_grace_s: float,
         collect_s: float,
         read_file: Callable[[str], bytes],
+        held_snapshots: HeldOf,
         on_failpoint: Callable[[str], None] | None = None,
     ) -> None:
         self._clock = clock
@@ -85,6 +87,7 @@ class SimWorker:
         self._garbage_grace_s = garbage_grace_s
         self._collect_s = collect_s
         self._read_file = read_file
+        self._held_snapshots = held_snapshots
         self._on_failpoint = on_failpoint
         self._catalog: CatalogWriter | None = None
         self._worker: StorageWorker | None = None
@@ -127,6 +130,7 @@ class SimWorker:
             merge_packs=self._merge_packs,
             garbage_grace_s=self._garbage_grace_s,
             read_file=self._read_file,
+            held_snapshots=self._held_snapshots,
         )
         self._is_running, self._may_merge = True, True
         self._collect_at_s = self._merge_at_s = self._clock.monotonic_s()

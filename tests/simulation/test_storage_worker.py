@@ -44,6 +44,7 @@ def worker(rig, trap):
         garbage_grace_s=1000,
         collect_s=5,
         read_file=rig.log.files.__getitem__,
+        held_snapshots=rig.held.intersection,
         on_failpoint=trap,
     )
     worker.start()

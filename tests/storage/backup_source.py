@@ -41,6 +41,7 @@ class Source:
             merge_packs=2,
             garbage_grace_s=garbage_grace_s,
             read_file=lambda path: Path(path).read_bytes(),
+            held_snapshots=lambda _: (),
         )
         self.position = 0
         self._numbers = {}

@@ -55,6 +55,7 @@ class Filled:
             merge_packs=2,
             garbage_grace_s=GRACE_S,
             read_file=self._files.__getitem__,
+            held_snapshots=lambda _: (),
         )
         self.position = 0
         self.published = []

@@ -165,7 +165,9 @@ class State:
             stream.recorded_deadline_ms = record.at_ms
             stream.deadline_ms = max(record.at_ms, stream.deadline_ms or 0)
         elif kind == Kind.SNAPSHOT:
-            self._freed(stream, publish_snapshot(stream, decode_snapshot(record.payload)))
+            snapshot = decode_snapshot(record.payload)
+            self.generation.snapshots.add(snapshot.object)
+            self._freed(stream, publish_snapshot(stream, snapshot))
         elif kind in (Kind.DELETE, Kind.EXPIRE):
             self._end(stream)
         else:

@@ -32,10 +32,12 @@ WAKES_PER_ROUND: Final = 32
 class Generation:
     """The streams that changed between two cuts of the log, and the memory they take."""
 
-    __slots__ = ("records", "started_bytes", "streams")
+    __slots__ = ("records", "snapshots", "started_bytes", "streams")
 
     def __init__(self, started_bytes: int) -> None:
         self.streams: list[Stream] = []
+        # The objects of the snapshots that were published.
+        self.snapshots: set[str] = set()
         self.records = 0
         self.started_bytes = started_bytes
 

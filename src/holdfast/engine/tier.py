@@ -120,6 +120,12 @@ class Tier:
         return [each for each in flushing.streams if each.generation is flushing] + present.streams
 
     @property
+    def unflushed_snapshots(self) -> set[str]:
+        """The objects of published snapshots that the catalog may not know yet."""
+        present, flushing = self._state.generation.snapshots, self._flushing
+        return present if flushing is None else present | flushing.snapshots
+
+    @property
     def flushing(self) -> bool:
         return self._flushing is not None
 

@@ -18,6 +18,7 @@ from holdfast.engine.metadata_writes import check_snapshot_offset
 from holdfast.engine.reading import read
 from holdfast.engine.writes import SnapshotPublished
 from holdfast.errors import (
+    CommitUnknownError,
     HoldfastError,
     InvalidOffsetError,
     InvalidRequestError,
@@ -99,13 +100,22 @@ async def _check_boundary(app: App, stream: Stream, offset: int) -> None:
 
 async def _published(app: App, stream: Stream, snapshot: Snapshot) -> SnapshotPublished:
     """Publish a stored snapshot; raises if that is refused, or its outcome unknown."""
+    settled = partial(app.snapshots.unpublished.discard, snapshot.object)
 
     def ask(done: Callable[[SnapshotPublished | HoldfastError], None]) -> None:
         def reply(_context: object, outcome: object) -> None:
             assert isinstance(outcome, SnapshotPublished | HoldfastError)
+            if isinstance(outcome, CommitUnknownError):
+                app.shard.commits.when_idle(settled)
+            else:
+                settled()
             done(outcome)
 
-        app.shard.snapshots.publish(stream.meta.name, stream.number, snapshot, reply, None)
+        try:
+            app.shard.snapshots.publish(stream.meta.name, stream.number, snapshot, reply, None)
+        except HoldfastError:
+            settled()
+            raise
 
     return await result_of(ask)
 

@@ -125,10 +125,9 @@ class Node:
         self._clock.call_later(_SWEEP_S, self._sweep_snapshots)
         streams = self.app.shard.state.by_number.values()
         needed = {each.snapshot.object for each in streams if each.snapshot is not None}
-        # One that was just uploaded may not be published yet.
-        before_ms = self._clock.now_ms() - int(_SWEEP_S * 1000)
+        needed |= self.app.snapshots.unpublished
         for info in list(store.list()):
-            if info.name not in needed and info.modified_ms < before_ms:
+            if info.name not in needed:
                 store.remove(info.name)
 
     def _open_log(self) -> Log:
@@ -241,6 +240,7 @@ class TieredStorage:
 
     def attach(self, shard: Shard) -> None:
         """Have the shard flush to this storage and read from it."""
+        self._shard = shard
         settings = self._settings
         shard.attach(
             self._process,
@@ -253,7 +253,13 @@ class TieredStorage:
 
     def start(self, post: Callable[..., object]) -> None:
         """Start the storage process, once the log is replayed."""
-        self._process.start(post)
+        self._process.start(post, self._held_snapshots)
+
+    def _held_snapshots(self, names: list[str]) -> set[str]:
+        """Those of these snapshots that the catalog may not know although they are needed."""
+        tier = self._shard.tier
+        assert tier is not None, "a shard with storage has a tier"
+        return tier.unflushed_snapshots.union(self.snapshots.unpublished).intersection(names)
 
     def stop(self) -> None:
         """End the storage process; blocks."""

@@ -18,7 +18,7 @@ from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from holdfast.allocator import give_freed_memory_back
-from holdfast.clock import SystemClock
+from holdfast.clock import SteadyClock
 from holdfast.errors import HoldfastError, SwapRefusedError
 from holdfast.format.packs import NewPack
 from holdfast.objects.pack_merge import MergePlan
@@ -30,10 +30,12 @@ from holdfast.storage.commands import (
     Done,
     Failed,
     FromChild,
+    HeldSnapshots,
     Hello,
     LogLine,
     Setup,
     SwapPacks,
+    WhichAreHeld,
     WorkReport,
     decode_to_child,
     framed,
@@ -76,9 +78,11 @@ class _Verified(NamedTuple):
 class Child:
     """The main loop: commands first, then merging, and garbage from time to time."""
 
-    def __init__(self, setup: Setup, inbox: SimpleQueue[Any]) -> None:
-        self._clock = SystemClock()
+    def __init__(self, setup: Setup, inbox: SimpleQueue[Any], held: SimpleQueue[list[str]]) -> None:
+        # Grace periods and pins must not end early because somebody sets the machine's time.
+        self._clock = SteadyClock()
         self._inbox = inbox
+        self._held = held
         self._store = open_objects(setup.storage, Path(setup.objects_path))
         self._catalog = CatalogWriter(Path(setup.catalog_path))
         self._is_ours = False
@@ -89,6 +93,7 @@ class Child:
             merge_packs=setup.storage.merge_packs,
             garbage_grace_s=setup.storage.garbage_grace_s,
             read_file=lambda path: Path(path).read_bytes(),
+            held_snapshots=self._held_snapshots,
         )
         self._collect_at_s = self._merge_at_s = self._clock.monotonic_s()
 
@@ -127,6 +132,11 @@ class Child:
         if self._merge_at_s > now_s:
             due_s.append(self._merge_at_s)
         return max(0.0, min(due_s) - now_s)
+
+    def _held_snapshots(self, names: list[str]) -> list[str]:
+        """Ask the server, and wait: it responds at once, and this process ends with it."""
+        send(WhichAreHeld(names))
+        return self._held.get()
 
     def _handle(self, item: Ask | _Merged | _Verified) -> None:
         if isinstance(item, _Merged):
@@ -206,12 +216,16 @@ def send(message: FromChild) -> None:
             data = data[os.write(_out, data) :]
 
 
-def _receive(inbox: SimpleQueue[Any]) -> None:
+def _receive(inbox: SimpleQueue[Any], held: SimpleQueue[list[str]]) -> None:
     """Queue the server's messages, and end with the server."""
     status = 1
     try:
         while (body := read_frame(sys.stdin.buffer.read)) is not None:
-            inbox.put(decode_to_child(body))
+            message = decode_to_child(body)
+            if isinstance(message, HeldSnapshots):
+                held.put(message.names)
+            else:
+                inbox.put(message)
         status = 0
     finally:
         os._exit(status)
@@ -233,14 +247,15 @@ def main() -> None:
         os.nice(_NICENESS)
     give_freed_memory_back()
     inbox: SimpleQueue[Any] = SimpleQueue()
-    threading.Thread(target=_receive, args=(inbox,), daemon=True).start()
+    held: SimpleQueue[list[str]] = SimpleQueue()
+    threading.Thread(target=_receive, args=(inbox, held), daemon=True).start()
     threading.Thread(target=_beat, daemon=True).start()
     setup = inbox.get()
     handler = _ToServer()
     handler.setFormatter(logging.Formatter("%(message)s"))
     logging.basicConfig(level=setup.log.level.upper(), handlers=[handler])
     try:
-        Child(setup, inbox).run()
+        Child(setup, inbox, held).run()
     except HoldfastError as error:
         _log.error("the storage process cannot work: %s", error.message)
     except BaseException:  # noqa: BLE001 (it ends in any case, and says why)

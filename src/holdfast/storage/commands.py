@@ -98,6 +98,12 @@ class Ask(msgspec.Struct, tag="ask"):
     command: Command
 
 
+class HeldSnapshots(msgspec.Struct, tag="held"):
+    """Snapshots that the catalog may not know: those of a `WhichAreHeld` that the server needs."""
+
+    names: list[str]
+
+
 class Hello(msgspec.Struct, tag="hello"):
     """The storage process is ready."""
 
@@ -123,6 +129,12 @@ class WorkReport(msgspec.Struct, tag="report"):
     counters: WorkCounters
 
 
+class WhichAreHeld(msgspec.Struct, tag="which"):
+    """The storage process waits to be told which of these snapshots the server needs."""
+
+    names: list[str]
+
+
 class Alive(msgspec.Struct, tag="alive"):
     """A heartbeat."""
 
@@ -134,8 +146,8 @@ class LogLine(msgspec.Struct, tag="log"):
     message: str
 
 
-ToChild = Setup | Ask
-FromChild = Hello | Done | Failed | WorkReport | Alive | LogLine
+ToChild = Setup | Ask | HeldSnapshots
+FromChild = Hello | Done | Failed | WorkReport | WhichAreHeld | Alive | LogLine
 
 encode = msgspec.msgpack.Encoder().encode
 decode_to_child = msgspec.msgpack.Decoder(ToChild).decode

@@ -6,16 +6,19 @@ oldest pin stays.
 
 Snapshots follow the same rule. A flush records snapshots that no stream has any more; no later
 record can name them, since a fork gets the snapshot that its source has at that time. A snapshot
-that no stream ever had is either a failed upload, or was published by a record that is not flushed
-yet. Such a record is younger than the last flushed one, and an upload is published within the grace
-period (or `PUBLISHED_MS_MAX`). So a snapshot that is older than the last flushed record by more
-than that is an orphan. The time of the flush would not do: a flush may be repeated for hours with
-the same end, while later records are written.
+that the catalog does not know is a failed upload, one that is still under way, or one whose record
+is not flushed yet. Only the server knows which, so it is asked: it holds a snapshot from the
+beginning of the upload until the flush of its record is done. What neither of them knows is an
+orphan, and no clock has a say in that.
+
+Clocks decide only how long unneeded objects stay. The age of an orphan is measured by the clock of
+the store, against the time that the store gives to an object written just now.
 """
 
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable, Collection
 from itertools import islice
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -29,14 +32,16 @@ if TYPE_CHECKING:
     from holdfast.objects.store import ObjectInfo, ObjectStore
     from holdfast.storage.catalog_writer import CatalogWriter
 
-
 _log = logging.getLogger(__name__)
+# Asks the server which of these snapshots are being uploaded, or published and not flushed.
+HeldOf = Callable[[list[str]], Collection[str]]
 PACKS_PREFIX: Final = "packs/"
 # Snapshots examined and removed in one collection, so that a flush does not wait for long.
 SWEEP_OBJECTS_MAX: Final = 10_000
 REMOVED_MAX: Final = 500
-# An upload is published at once after it ends, unless the machine is stopped in between.
-PUBLISHED_MS_MAX: Final = 600_000
+# An upload adds to its file all the time, unless the machine is stopped meanwhile.
+UNFINISHED_MS_MAX: Final = 600_000
+_CLOCK_PREFIX: Final = "clock/"
 
 
 def collect(
@@ -44,9 +49,9 @@ def collect(
     store: ObjectStore,
     now_ms: int,
     grace_ms: int,
+    sweep: OrphanSweep,
     *,
     merging: bool = False,
-    sweep: OrphanSweep | None = None,
 ) -> Collected:
     """Remove retired packs, dropped snapshots, and objects that no row names.
 
@@ -65,7 +70,10 @@ def collect(
             connection.execute("DELETE FROM packs WHERE id = ?", (pack.id,))
         objects, size_bytes = objects + 1, size_bytes + pack.size_bytes
     dropped = remove_dropped(catalog, store, before_ms)
-    swept = (sweep or OrphanSweep(store)).remove(catalog, before_ms, grace_ms)
+    # The same moment by the clock of the store.
+    store_now_ms = _store_now_ms(store)
+    before_ms += store_now_ms - now_ms
+    swept = sweep.remove(catalog, before_ms)
     objects += dropped.objects + swept.objects
     size_bytes += dropped.size_bytes + swept.size_bytes
     if merging:
@@ -78,8 +86,16 @@ def collect(
         store.remove(name)
         objects, size_bytes = objects + 1, size_bytes + size
     # The server uploads snapshots meanwhile, whatever the grace period.
-    objects += store.remove_unfinished(min(before_ms, now_ms - PUBLISHED_MS_MAX))
+    objects += store.remove_unfinished(min(before_ms, store_now_ms - UNFINISHED_MS_MAX))
     return Collected(objects, size_bytes, dropped.is_cut)
+
+
+def _store_now_ms(store: ObjectStore) -> int:
+    name = f"{_CLOCK_PREFIX}now"
+    store.put(name, b"written to learn the time of the store")
+    now_ms = max(info.modified_ms for info in store.list(_CLOCK_PREFIX))
+    store.remove(name)
+    return now_ms
 
 
 def pin(catalog: CatalogWriter, name: str, now_ms: int, ttl_ms: int) -> None:
@@ -156,19 +172,21 @@ def remove_dropped(catalog: CatalogWriter, store: ObjectStore, before_ms: int) -
 class OrphanSweep:
     """Finds orphaned snapshots, going through some of the store in each collection."""
 
-    def __init__(self, store: ObjectStore) -> None:
+    def __init__(self, store: ObjectStore, held_of: HeldOf) -> None:
         self._store = store
+        self._held_of = held_of
         self._walk: Iterator[ObjectInfo] | None = None
 
-    def remove(self, catalog: CatalogWriter, before_ms: int, grace_ms: int) -> Collected:
+    def remove(self, catalog: CatalogWriter, before_ms: int) -> Collected:
         """Remove orphans older than this among the next snapshots."""
-        while_ms = max(grace_ms, PUBLISHED_MS_MAX)
-        before_ms = min(before_ms, int(catalog.fact("flushed_ms")) - while_ms - 1)
-        orphans = [
+        unknown = [
             info
             for info in self._next()
             if info.modified_ms <= before_ms and not _is_known(catalog, info.name)
         ]
+        # The server is asked last: what it has let go since then was flushed before, and is known.
+        held = self._held_of([info.name for info in unknown]) if unknown else ()
+        orphans = [info for info in unknown if info.name not in held]
         for info in orphans:
             _log.info("removing %s, which was never published", info.name)
             self._store.remove(info.name)

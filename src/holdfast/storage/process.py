@@ -22,8 +22,10 @@ from holdfast.storage.commands import (
     Done,
     Failed,
     FromChild,
+    HeldSnapshots,
     Hello,
     LogLine,
+    WhichAreHeld,
     WorkCounters,
     WorkReport,
     decode_from_child,
@@ -36,6 +38,7 @@ if TYPE_CHECKING:
 
     from holdfast.clock import Clock
     from holdfast.storage.commands import Command, Setup, ToChild
+    from holdfast.storage.garbage import HeldOf
 
     Reply = Callable[[int | HoldfastError], None]
 
@@ -54,6 +57,7 @@ class StorageProcess:
         self._clock = clock
         self._inherited = inherited
         self._post: Callable[..., object] | None = None
+        self._held_snapshots: HeldOf | None = None
         self._process: subprocess.Popen[bytes] | None = None
         self._pending: dict[int, Reply] = {}
         self._last_id = 0
@@ -75,9 +79,10 @@ class StorageProcess:
         """The total over all processes so far."""
         return self._past + self._present
 
-    def start(self, post: Callable[..., object]) -> None:
+    def start(self, post: Callable[..., object], held_snapshots: HeldOf) -> None:
         """Start the process; `post` runs a call on the event loop from any thread."""
         self._post = post
+        self._held_snapshots = held_snapshots
         self._spawn()
 
     def submit(self, command: Command, done: Reply) -> None:
@@ -186,6 +191,9 @@ class StorageProcess:
                 self._pending.pop(message.id)(_rebuilt(message))
             case WorkReport():
                 self._present = message.counters
+            case WhichAreHeld():
+                assert self._held_snapshots is not None, "the process was started"
+                self._send(HeldSnapshots([*self._held_snapshots(message.names)]))
             case LogLine():
                 _log.log(message.level, "%s", message.message)
 

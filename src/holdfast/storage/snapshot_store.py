@@ -75,16 +75,27 @@ class SnapshotStore:
             GroupedPuts(store, self._small) if isinstance(store, DirectoryObjects) else None
         )
         self._gathering = self._uploading = 0
+        # Snapshots that may still be published: garbage collection spares them.
+        self.unpublished: set[str] = set()
 
     async def put(self, stream: int, offset: int, body: AsyncIterator[bytes]) -> Uploaded:
-        """Store a body under a new name; an exception of the body stores nothing."""
+        """Store a body under a new name; an exception of the body stores nothing.
+
+        The name is in `unpublished`, and the caller removes it once the snapshot is published, or
+        never will be.
+        """
         name = self._name(stream, offset)
-        first = await self._put_small(name, body)
-        checksum = xxh3_64(first)
-        size = len(first)
-        if size > SMALL_BYTES_MAX:
-            size = await self._put_large(name, body, first, checksum)
-        failpoint("snapshot.uploaded")
+        self.unpublished.add(name)
+        try:
+            first = await self._put_small(name, body)
+            checksum = xxh3_64(first)
+            size = len(first)
+            if size > SMALL_BYTES_MAX:
+                size = await self._put_large(name, body, first, checksum)
+            failpoint("snapshot.uploaded")
+        except BaseException:
+            self.unpublished.discard(name)
+            raise
         return Uploaded(name, size, checksum.intdigest())
 
     def _name(self, stream: int, offset: int) -> str:

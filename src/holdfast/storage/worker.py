@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from holdfast.format.packs import NewPack
     from holdfast.objects.store import ObjectStore
     from holdfast.storage.catalog_writer import CatalogWriter
+    from holdfast.storage.garbage import HeldOf
 
 _log = logging.getLogger(__name__)
 # Errors that a retry will not fix.
@@ -54,6 +55,7 @@ class StorageWorker:
         merge_packs: int,
         garbage_grace_s: float,
         read_file: Callable[[str], bytes],
+        held_snapshots: HeldOf,
     ) -> None:
         self._catalog = catalog
         self._store = store
@@ -61,7 +63,7 @@ class StorageWorker:
         self._merge_packs = merge_packs
         self._grace_ms = int(garbage_grace_s * 1000)
         self._flush = Flush(catalog, store, clock, read_file)
-        self._sweep = OrphanSweep(store)
+        self._sweep = OrphanSweep(store, held_snapshots)
         # Packs that could not be read: merging them would fail again.
         self._spoilt: set[str] = set()
         self.counters = WorkCounters()
@@ -173,8 +175,8 @@ class StorageWorker:
             self._store,
             self._clock.now_ms(),
             self._grace_ms,
+            self._sweep,
             merging=self.merging is not None,
-            sweep=self._sweep,
         )
         self.counters.objects_removed += done.objects
         self.counters.removed_bytes += done.size_bytes

@@ -5,7 +5,7 @@ import pytest
 from holdfast.engine import tier as tier_module
 from holdfast.engine.writes import Deleted
 from holdfast.errors import OverloadedError, StoreError
-from tests.unit.engine.driver import COMMITTED, NAME, UNKNOWN, appended
+from tests.unit.engine.driver import COMMITTED, FAILED, NAME, UNKNOWN, appended
 from tests.unit.engine.tiered import HARD, LARGE, SOFT, Tiered, cost
 
 
@@ -496,3 +496,35 @@ class TestRounds:
         assert many.catalog.find_name("b/1100") is None
         assert many.state.removed == {}
         assert many.state.removed_numbers == set()
+
+
+class TestUnflushedSnapshots:
+    """Garbage collection must not take what the catalog does not know yet."""
+
+    def test_from_the_record_until_the_flush_is_done(self, driver):
+        driver.written(NAME, body=b"12345")
+        driver.publish(0)
+        assert driver.tier.unflushed_snapshots == set()
+        driver.commit()
+        [name] = driver.tier.unflushed_snapshots
+        driver.begin_flush()
+        driver.committed(driver.publish(5))
+        first, second = sorted(driver.tier.unflushed_snapshots)
+        assert first == name
+        driver.finish_flush()
+        assert driver.tier.unflushed_snapshots == {second}
+        driver.flush()
+        assert driver.tier.unflushed_snapshots == set()
+
+    def test_log_that_is_replayed(self, driver):
+        driver.written(NAME, body=b"12345")
+        driver.committed(driver.publish(5))
+        again = driver.restart()
+        assert again.tier.unflushed_snapshots == driver.tier.unflushed_snapshots != set()
+        again.close()
+
+    def test_failed_batch_publishes_nothing(self, driver):
+        driver.written(NAME, body=b"12345")
+        driver.publish(5)
+        driver.answer(FAILED)
+        assert driver.tier.unflushed_snapshots == set()

@@ -111,6 +111,7 @@ class Tiered(Driver):
             merge_packs=4,
             garbage_grace_s=60.0,
             read_file=self.log.files.__getitem__,
+            held_snapshots=lambda names: self.tier.unflushed_snapshots & set(names),
         )
         self.worker = HeldWorker(inner, self.clock)
         self.shard = Shard(

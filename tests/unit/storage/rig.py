@@ -136,6 +136,8 @@ class Rig:
         self.catalog = Catalog(path / "catalog.db")
         self.ranges = FaultyRanges(PostedRanges(self.memory, self.clock.call_soon))
         self.cold = ColdReader(self.catalog, self.ranges, 64 * 1024 * 1024)
+        # Snapshots that the server says it needs.
+        self.held = set()
         self.start(merge_packs, garbage_grace_s)
 
     def start(self, merge_packs=4, garbage_grace_s=DAY_S):
@@ -147,6 +149,7 @@ class Rig:
             merge_packs=merge_packs,
             garbage_grace_s=garbage_grace_s,
             read_file=self.log.files.__getitem__,
+            held_snapshots=self.held.intersection,
         )
 
     def close(self):

@@ -6,7 +6,8 @@ from holdfast import failpoints
 from holdfast.errors import StoreError
 from holdfast.storage import flush
 from holdfast.storage.commands import CollectGarbage, PinPacks
-from holdfast.storage.garbage import PUBLISHED_MS_MAX, Collected, collect
+from holdfast.storage.garbage import UNFINISHED_MS_MAX, Collected, OrphanSweep, collect
+from holdfast.testing import FakeClock
 from tests.unit.storage.rig import DAY_S, calls, failing_at
 
 HOUR_S = 3600
@@ -47,9 +48,10 @@ class TestGrace:
     def test_what_was_removed_is_counted(self, merged):
         sizes = sum(row.size_bytes for row in merged.retired)
         merged.clock.advance(DAY_S)
-        now_ms = merged.clock.now_ms()
-        assert collect(merged.writer, merged.store, now_ms, 1000) == Collected(4, sizes)
-        assert collect(merged.writer, merged.store, now_ms, 1000) == Collected(0, 0)
+        given = merged.writer, merged.store, merged.clock.now_ms(), 1000
+        sweep = OrphanSweep(merged.store, merged.held.intersection)
+        assert collect(*given, sweep) == Collected(4, sizes)
+        assert collect(*given, sweep) == Collected(0, 0)
 
     def test_no_grace_at_all(self, merged):
         merged.start(garbage_grace_s=0)
@@ -168,6 +170,17 @@ class TestOrphans:
         rig.worker.collect()
         assert rig.pack_objects == set()
 
+    @pytest.mark.parametrize("behind_s", [-10 * DAY_S, 10 * DAY_S])
+    def test_their_age_is_measured_by_the_clock_of_the_store(self, rig, behind_s):
+        """A job uploads packs, and swaps them in when all are there."""
+        rig.memory._clock = FakeClock(start_ms=rig.clock.now_ms() - behind_s * 1000)
+        rig.memory.put("packs/0-1-aa.pack", b"x")
+        for seconds, left in ((DAY_S - 1, {"packs/0-1-aa.pack"}), (1, set())):
+            rig.clock.advance(seconds)
+            rig.memory._clock.advance(seconds)
+            rig.worker.collect()
+            assert rig.pack_objects == left
+
     def test_other_objects_are_none_of_its_business(self, rig):
         for name in ("holdfast.json", "backups/1/packs/a.pack", "catalog/1", "packs2/x"):
             rig.memory.put(name, b"x")
@@ -187,8 +200,9 @@ class TestOrphans:
         """The server uploads snapshots while the storage process collects."""
         asked = []
         monkeypatch.setattr(rig.memory, "remove_unfinished", lambda ms: asked.append(ms) or 0)
-        collect(rig.writer, rig.memory, rig.clock.now_ms(), 0)
-        assert asked == [rig.clock.now_ms() - PUBLISHED_MS_MAX]
+        rig.start(garbage_grace_s=0)
+        rig.worker.collect()
+        assert asked == [rig.clock.now_ms() - UNFINISHED_MS_MAX]
 
 
 class TestCompanions:

@@ -6,6 +6,7 @@ from holdfast import failpoints
 from holdfast.errors import StoreError
 from holdfast.storage import garbage
 from holdfast.storage.commands import PinPacks
+from holdfast.testing import FakeClock
 from tests.unit.storage.rig import DAY_S, failing_at, snapshot_of
 
 HOUR_S = 3600
@@ -222,50 +223,47 @@ class TestPins:
 class TestOrphans:
     def test_one_that_was_never_published(self, bodies):
         bodies.upload(OTHER)
-        bodies.wait(DAY_S)
-        bodies.flush()
+        bodies.wait(DAY_S - 0.001)
         assert bodies.left() == {OTHER}
         bodies.wait(0.001)
-        bodies.flush()
         assert bodies.left() == set()
 
-    def test_one_whose_record_is_not_flushed_yet_stays_however_long_that_takes(self, bodies):
-        bodies.flush()
+    def test_one_that_the_server_holds_stays_for_ever(self, bodies):
+        """It is under way, or its record is not flushed yet."""
         bodies.upload(OTHER)
-        bodies.wait(DAY_S - 1)
-        bodies.publish(OTHER)
-        bodies.wait(100 * DAY_S)
-        assert bodies.left() == {OTHER}
-        bodies.rig.flush()
+        bodies.rig.held.add(OTHER)
         bodies.wait(100 * DAY_S)
         bodies.flush()
         assert bodies.left() == {OTHER}
-
-    def test_flush_that_ends_before_the_record_tells_nothing_of_it(self, bodies):
-        """A flush is repeated with the same end, for as long as the store fails."""
-        bodies.upload(OTHER)
-        bodies.write(lambda: bodies.log.append(bodies.one, b"x"))
-        bodies.log.seal()
         bodies.publish(OTHER)
-        bodies.wait(10 * DAY_S)
-        bodies.rig.worker._flush.run(bodies.log.segments)
-        assert bodies.left() == {OTHER}
-
-    def test_deadlines_are_no_times_of_records(self, bodies):
-        bodies.upload(OTHER)
-        bodies.write(lambda: bodies.log.append(bodies.one, b"x"))
-        bodies.log.touch(bodies.one, bodies.rig.clock.now_ms() + 100 * DAY_S * 1000)
-        bodies.rig.flush()
-        bodies.wait(10 * DAY_S)
-        assert bodies.left() == {OTHER}
-
-    def test_range_without_times_leaves_the_last_one(self, bodies):
         bodies.flush()
-        before = bodies.rig.writer.fact("flushed_ms")
-        assert before == bodies.rig.clock.now_ms()
-        bodies.log.touch(bodies.one, 5)
-        bodies.rig.flush()
-        assert bodies.rig.writer.fact("flushed_ms") == before
+        bodies.rig.held.clear()
+        bodies.wait(100 * DAY_S)
+        assert bodies.left() == {OTHER}
+
+    def test_server_is_asked_about_those_that_nobody_knows(self, bodies):
+        asked = []
+        bodies.rig.worker._sweep._held_of = lambda names: asked.append(names) or ()
+        bodies.upload(OLD)
+        bodies.publish(OLD)
+        bodies.flush()
+        bodies.wait(DAY_S)
+        assert bodies.left() == {OLD}
+        assert asked == []
+        bodies.upload(OTHER)
+        bodies.wait(DAY_S)
+        assert bodies.left() == {OLD}
+        assert asked == [[OTHER]]
+
+    @pytest.mark.parametrize("behind_s", [-10 * DAY_S, 10 * DAY_S])
+    def test_their_age_is_measured_by_the_clock_of_the_store(self, bodies, behind_s):
+        clock = bodies.rig.clock
+        bodies.rig.memory._clock = FakeClock(start_ms=clock.now_ms() - behind_s * 1000)
+        bodies.upload(OTHER)
+        for seconds, left in ((DAY_S - 1, {OTHER}), (1, set())):
+            bodies.wait(seconds)
+            bodies.rig.memory._clock.advance(seconds)
+            assert bodies.left() == left
 
     def test_pin_protects_those_that_are_younger(self, bodies):
         bodies.rig.worker.handle(PinPacks("backup", 100 * DAY_S))

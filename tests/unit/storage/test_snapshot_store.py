@@ -125,6 +125,26 @@ class TestStored:
 
         run(test)
 
+    @pytest.mark.parametrize("piece", [SMALL, LARGE], ids=["small", "large"])
+    def test_name_is_known_until_the_snapshot_is_published(self, run, piece):
+        async def test(uploads):
+            unpublished = uploads.store.unpublished
+            uploaded = await uploads.put(piece)
+            assert unpublished == {uploaded.name}
+            for cancels in (False, True):
+                body, upload = uploads.begin(piece)
+                await until(lambda: len(unpublished) == 2)
+                if cancels:
+                    upload.cancel()
+                    await asyncio.wait([upload])
+                body.fail()
+                with pytest.raises(asyncio.CancelledError if cancels else InvalidRequestError):
+                    await upload
+                assert unpublished == {uploaded.name}
+            await until(lambda: uploads.store._uploading == 0)
+
+        run(test)
+
     def test_names_are_spread_over_shelves(self, run):
         """A directory would not hold one for each stream."""
 
