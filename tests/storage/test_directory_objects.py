@@ -206,10 +206,12 @@ class TestNames:
         store.put("a", b"x")
         assert (tmp_path / "packs" / "a").read_bytes() == b"x"
 
-    def test_objects_are_for_the_group_to_read(self, root):
+    def test_objects_are_for_their_owner_alone(self, root):
         store = DirectoryObjects(root)
-        store.put("a", b"x")
-        assert (root / "a").stat().st_mode & 0o777 == 0o640
+        store.put("a/b", b"x")
+        assert (root / "a" / "b").stat().st_mode & 0o777 == 0o600
+        for directory in (root, root / "a", root / ".unfinished"):
+            assert directory.stat().st_mode & 0o777 == 0o700
 
 
 class TestLargeParts:

@@ -28,10 +28,12 @@ from holdfast.cli.terminal import progress
 from holdfast.clock import Clock, SystemClock
 from holdfast.errors import DataDirectoryLockedError, SettingsError
 from holdfast.log.directory import (
+    FILE_MODE,
     FORMAT,
     UNFINISHED_FORMAT,
     Files,
     make_directory,
+    write_file,
     write_holder,
 )
 from holdfast.objects.store import ObjectStore
@@ -100,7 +102,7 @@ def _restore(
         own_bytes = manifest.size_bytes - manifest.shared_bytes
         with progress("copying catalog and log", own_bytes) as advance:
             running.copy_catalog(directory.catalog_path, advance)
-            directory.log_path.mkdir(exist_ok=True)
+            make_directory(directory.log_path)
             running.copy_log(directory.log_path, advance)
         directory.finish()
     return {
@@ -151,8 +153,8 @@ class UnfinishedDirectory:
         try:
             found = _found_mark(path, mark)
             if found is None:
-                _write(path / "format", UNFINISHED_FORMAT)
-                _write(path / "restoring", msgspec.json.encode(mark).decode())
+                write_file(path / "format", UNFINISHED_FORMAT.encode())
+                write_file(path / "restoring", msgspec.json.encode(mark))
             is_finished = found is not None and _format(path) == FORMAT
         except BaseException:
             os.close(lock)
@@ -165,7 +167,7 @@ class UnfinishedDirectory:
         if not self.is_finished:
             files.sync_directory(self.log_path)
             files.sync_directory(self.path)
-            _write(self.path / "format", FORMAT)
+            write_file(self.path / "format", FORMAT.encode())
         (self.path / "restoring").unlink()
         files.sync_directory(self.path)
 
@@ -176,7 +178,7 @@ class UnfinishedDirectory:
 
 def _lock(path: Path) -> int:
     """Take the server's lock, so that no server starts meanwhile."""
-    descriptor = os.open(path / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o640)
+    descriptor = os.open(path / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, FILE_MODE)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -226,14 +228,3 @@ def _check_empty(path: Path) -> None:
             f"{path} is not empty: it holds {min(names)!r}, for example. A backup can be restored "
             "only into an empty directory; choose another with --data-dir."
         )
-
-
-def _write(path: Path, text: str) -> None:
-    """Write a small file atomically and durably."""
-    new = path.with_name(f"{path.name}.new")
-    with new.open("w", encoding="utf-8") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
-    new.rename(path)
-    Files().sync_directory(path.parent)

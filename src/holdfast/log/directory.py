@@ -1,5 +1,8 @@
 """The data directory: its lock, its format, and the file operations of the log.
 
+Everything in it is readable by the server's user alone. The modes are given where files are
+created, because the umask belongs to the host if the server runs inside an ASGI application.
+
 The lock belongs to a server and to the storage process, which inherits its descriptor. When a
 server is killed, its directory stays locked until the storage process, too, has ended.
 """
@@ -10,19 +13,24 @@ import contextlib
 import fcntl
 import logging
 import os
+import shlex
+import stat
 import threading
 from typing import TYPE_CHECKING, Final
 
 from holdfast.errors import DataDirectoryLockedError, HoldfastError, UnknownFormatError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
 _log = logging.getLogger(__name__)
 FORMAT: Final = "holdfast-data 1\n"
 # The content of the marker until a restore is complete.
 UNFINISHED_FORMAT: Final = "unfinished: run holdfast restore again\n"
+FILE_MODE: Final = 0o600
+DIRECTORY_MODE: Final = 0o700
+_OTHERS: Final = 0o077
 ORPHAN_WAIT_S_MAX: Final = 5.0
 _POLL_S: Final = 0.05
 _ZEROS: Final = bytes(1 << 20)
@@ -74,6 +82,21 @@ class DataDirectory:
         assert self._lock is not None, "the directory was closed"
         return self._lock
 
+    def warn_if_exposed(self) -> None:
+        """Log one warning if other users can access something here."""
+        exposed = [(path, mode) for path, mode in _modes(self.path) if mode & _OTHERS]
+        if exposed:
+            path, mode = exposed[0]
+            more = f", and {len(exposed) - 1} more" if len(exposed) > 1 else ""
+            _log.warning(
+                "other users may access %s (mode %04o)%s; to keep the data private run: "
+                "chmod -R go-rwx %s",
+                path,
+                mode,
+                more,
+                shlex.quote(str(self.path)),
+            )
+
     def close(self) -> None:
         """Release the lock; a child process that inherited it keeps it until it ends."""
         if self._lock is None:
@@ -85,13 +108,36 @@ class DataDirectory:
         self._lock = None
 
 
-def make_directory(path: Path) -> None:
-    """Create a directory and its parents durably."""
+def make_directory(path: Path, mode: int = DIRECTORY_MODE) -> None:
+    """Create a directory durably; missing parents get the modes that the umask allows."""
     if path.is_dir():
         return
-    make_directory(path.parent)
-    path.mkdir(exist_ok=True)
+    make_directory(path.parent, 0o777)
+    path.mkdir(mode, exist_ok=True)
     _sync_directory(path.parent)
+
+
+def write_file(path: Path, data: bytes) -> None:
+    """Write a small file atomically and durably; it is never readable by others."""
+    new = path.with_name(f"{path.name}.new")
+    new.unlink(missing_ok=True)
+    descriptor = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, FILE_MODE)
+    with os.fdopen(descriptor, "wb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(descriptor)
+    new.rename(path)
+    _sync_directory(path.parent)
+
+
+def _modes(path: Path) -> Iterator[tuple[Path, int]]:
+    """The modes of the directory and of what is in it, down to the directories of the store.
+
+    Single objects are left out: there may be many, and their directories protect them.
+    """
+    for each in (path, *path.glob("*"), *path.glob("log/*"), *path.glob("objects/*")):
+        with contextlib.suppress(OSError):
+            yield each, stat.S_IMODE(each.stat().st_mode)
 
 
 def _sync_directory(directory: Path) -> None:
@@ -103,7 +149,7 @@ def _sync_directory(directory: Path) -> None:
 
 
 def _lock(path: Path, sleep: Callable[[float], object]) -> int:
-    descriptor = os.open(path / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o640)
+    descriptor = os.open(path / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, FILE_MODE)
     try:
         _wait_for_lock(path, descriptor, sleep)
         write_holder(descriptor, str(os.getpid()))
@@ -178,12 +224,7 @@ def _write_format(path: Path) -> None:
             f"The data directory {path} holds a log but no file 'format'. "
             f"If it was written by this version, restore the file with the line {FORMAT!r}."
         )
-    temporary = path / "format.new"
-    temporary.write_text(FORMAT)
-    with temporary.open() as file:
-        os.fsync(file.fileno())
-    temporary.rename(path / "format")
-    _sync_directory(path)
+    write_file(path / "format", FORMAT.encode())
 
 
 class File:
@@ -225,7 +266,7 @@ class Files:
     def create(self, path: Path) -> File:
         """Create an empty file, replacing an old one."""
         flags = os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
-        return File(os.open(path, flags, 0o640))
+        return File(os.open(path, flags, FILE_MODE))
 
     def open(self, path: Path) -> File:
         """Open an existing file for writing."""
@@ -233,7 +274,7 @@ class Files:
 
     def allocate(self, path: Path, size_bytes: int) -> None:
         """Reserve room on disk under this name, or leave nothing behind."""
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o640)
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, FILE_MODE)
         try:
             _reserve(descriptor, size_bytes)
         except OSError:

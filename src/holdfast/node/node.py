@@ -61,6 +61,7 @@ class Node:
         self._closed = False
         if settings.server.durability == "fsync":
             self._directory = DataDirectory.open(settings.server.data_dir)
+            self._directory.warn_if_exposed()
         else:
             _log.warning("in memory only: nothing survives the end of this process")
         try:

@@ -3,6 +3,8 @@
 obstore's own local store never syncs and renames at once, so a power failure could leave an empty
 object under its final name, which a rebuild of the catalog would report as damage. Here a file is
 synced before it gets its name, and its directory after that.
+
+Files and directories are accessible to their owner alone, whatever the umask allows.
 """
 
 from __future__ import annotations
@@ -228,7 +230,6 @@ class DirectoryObjects:
                 for part in parts:
                     file.write(part)
                 file.flush()
-                os.fchmod(descriptor, 0o640)
                 yield descriptor, path
         finally:
             path.unlink(missing_ok=True)
@@ -249,7 +250,8 @@ class DirectoryObjects:
             return
         above = [directory, *directory.parents]
         made = [each for each in above if not each.exists()]
-        directory.mkdir(parents=True, exist_ok=True)
+        for each in reversed(made):
+            each.mkdir(0o777 if each in self.root.parents else 0o700, exist_ok=True)
         inside = above[: above.index(self.root)]
         for each in dict.fromkeys(each.parent for each in [*inside, *made]):
             _sync_directory(each)

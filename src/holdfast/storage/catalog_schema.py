@@ -7,7 +7,7 @@ writes it, in transactions that are durable once they return; any number read it
 from __future__ import annotations
 
 import sqlite3
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
@@ -95,6 +95,9 @@ INSERT INTO facts VALUES
 
 def open_for_writing(path: Path) -> sqlite3.Connection:
     """Open the catalog for its one writer, creating or upgrading it if necessary."""
+    with suppress(OSError):
+        # SQLite gives its other files the mode of this one.
+        path.touch(0o600, exist_ok=False)
     with _opened(path, "rwc") as connection:
         connection.execute("PRAGMA journal_mode = WAL")
         connection.execute("PRAGMA synchronous = FULL")

@@ -298,7 +298,7 @@ def upload(store: ObjectStore, name: str, path: Path, advance: Advance) -> Copie
 def download(store: ObjectStore, copied: CopiedObject, path: Path, advance: Advance) -> None:
     """Write an object to a file; raises if it does not match its checksum."""
     digest = xxh3_64()
-    path.touch(0o640)
+    path.touch(0o600)
     with path.open("wb") as file:
         for at in range(0, copied.size_bytes, PIECE_BYTES):
             piece = store.read(copied.name, at, PIECE_BYTES)

@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import hashlib
 import hmac
-import os
 from base64 import urlsafe_b64decode, urlsafe_b64encode
 from typing import TYPE_CHECKING, Annotated, Final
 
@@ -29,6 +28,7 @@ from holdfast.errors import (
     WakeTokenExpiredError,
     WakeTokenInvalidError,
 )
+from holdfast.log.directory import write_file
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -39,7 +39,6 @@ if TYPE_CHECKING:
 KEYS_FILE: Final = "subscription-keys.json"
 KEY_BYTES: Final = 32
 _VERSION: Final = 1
-_MODE: Final = 0o600
 _Key = Annotated[str, msgspec.Meta(min_length=43, max_length=44)]
 
 
@@ -123,19 +122,7 @@ def _read(path: Path) -> SubscriptionKeys:
 def _write(path: Path, keys: SubscriptionKeys) -> None:
     """Write the file atomically; it is never readable by others."""
     file = _File(_VERSION, unpadded(keys.token), [unpadded(key) for key in keys.signing])
-    temporary = path.with_name(path.name + ".new")
-    temporary.unlink(missing_ok=True)
-    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, _MODE)
-    with os.fdopen(descriptor, "wb") as stream:
-        stream.write(msgspec.json.format(msgspec.json.encode(file), indent=2) + b"\n")
-        stream.flush()
-        os.fsync(descriptor)
-    temporary.rename(path)
-    directory = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(directory)
-    finally:
-        os.close(directory)
+    write_file(path, msgspec.json.format(msgspec.json.encode(file), indent=2) + b"\n")
 
 
 _encode = msgspec.json.Encoder().encode
