@@ -166,6 +166,14 @@ def test_stderr_that_takes_nothing(command, new_stream, elsewhere):
     assert command.shell(f"holdfast read tests/missing {elsewhere}; exit $?").returncode == 3
 
 
+def test_a_snapshot_of_another_state_is_refused(command, new_stream):
+    stream = new_stream()
+    (etag,) = {each["etag"] for each in command.json("info", stream)}
+    publish = ("snapshot", "publish", stream, f"{0:020d}", "--if-match")
+    assert command.run(*publish, '"0:0"', stdin="state").returncode == 4
+    command(*publish, etag, stdin="state")
+
+
 def test_a_snapshot_from_a_stdin_that_is_closed(command, new_stream):
     done = command.shell(f"holdfast snapshot publish {new_stream()} {0:020d} <&-")
     assert (done.returncode, done.stderr) == (1, "holdfast: There is no stdin to read from.\n")

@@ -12,6 +12,7 @@ from holdfast.client import Client, Message, Snapshot, Stream
 from holdfast.errors import (
     InvalidOffsetError,
     OffsetGoneError,
+    PreconditionFailedError,
     SnapshotConflictError,
     SnapshotNotFoundError,
     StreamNotFoundError,
@@ -39,7 +40,10 @@ async def test_publishing_and_getting(filled) -> None:
     stream, ends = filled
     with pytest.raises(SnapshotNotFoundError):
         await stream.snapshots.get()
-    await stream.snapshots.publish(ends[1], b'{"sum": 1}', content_type=JSON)
+    with pytest.raises(PreconditionFailedError):
+        await stream.snapshots.publish(ends[1], b"stale", if_match='"0:0"')
+    etag = (await stream.head()).etag
+    await stream.snapshots.publish(ends[1], b'{"sum": 1}', content_type=JSON, if_match=etag)
     for found in (await stream.snapshots.get(), await stream.snapshots.get(ends[1])):
         assert found == Snapshot(b'{"sum": 1}', JSON, ends[1])
         assert found.exists

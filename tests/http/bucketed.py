@@ -30,10 +30,16 @@ class BucketStream(Stream):
         return Stream(self.client, self.path, self.content_type)
 
     def publish(
-        self, offset: str, body: Any = b"state", content_type: str | None = None
+        self,
+        offset: str,
+        body: Any = b"state",
+        content_type: str | None = None,
+        **headers: str,
     ) -> httpx.Response:
         """PUT a snapshot."""
-        headers = {} if content_type is None else {"Content-Type": content_type}
+        headers = header_names(headers)
+        if content_type is not None:
+            headers["Content-Type"] = content_type
         return self.client.put(f"{self.url}/snapshot/{offset}", content=body, headers=headers)
 
     def snapshot(self, offset: str = "") -> httpx.Response:

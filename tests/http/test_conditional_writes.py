@@ -256,6 +256,71 @@ class TestCreate:
         check_error(BucketStream(client, "no-such-bucket", "a").create(if_match="*"), 404)
 
 
+class TestSnapshots:
+    @pytest.fixture
+    def stream(self, client) -> BucketStream:
+        return bucket_stream(client, b"12345", b"678")
+
+    @pytest.mark.parametrize(
+        "source", ["HEAD", "GET", "GET from inside", "GET at the tail", "long-poll", "PUT"]
+    )
+    def test_of_the_state_of_now(self, stream, source) -> None:
+        tag = tags_of_now(stream)[source]
+        for given in (tag, f'"a", {tag}', "*"):
+            assert stream.publish(offset(5), if_match=given).status_code == 204
+        # A snapshot is not a state of its own.
+        assert stream.append(b"9", if_match=tag).status_code == 204
+
+    @pytest.mark.parametrize("kind", STRANGE_TAGS)
+    def test_of_anything_else_is_412(self, stream, kind) -> None:
+        given = strange(kind, etag(stream.head()))
+        refused = stream.publish(offset(5), if_match=given)
+        check_error(refused, 412, "precondition_failed", about="If-Match")
+        assert "Stream-Snapshot-Offset" not in stream.head().headers
+
+    def test_of_an_earlier_state_and_of_a_former_life(self, stream) -> None:
+        tag = etag(stream.head())
+        stream.append(b"9")
+        check_error(stream.publish(offset(5), if_match=tag), 412, "precondition_failed")
+        tag = etag(stream.head())
+        stream.delete()
+        check_error(stream.publish(offset(5), if_match="*"), 404, "stream_not_found")
+        stream.create(b"123456789")
+        check_error(stream.publish(offset(9), if_match=tag), 412, "precondition_failed")
+        assert stream.publish(offset(9), if_match=etag(stream.head())).status_code == 204
+
+    def test_tag_comes_before_the_offset(self, stream) -> None:
+        stale, fresh = '"0:0"', etag(stream.head())
+        for at, status in ((4, 400), (9, 409)):
+            check_error(stream.publish(offset(at), if_match=stale), 412)
+            check_error(stream.publish(offset(at), if_match=fresh), status)
+
+    def test_refusal_comes_before_the_body(self, stream, connect) -> None:
+        connection = connect()
+        headers = ("Content-Length: 100", 'If-Match: "0:0"')
+        connection.request("PUT", f"{stream.url}/snapshot/{offset(5)}", *headers)
+        assert connection.response().status == 412
+
+    @pytest.mark.parametrize("change", ["append", "close", "replace", "nothing"])
+    def test_state_that_changes_while_the_body_arrives(self, stream, connect, change) -> None:
+        connection = connect()
+        headers = ("Content-Length: 10", f"If-Match: {etag(stream.head())}")
+        connection.request("PUT", f"{stream.url}/snapshot/{offset(5)}", *headers)
+        connection.send(b"12345")
+        # It was looked at once a later request is answered.
+        stream.head()
+        if change == "append":
+            stream.append(b"9")
+        elif change == "close":
+            stream.close()
+        elif change == "replace":
+            stream.delete()
+            stream.create(b"12345678")
+        connection.send(b"67890")
+        assert connection.response().status == (204 if change == "nothing" else 412)
+        assert ("Stream-Snapshot-Offset" in stream.head().headers) == (change == "nothing")
+
+
 class TestHead:
     @pytest.mark.parametrize("template", ["{tag}", "W/{tag}", "*", '"a", {tag}', 'W/"a",W/{tag}'])
     def test_unchanged_is_304(self, client, template) -> None:

@@ -57,12 +57,16 @@ class Snapshots:
         body: bytes | AsyncIterable[bytes],
         *,
         content_type: str = "application/octet-stream",
+        if_match: str | None = None,
     ) -> None:
         """Publish the state at an offset; the server may then drop everything before it.
 
-        A body in pieces is sent as it is produced, and is never retried.
+        With `if_match`, an ETag of the stream, only if the stream is still in that state. A body in
+        pieces is sent as it is produced, and is never retried.
         """
         url, headers = below(self._url, "snapshot", offset), {"Content-Type": content_type}
+        if if_match is not None:
+            headers["If-Match"] = if_match
         if isinstance(body, bytes):
             silence_s = self._calls.timeouts.silence_s
             # Allow for a slow connection.

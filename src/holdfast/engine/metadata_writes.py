@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from holdfast.engine.commit import reply_after
-from holdfast.engine.writes import BucketCreated, Deleted, SnapshotPublished
+from holdfast.engine.writes import BucketCreated, Deleted, SnapshotPublished, check_state
 from holdfast.errors import (
     BucketExistsError,
     BucketNotEmptyError,
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from holdfast.engine.lifetimes import Lifetimes
     from holdfast.engine.overlay import Staged, StagedBuckets, Staging
     from holdfast.engine.state import State
+    from holdfast.engine.stream import Stream
     from holdfast.format.records import Snapshot
 
 
@@ -79,8 +80,22 @@ class SnapshotWrites:
         self._lifetimes = lifetimes
         self._clock = clock
 
+    def check(self, stream: Stream, offset: int, if_match: bytes | None) -> None:
+        """Raise if a snapshot at this offset will be rejected, before its body is stored."""
+        if if_match is not None:
+            # Whichever of the two it is when the body has arrived.
+            staged = self._staging.view(stream.meta.name)
+            check_state(if_match, stream, *(() if staged is None else (staged,)))
+        _check_offset(offset, stream.earliest, stream.tail)
+
     def publish(
-        self, name: str, number: int, snapshot: Snapshot, reply: Reply, context: Any
+        self,
+        name: str,
+        number: int,
+        snapshot: Snapshot,
+        reply: Reply,
+        context: Any,
+        if_match: bytes | None = None,
     ) -> None:
         """Make the stream with this number start at the snapshot.
 
@@ -91,30 +106,37 @@ class SnapshotWrites:
         staged = self._staging.view(name)
         outcome: object
         try:
-            outcome = self._stage(name, number, staged, snapshot)
+            outcome = self._stage(name, number, staged, snapshot, if_match)
         except HoldfastError as error:
             outcome = error
         reply_after(None if staged is None else staged.batch, reply, context, outcome)
 
     def _stage(
-        self, name: str, number: int, staged: Staged | None, snapshot: Snapshot
+        self,
+        name: str,
+        number: int,
+        staged: Staged | None,
+        snapshot: Snapshot,
+        if_match: bytes | None,
     ) -> SnapshotPublished:
         now_ms = self._clock.now_ms()
         if staged is not None and staged.deleted:
             raise StreamDeletedError(name)
         if staged is None or staged.gone or self._lifetimes.lapsed(staged, now_ms):
             raise StreamNotFoundError(name)
+        if if_match is not None:
+            check_state(if_match, staged)
         if staged.number != number:
             raise SnapshotConflictError(
                 "The stream was deleted and created again while the snapshot was uploaded."
             )
-        check_snapshot_offset(snapshot.offset, staged.first_offset(), staged.tail)
+        _check_offset(snapshot.offset, staged.first_offset(), staged.tail)
         record = Record(Kind.SNAPSHOT, number, now_ms, encode_snapshot(snapshot))
         self._staging.publish_snapshot(staged, snapshot.offset, record)
         return SnapshotPublished(snapshot.offset, staged.tail)
 
 
-def check_snapshot_offset(offset: int, earliest: int, tail: int) -> None:
+def _check_offset(offset: int, earliest: int, tail: int) -> None:
     """Raise unless the stream has this offset and retains it."""
     if offset > tail:
         raise SnapshotConflictError(

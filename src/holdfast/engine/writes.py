@@ -39,9 +39,11 @@ if TYPE_CHECKING:
     from holdfast.engine.lifetimes import Lifetimes
     from holdfast.engine.overlay import Staging
     from holdfast.engine.state import State
+    from holdfast.engine.stream import Stream
 
 # A read of a fork goes through all of its ancestors.
 FORK_DEPTH_MAX: Final = 1000
+_OTHER_STATE: Final = "If-Match names another state of the stream."
 
 
 class ForkRequest(msgspec.Struct, frozen=True):
@@ -166,8 +168,8 @@ class StreamWrites:
             if is_duplicate(state, producer):
                 self._counters.duplicates += 1
                 return StreamAppended(staged.tail, staged.closed, state, False, staged.number)
-        if request.if_match is not None and not _matches(request.if_match, staged):
-            raise PreconditionFailedError("If-Match names another state of the stream.")
+        if request.if_match is not None:
+            check_state(request.if_match, staged)
         if seq is not None and staged.seq is not None and seq <= staged.seq:
             raise StreamSeqError(
                 f"Stream-Seq {seq.decode('latin-1')!r} is not greater than the last one, "
@@ -311,7 +313,7 @@ def confirm_created(staged: Staged, request: CreateRequest) -> StreamCreated | H
     """Confirm a PUT of an existing stream if their configurations are the same."""
     meta = staged.meta
     if request.if_match is not None and not _matches(request.if_match, staged):
-        return PreconditionFailedError("If-Match names another state of the stream.")
+        return PreconditionFailedError(_OTHER_STATE)
     if not _is_same_fork(meta.fork, request.fork):
         return StreamExistsError("The stream exists, and is not this fork.")
     if request.content_type is not None and media_type(request.content_type) != staged.media:
@@ -329,8 +331,14 @@ def confirm_created(staged: Staged, request: CreateRequest) -> StreamCreated | H
     return StreamCreated(False, meta.content_type, staged.tail, staged.closed, staged.number)
 
 
-def _matches(if_match: bytes, staged: Staged) -> bool:
-    return matches_state(if_match, staged.number, staged.tail, closed=staged.closed)
+def check_state(if_match: bytes, *states: Staged | Stream) -> None:
+    """Raise unless `If-Match` names one of these states."""
+    if not any(_matches(if_match, state) for state in states):
+        raise PreconditionFailedError(_OTHER_STATE)
+
+
+def _matches(if_match: bytes, state: Staged | Stream) -> bool:
+    return matches_state(if_match, state.number, state.tail, closed=state.closed)
 
 
 def _is_same_fork(fork: Fork | None, request: ForkRequest | None) -> bool:

@@ -14,7 +14,6 @@ from bisect import bisect_right
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from holdfast.engine.metadata_writes import check_snapshot_offset
 from holdfast.engine.reading import read
 from holdfast.engine.writes import SnapshotPublished
 from holdfast.errors import (
@@ -53,7 +52,7 @@ def publish_snapshot(app: App, request: Request, slot: Slot, name: str) -> None:
     checked = parse_content_type(content_type) if content_type else DEFAULT
     offset = parse_offset(request.parameter)
     stream = app.shard.find(name)
-    check_snapshot_offset(offset, stream.earliest, stream.tail)
+    app.shard.snapshots.check(stream, offset, request.headers.get(b"if-match"))
     app.spawn(_publish(app, request, slot, stream, offset, checked), slot)
 
 
@@ -68,7 +67,8 @@ async def _publish(
             offset, uploaded.name, content_type, uploaded.size_bytes, uploaded.checksum
         )
         try:
-            outcome = await _published(app, stream, snapshot)
+            if_match = request.headers.get(b"if-match")
+            outcome = await _published(app, stream, snapshot, if_match)
         except HoldfastError as error:
             if not error.retryable:
                 # After an unknown outcome the object may be in use.
@@ -98,7 +98,9 @@ async def _check_boundary(app: App, stream: Stream, offset: int) -> None:
         )
 
 
-async def _published(app: App, stream: Stream, snapshot: Snapshot) -> SnapshotPublished:
+async def _published(
+    app: App, stream: Stream, snapshot: Snapshot, if_match: bytes | None
+) -> SnapshotPublished:
     """Publish a stored snapshot; raises if that is refused, or its outcome unknown."""
     settled = partial(app.snapshots.unpublished.discard, snapshot.object)
 
@@ -112,7 +114,9 @@ async def _published(app: App, stream: Stream, snapshot: Snapshot) -> SnapshotPu
             done(outcome)
 
         try:
-            app.shard.snapshots.publish(stream.meta.name, stream.number, snapshot, reply, None)
+            app.shard.snapshots.publish(
+                stream.meta.name, stream.number, snapshot, reply, None, if_match
+            )
         except HoldfastError:
             settled()
             raise

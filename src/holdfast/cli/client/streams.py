@@ -114,6 +114,9 @@ async def publish(
     content_type: Annotated[
         str, Parameter(help="The snapshot's content type. (default application/octet-stream)")
     ] = DEFAULT,
+    if_match: Annotated[
+        str | None, Parameter(help="Publish it only if the stream has this ETag.")
+    ] = None,
 ) -> None:
     """Publish a stream's state at an offset; the messages before it are dropped."""
     if file.startswith("-") and file != "-":
@@ -122,7 +125,9 @@ async def publish(
     source.check()
     source.invite(output)
     body = b"".join([content async for content in source.messages(DEFAULT)])
-    await client.stream(stream).snapshots.publish(offset, body, content_type=content_type)
+    await client.stream(stream).snapshots.publish(
+        offset, body, content_type=content_type, if_match=if_match
+    )
     document = {"stream": stream, "offset": offset, "bytes": len(body)}
     output.say(document, f"published a snapshot of {stream} at {offset} ({len(body)} bytes)")
 
