@@ -126,16 +126,20 @@ class TestBackup:
     def test_one_line_says_what_there_is(self, run, data_dir, tmp_path):
         line = run("backup", tmp_path / "new", "--data-dir", data_dir)
         assert line.startswith("Backup 20")
-        assert f" at file://{tmp_path}/new: position 5, 2 streams in 1 packs (" in line
+        assert f" at file://{tmp_path}/new: position 5, 3 streams, 1 packs (" in line
+        assert "and a log of 2 appends (" in line
         assert "with 1 new packs" in line
         assert line.count("\n") == 1
 
-    def test_json_and_what_is_new(self, run, data_dir, place):
+    def test_json_and_what_is_new(self, run, data_dir, place, filled):
+        contents = filled[1]
         printed = run("backup", place, "--data-dir", data_dir, "--json")
         assert printed.count("\n") == 1
         document = json.loads(printed)
         assert document["url"] == place.as_uri()
-        assert (document["position"], document["streams"], document["packs"]) == (5, 2, 1)
+        assert (document["position"], document["streams"], document["packs"]) == (5, 3, 1)
+        assert document["log_appends"] == 2
+        assert document["stored_bytes"] == sum(map(len, contents.values()))
         assert document["packs_copied"] == 0
         assert 0 < document["bytes_copied"] < document["bytes"]
 
@@ -150,10 +154,23 @@ class TestBackup:
         with ServerProcess(tmp_path / "restored") as server:
             check(server, contents)
 
+    def test_keys_of_subscriptions_are_in_it(self, run, tmp_path):
+        """Webhooks of the restored server verify with the keys that receivers know."""
+        with ServerProcess(tmp_path / "data") as server:
+            jwks = httpx.get(f"{server.streams_url}/__ds/jwks.json").raise_for_status().json()
+            run("backup", tmp_path / "new", "--data-dir", server.data_dir)
+        run("restore", tmp_path / "new", "--data-dir", tmp_path / "restored")
+        with ServerProcess(tmp_path / "restored") as server:
+            assert httpx.get(f"{server.streams_url}/__ds/jwks.json").json() == jwks
+        keys = "subscription-keys.json"
+        copies = [backup_of(tmp_path / "new") / keys, tmp_path / "restored" / keys]
+        assert {path.stat().st_mode & 0o777 for path in copies} == {0o600}
+        assert len({path.read_bytes() for path in copies}) == 1
+
     def test_an_empty_server(self, run, tmp_path):
         with ServerProcess(tmp_path / "data") as server:
             line = run("backup", tmp_path / "new", "--data-dir", server.data_dir)
-        assert "position 0, 0 streams in 0 packs (0 B), 0 snapshots and a log of 0 B" in line
+        assert "position 0, 0 streams, 0 packs (0 B), 0 snapshots and a log of 0 appends" in line
         run("restore", tmp_path / "new", "--data-dir", tmp_path / "restored")
         with ServerProcess(tmp_path / "restored") as server:
             check(server, fill(server))
@@ -174,7 +191,7 @@ class TestBackup:
         second = json.loads(run("backup", place, "--data-dir", data_dir, "--json"))["id"]
         rows = run("backup", "--list", place).splitlines()
         assert rows[0].split() == ["backup", "streams", "packs", "size"]
-        assert [row.split()[:3] for row in rows[1:]] == [[first, "2", "1"], [second, "2", "1"]]
+        assert [row.split()[:3] for row in rows[1:]] == [[first, "3", "1"], [second, "3", "1"]]
         listed = json.loads(run("backup", place, "--list", "--json"))
         assert [each["id"] for each in listed] == [first, second]
         (place / "backups" / first / "manifest.json").write_text('{"format": 7}')

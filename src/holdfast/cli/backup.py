@@ -27,6 +27,7 @@ from holdfast.settings import Settings, StorageSettings, all_settings
 from holdfast.storage.backup import Backup
 from holdfast.storage.manifest import FoundBackup, Manifest, find_backups
 from holdfast.storage.open_objects import open_objects, probe
+from holdfast.subscriptions.keys import KEYS_FILE
 
 BackupUrl = Annotated[
     str,
@@ -76,9 +77,9 @@ def contents(manifest: Manifest) -> str:
     """A one-line summary of a backup."""
     log_bytes = sum(segment.size_bytes for segment in manifest.log)
     return (
-        f"{manifest.streams} streams in {len(manifest.packs)} packs "
+        f"{manifest.streams} streams, {len(manifest.packs)} packs "
         f"({as_bytes(manifest.pack_bytes)}), {len(manifest.snapshots)} snapshots "
-        f"and a log of {as_bytes(log_bytes)}"
+        f"and a log of {manifest.log_appends} appends ({as_bytes(log_bytes)})"
     )
 
 
@@ -155,6 +156,7 @@ def _back_up(settings: Settings, place: ObjectStore) -> tuple[Manifest, dict[str
         with progress("copying packs and snapshots", copied_bytes) as advance:
             running.copy_packs(advance)
             running.copy_snapshots(advance)
+        running.copy_keys(path / KEYS_FILE)
         made = running.finish()
     return made, {
         "packs_copied": len(running.missing.packs),
@@ -171,6 +173,7 @@ def _described(made: Manifest) -> dict[str, object]:
         "position": made.position,
         "streams": made.streams,
         "stored_bytes": made.stored_bytes,
+        "log_appends": made.log_appends,
         "packs": len(made.packs),
         "snapshots": len(made.snapshots),
         "bytes": made.size_bytes,

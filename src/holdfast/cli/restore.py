@@ -41,6 +41,7 @@ from holdfast.settings import Settings
 from holdfast.storage.backup import Restore
 from holdfast.storage.manifest import Manifest, newest, read_manifest
 from holdfast.storage.open_objects import open_objects, probe
+from holdfast.subscriptions.keys import KEYS_FILE
 
 
 def restore(
@@ -71,6 +72,7 @@ def restore(
         "store": target.url,
         "position": manifest.position,
         "streams": manifest.streams,
+        "log_appends": manifest.log_appends,
         "packs": len(manifest.packs),
         "snapshots": len(manifest.snapshots),
         "bytes": manifest.size_bytes,
@@ -104,6 +106,7 @@ def _restore(
             running.copy_catalog(directory.catalog_path, advance)
             make_directory(directory.log_path)
             running.copy_log(directory.log_path, advance)
+            running.copy_keys(path / KEYS_FILE, advance)
         directory.finish()
     return {
         "packs_copied": len(running.missing.packs),

@@ -6,21 +6,22 @@ A backup:
 2. Copy the log, which starts at a position that the catalog covers.
 3. Copy the catalog, which by now covers at least as much, so there is no gap between the two. Drop
    the part of the copied log that the catalog covers.
-4. Copy the packs that this catalog uses, except those already at the destination, and the snapshots
-   of its streams and of the copied log.
+4. Copy the packs that this catalog uses, except those already at the destination, the snapshots of
+   its streams and of the copied log, and the keys of subscriptions.
 5. Write the manifest.
 
 The server takes no part: SQLite lets this process write its pin beside it. If anything fails before
 5 there is no backup, and the packs that were copied are there for the next attempt.
 
 A restore claims the object store, which must be empty or claimed by the same restore, and copies
-packs, snapshots, the catalog and the log. Every step can be repeated. The caller makes sure
-that the directory is not used as a data directory before all steps are done.
+packs, snapshots, the catalog, the log and the keys. Every step can be repeated. The caller makes
+sure that the directory is not used as a data directory before all steps are done.
 """
 
 from __future__ import annotations
 
 import tempfile
+from array import array
 from contextlib import suppress
 from functools import partial
 from pathlib import Path, PurePosixPath
@@ -65,12 +66,12 @@ from holdfast.storage.snapshot_store import SNAPSHOTS_PREFIX
 from holdfast.version import __version__
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Iterable
     from pathlib import Path
     from types import TracebackType
 
     from holdfast.clock import Clock
-    from holdfast.format.records import Snapshot
+    from holdfast.format.segments import BatchFrame
     from holdfast.objects.store import ObjectStore
     from holdfast.storage.manifest import CopiedObject, Manifest
 
@@ -109,6 +110,9 @@ class Backup:
         # Bodies that the log publishes, each with the position where it does.
         self._published: list[tuple[int, CopiedObject]] = []
         self._snapshots: list[CopiedObject] = []
+        # What the copied batches hold, four numbers for each: see `_count_batch`.
+        self._batches = array("q")
+        self._keys: CopiedObject | None = None
         # Set by `find_missing`.
         self.missing = MissingObjects(source, target, [], [])
 
@@ -176,13 +180,45 @@ class Backup:
                 self._drop_log(first)
             name = f"{self._prefix}log/{number:010d}.seg"
             self._put(name, data)
-            self._published += [
-                (position, copied_snapshot(snapshot)) for position, snapshot in published_in(data)
-            ]
+            self._count(data)
             copied = CopiedSegment(name, len(data), xxh3_64_hexdigest(data), first, last)
             self._log.append(copied)
             advance(len(data))
         failpoint("backup.log_copied")
+
+    def _count(self, segment: bytes) -> None:
+        """Note the snapshots of a copied segment, and what each of its batches holds."""
+        try:
+            header = decode_header(segment)
+            if header is None:
+                raise LogCorruptError("A segment of the copied log has no sound header.")
+            for frame in iter_batches(segment, header, None):
+                self._count_batch(frame)
+        except ValueError as error:
+            raise LogCorruptError(f"A segment of the copied log is damaged: {error}.") from error
+
+    def _count_batch(self, frame: BatchFrame) -> None:
+        streams = appends = size_bytes = 0
+        for record in decode(frame.body):
+            if record.kind == Kind.SNAPSHOT:
+                snapshot = copied_snapshot(decode_snapshot(record.payload))
+                self._published.append((frame.position, snapshot))
+            elif record.kind in {Kind.CREATE, Kind.APPEND}:
+                streams += record.kind == Kind.CREATE
+                appends += bool(record.payload)
+                size_bytes += len(record.payload)
+            elif record.kind in {Kind.DELETE, Kind.EXPIRE}:
+                streams -= 1
+        self._batches.extend((frame.position, streams, appends, size_bytes))
+
+    def _counted(self) -> tuple[int, int, int]:
+        """The streams, appends and bytes that the log adds to the catalog."""
+        numbers = self._batches
+        added = [at for at in range(0, len(numbers), 4) if numbers[at] > self._found.flushed]
+        streams, appends, size_bytes = (
+            sum(numbers[at + field] for at in added) for field in (1, 2, 3)
+        )
+        return streams, appends, size_bytes
 
     def _drop_log(self, through: int) -> None:
         """Drop copied segments that hold nothing after this position."""
@@ -248,6 +284,14 @@ class Backup:
         self.missing.copy_snapshots(partial(self._copied, "backup.snapshot_copied"), advance)
         failpoint("backup.snapshots_copied")
 
+    def copy_keys(self, path: Path) -> None:
+        """Copy the file with the keys of subscriptions, if there is one."""
+        with suppress(FileNotFoundError):
+            data = path.read_bytes()
+            name = f"{self._prefix}{path.name}"
+            self._put(name, data)
+            self._keys = CopiedObject(name, len(data), xxh3_64_hexdigest(data))
+
     def _copied(self, name: str) -> None:
         failpoint(name)
         if self._clock.now_ms() - self._renewed_ms > _RENEW_MS and self._writer is not None:
@@ -258,18 +302,21 @@ class Backup:
     def finish(self) -> Manifest:
         """Write the manifest, which makes it a backup."""
         found = self._found
+        streams, appends, size_bytes = self._counted()
         manifest = Manifest(
             id=self.id,
             holdfast=__version__,
             created=timestamp(self._begun_ms),
             position=self.position,
             store=found.store,
-            streams=found.streams,
-            stored_bytes=found.stored_bytes,
+            streams=found.streams + streams,
+            stored_bytes=found.stored_bytes + size_bytes,
+            log_appends=appends,
             catalog=self._catalog,
             log=self._log,
             packs=found.packs,
             snapshots=self._snapshots,
+            keys=self._keys,
         )
         # Should it be there although this fails, it is the first thing to go.
         self._written.append(f"{self._prefix}manifest.json")
@@ -283,20 +330,6 @@ class Backup:
 def _is_there(path: Path) -> bool:
     """Whether there is a catalog; an empty file is one that is just being created."""
     return path.exists() and path.stat().st_size > 0
-
-
-def published_in(segment: bytes) -> Iterator[tuple[int, Snapshot]]:
-    """The snapshots that a segment publishes, each with its position."""
-    try:
-        header = decode_header(segment)
-        if header is None:
-            raise LogCorruptError("A segment of the copied log has no sound header.")
-        for frame in iter_batches(segment, header, None):
-            for record in decode(frame.body):
-                if record.kind == Kind.SNAPSHOT:
-                    yield frame.position, decode_snapshot(record.payload)
-    except ValueError as error:
-        raise LogCorruptError(f"A segment of the copied log is damaged: {error}.") from error
 
 
 class Restore:
@@ -363,3 +396,8 @@ class Restore:
         for segment in self._manifest.log:
             download(self._source, segment, directory / PurePosixPath(segment.name).name, advance)
         failpoint("restore.log_copied")
+
+    def copy_keys(self, path: Path, advance: Advance) -> None:
+        """Write the keys of subscriptions, if the backup has them."""
+        if self._manifest.keys is not None:
+            download(self._source, self._manifest.keys, path, advance)

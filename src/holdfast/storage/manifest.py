@@ -1,10 +1,11 @@
 """The manifest of a backup, and the layout of backups in a store.
 
-    packs/…                          shared by all backups
-    snapshots/…                      shared by all backups
-    backups/<id>/catalog.sqlite      missing if the server had none yet
-    backups/<id>/log/0000000001.seg  missing if the catalog covers everything
-    backups/<id>/manifest.json       written last: without it there is no backup
+    packs/…                              shared by all backups
+    snapshots/…                          shared by all backups
+    backups/<id>/catalog.sqlite          missing if the server had none yet
+    backups/<id>/log/0000000001.seg      missing if the catalog covers everything
+    backups/<id>/subscription-keys.json  missing if there are none
+    backups/<id>/manifest.json           written last: without it there is no backup
 
 Ids start with the time in UTC, so that they sort by age.
 """
@@ -67,7 +68,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     position: int
     # The mark of the object store the packs were copied from.
     store: str
-    # As of the catalog; the log may add to them.
+    # Of packs and log together; backups of earlier versions counted what was in packs alone.
     streams: int
     stored_bytes: int
     catalog: CopiedObject | None
@@ -75,6 +76,10 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     packs: list[CopiedPack]
     # Their bodies have the checksums that streams and log name.
     snapshots: list[CopiedObject] = []
+    # Appends in the log, which are in no pack yet.
+    log_appends: int = 0
+    # The secret keys of subscriptions.
+    keys: CopiedObject | None = None
 
     @property
     def pack_bytes(self) -> int:
@@ -88,8 +93,8 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def size_bytes(self) -> int:
         """The total size, including shared packs and snapshots."""
-        catalog = self.catalog.size_bytes if self.catalog else 0
-        return self.shared_bytes + catalog + sum(segment.size_bytes for segment in self.log)
+        files = [each for each in (self.catalog, self.keys) if each is not None]
+        return self.shared_bytes + sum(each.size_bytes for each in (*files, *self.log))
 
 
 class FoundBackup(NamedTuple):
