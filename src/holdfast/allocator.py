@@ -7,6 +7,7 @@ freed memory for reuse. The storage process does the opposite: it returns what a
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 from typing import Final
 
@@ -28,6 +29,12 @@ def keep_freed_memory() -> bool:
 def give_freed_memory_back() -> bool:
     """Keep next to no freed memory; returns whether the allocator supports it."""
     return _tune(_LITTLE_BYTES, _LITTLE_BYTES)
+
+
+def give_back_free_memory() -> None:
+    """Return free memory to the kernel now, wherever it is; takes about 0.1 s for 256 MiB."""
+    with contextlib.suppress(AttributeError, OSError):
+        ctypes.CDLL(None).malloc_trim(0)
 
 
 def _tune(kept_bytes: int, mapped_bytes: int) -> bool:

@@ -227,8 +227,8 @@ def test_silence_after_a_slow_answer_times_out(server, stream_on) -> None:
 
 
 def test_slow_but_steady_bodies_are_taken(start_server, stream_on) -> None:
-    """The time limit is on silence, not on the whole."""
-    server = start_server(body_timeout=1)
+    """The time limit is on silence and on the rate, not on the whole."""
+    server = start_server(body_timeout=1, body_rate_min=1)
     stream = stream_on(server)
     with RawConnection(server.port) as connection:
         connection.request("POST", stream.url, TYPE, "Content-Length: 10")

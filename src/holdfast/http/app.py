@@ -17,6 +17,7 @@ from holdfast.errors import (
 from holdfast.http import health, openapi, storage_routes, subscription_routes
 from holdfast.http.access.gate import Gate, check_scope
 from holdfast.http.access.scopes import Need
+from holdfast.http.bodies import BodyBudget
 from holdfast.http.buckets import create_bucket, delete_bucket, get_bucket, list_streams
 from holdfast.http.changes import ChangeFeed, changes
 from holdfast.http.exchange import parse_query
@@ -87,7 +88,8 @@ class App:
         self.events = EventEncoder()
         self.counted_events = EventEncoder(says_lengths=True)
         self.counters = HttpCounters()
-        self.metrics = MetricsPage(self.counters, shard, subscriptions, mount)
+        self.bodies = BodyBudget(settings.http, has_access_control=settings.access.is_on)
+        self.metrics = MetricsPage(self.counters, self.bodies, shard, subscriptions, mount)
         # Why the server cannot take requests yet; empty once it can.
         self.not_ready = "The server is recovering its log."
         self.draining = False
@@ -113,7 +115,7 @@ class App:
         try:
             route, match = self._router.find(request.method, request.path)
             slot.route = route.label
-            if self.gate is not None:
+            if self.gate is not None and not request.admitted:
                 self._admit(self.gate, request, route, match)
             if self.not_ready and route.needs_engine:
                 raise UnavailableError(self.not_ready)  # noqa: TRY301 (one way out)
@@ -128,6 +130,19 @@ class App:
         except Exception:  # noqa: BLE001 (a defect in one handler must not end the server)
             _log.exception("%r %r failed", request.method, request.path)
             respond_error(slot, HoldfastError("The server failed; its log says why."))
+
+    def admit(self, request: Request, slot: Slot) -> None:
+        """Raise unless the caller may send the body of this request.
+
+        For bodies that are not complete yet: otherwise `handle` finds out the same.
+        """
+        route, match = self._router.find(request.method, request.path)
+        slot.route = route.label
+        if self.gate is not None:
+            self._admit(self.gate, request, route, match)
+        if self.not_ready and route.needs_engine:
+            raise UnavailableError(self.not_ready)
+        request.admitted = True
 
     def _admit(self, gate: Gate, request: Request, route: Route, match: Match) -> None:
         """Raise unless the gate admits the request."""

@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections import deque
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote
 
-from holdfast.errors import HoldfastError, InvalidRequestError, PayloadTooLargeError
-from holdfast.http.exchange import BODILESS, KEPT_HEADERS, BodyStream, Request, join_repeated
+from holdfast.errors import (
+    HoldfastError,
+    InvalidRequestError,
+    PayloadTooLargeError,
+    RequestTimeoutError,
+)
+from holdfast.http.bodies import BodyPace, BodyStream
+from holdfast.http.exchange import BODILESS, KEPT_HEADERS, Request, join_repeated
 from holdfast.http.request_reader import is_forwarded, is_snapshot
 from holdfast.http.responses import respond_error
 
@@ -22,8 +29,10 @@ if TYPE_CHECKING:
     Send = Callable[[dict[str, Any]], Awaitable[None]]
 
 QUEUE_BYTES_MAX: Final = 65_536
-# A body that is too large is read to its end, up to this many times the limit.
+# Of a refused body this much is read, for this long: some hosts break off if they get the response
+# before they sent the request.
 _DISCARD_FACTOR: Final = 4
+_DISCARD_S: Final = 2.0
 
 
 class AsgiSlot:
@@ -124,37 +133,97 @@ class AsgiSlot:
         self._changed.set()
 
 
+class _Incoming:
+    """The body of a request, as the host passes it on."""
+
+    def __init__(self, app: App, receive: Receive) -> None:
+        http = app.settings.http
+        self.receive = receive
+        self._pace = BodyPace(http.body_timeout_s, http.body_rate_min)
+        self._now = asyncio.get_running_loop().time
+        self._budget = app.bodies
+        self._bytes_max = http.body_bytes_max
+        self._deadline_s = 0.0
+        self.rest()
+        self.more = True
+        self.disconnected = False
+
+    def rest(self) -> None:
+        """The client did not have to send until now."""
+        self._deadline_s = self._now() + self._pace.longest_pause
+
+    async def next(self) -> bytes:
+        """The next part; raises RequestTimeoutError if the body comes too slowly."""
+        try:
+            async with asyncio.timeout_at(self._deadline_s):
+                message = await self.receive()
+        except TimeoutError:
+            raise RequestTimeoutError("The request did not arrive in time.") from None
+        if message["type"] == "http.disconnect":
+            self.disconnected, self.more = True, False
+            return b""
+        part: bytes = message.get("body", b"")
+        self.more = message.get("more_body", False)
+        self._deadline_s = self._pace.deadline(self._deadline_s, self._now(), len(part))
+        return part
+
+    async def collect(self, *, is_known: bool) -> bytes:
+        """The whole body; raises if it is too large, or if too much is under way."""
+        parts: list[bytes] = []
+        size = held = 0
+        try:
+            while self.more:
+                parts.append(await self.next())
+                size += len(parts[-1])
+                if size > self._bytes_max:
+                    raise PayloadTooLargeError(f"The body exceeds {self._bytes_max} bytes.")
+                if self.more:
+                    self._budget.take(size - held, is_known=is_known)
+                    held = size
+        finally:
+            self._budget.give(held)
+        return b"".join(parts)
+
+    async def discard(self) -> None:
+        """Read the rest of a refused body, within reason."""
+        size = 0
+        with contextlib.suppress(TimeoutError, RequestTimeoutError):
+            async with asyncio.timeout(_DISCARD_S):
+                while self.more and size <= _DISCARD_FACTOR * self._bytes_max:
+                    size += len(await self.next())
+
+
 async def handle_http(app: App, scope: Scope, receive: Receive, send: Send) -> None:
     """Handle one HTTP request of an ASGI host."""
     slot = AsgiSlot(app, is_head=scope["method"] == "HEAD")
+    incoming = _Incoming(app, receive)
     try:
-        request: Request | HoldfastError = _request(app, scope)
+        request = _request(app, scope)
+        app.admit(request, slot)
+        bytes_max = _streamed_bytes_max(app, request)
+        if bytes_max is None:
+            request.body = await incoming.collect(is_known=request.identity is not None)
     except HoldfastError as error:
-        request = error
-    bytes_max = None if isinstance(request, HoldfastError) else _streamed_bytes_max(app, request)
-    if isinstance(request, Request) and bytes_max is not None:
+        await incoming.discard()
+        if not incoming.disconnected:
+            respond_error(slot, error)
+            await slot.deliver(send)
+        return
+    if incoming.disconnected:
+        return
+    if bytes_max is not None:
         # The body is handled while it arrives.
         wanted = asyncio.Event()
-        request.stream = BodyStream(bytes_max, wanted.set)
+        request.stream = BodyStream(bytes_max, app.bodies, wanted.set)
         app.handle(request, slot)
-        pump = _pump(receive, slot, request.stream, wanted)
+        pump = _pump(incoming, slot, request.stream, wanted)
         await _deliver(slot, send, asyncio.create_task(pump))
         return
-    # The body first: some hosts break off if they get the response before they sent it.
-    body = await _body(receive, app.settings.http.body_bytes_max)
-    if body is None:
-        return
-    if isinstance(request, HoldfastError):
-        respond_error(slot, request)
-    elif isinstance(body, HoldfastError):
-        respond_error(slot, body)
-    else:
-        request.body = body
-        app.handle(request, slot)
+    app.handle(request, slot)
     if slot.done:
         await slot.deliver(send)
     else:
-        await _deliver(slot, send, asyncio.create_task(_watch(receive, slot)))
+        await _deliver(slot, send, asyncio.create_task(_watch(incoming, slot)))
 
 
 def _streamed_bytes_max(app: App, request: Request) -> int | None:
@@ -180,29 +249,30 @@ async def _deliver(slot: AsgiSlot, send: Send, task: asyncio.Task[None]) -> None
 
 
 async def _pump(
-    receive: Receive, slot: AsgiSlot, stream: BodyStream, wanted: asyncio.Event
+    incoming: _Incoming, slot: AsgiSlot, stream: BodyStream, wanted: asyncio.Event
 ) -> None:
     """Feed the body while it is wanted, then tell the slot if the client disconnects."""
     size = 0
-    while True:
+    while incoming.more:
         while stream.full:
             wanted.clear()
             await wanted.wait()
-        message = await receive()
-        if message["type"] == "http.disconnect":
+            incoming.rest()
+        try:
+            part = await incoming.next()
+        except RequestTimeoutError as error:
+            stream.fail(error)
             break
-        part = message.get("body", b"")
         stream.feed(part)
         size += len(part)
-        more = message.get("more_body", False)
-        if not more:
-            stream.finish()
-        if not more or size > _DISCARD_FACTOR * stream.bytes_max:
+        if size > _DISCARD_FACTOR * stream.bytes_max:
             slot.rest_is_read()
-    stream.fail()
+    if incoming.disconnected:
+        stream.fail()
+    elif not incoming.more:
+        stream.finish()
     slot.rest_is_read()
-    if not slot.done:
-        slot.abandon()
+    await _watch(incoming, slot)
 
 
 def _request(app: App, scope: Scope) -> Request:
@@ -235,31 +305,9 @@ def _request(app: App, scope: Scope) -> Request:
     return request
 
 
-async def _body(receive: Receive, bytes_max: int) -> bytes | HoldfastError | None:
-    """The whole body, an error if it is too large, or None if the client disconnected."""
-    parts: list[bytes] = []
-    size = 0
-    while True:
-        message = await receive()
-        if message["type"] == "http.disconnect":
-            return None
-        part = message.get("body", b"")
-        size += len(part)
-        more = message.get("more_body", False)
-        if size > bytes_max:
-            # Read on within reason: some hosts break off otherwise.
-            parts.clear()
-            if not more or size > _DISCARD_FACTOR * bytes_max:
-                return PayloadTooLargeError(f"The body exceeds {bytes_max} bytes.")
-        else:
-            parts.append(part)
-        if not more:
-            return b"".join(parts)
-
-
-async def _watch(receive: Receive, slot: AsgiSlot) -> None:
+async def _watch(incoming: _Incoming, slot: AsgiSlot) -> None:
     """Tell the slot if the client disconnects."""
-    while (await receive())["type"] != "http.disconnect":
-        pass
+    while not incoming.disconnected:
+        incoming.disconnected = (await incoming.receive())["type"] == "http.disconnect"
     if not slot.done:
         slot.abandon()

@@ -19,7 +19,7 @@ import termios
 from collections import deque
 from typing import TYPE_CHECKING, Final, cast
 
-from holdfast.errors import HoldfastError, RequestTimeoutError
+from holdfast.errors import HoldfastError, OverloadedError, RequestTimeoutError
 from holdfast.http.exchange import Request, peer_address
 from holdfast.http.request_reader import CONTINUE, RequestReader
 from holdfast.http.responses import respond_error
@@ -69,7 +69,9 @@ class Connection(RequestReader):
         del exc
         self._listener.left(self)
         self._discarding = self._closing = True
+        self._drop_body()
         self._fail_stream()
+        self._leave_backlog(self._backlog_bytes)
         # The parser refers to our methods; without this only a full collection frees the cycle.
         del self._parser
         slots = list(self._slots)
@@ -86,6 +88,7 @@ class Connection(RequestReader):
             # A reader of events does not half-close: the client is gone.
             return False
         self._discarding = self._at_eof = True
+        self._drop_body()
         self._fail_stream()
         last = self._backlog[-1][1] if self._backlog else self._slots[-1]
         last.closes = True
@@ -118,10 +121,29 @@ class Connection(RequestReader):
         if not self._backlog and not self.paused and slots and self._follows(slots[-1], request):
             self._dispatch(request, slot)
         else:
-            self._backlog.append((request, slot))
-            self._backlog_bytes += self._held_bytes(request)
-            self._reset_deadline()
+            self._wait(request, slot)
         self._update_reading()
+
+    def _wait(self, request: Request | HoldfastError, slot: NativeSlot) -> None:
+        """Keep a request until it is its turn, if there is room for its body."""
+        if isinstance(request, Request) and request.body:
+            try:
+                self._hold(request, slot)
+            except HoldfastError as error:
+                request = error
+        self._backlog.append((request, slot))
+        self._reset_deadline()
+
+    def _hold(self, request: Request, slot: NativeSlot) -> None:
+        """Count the body of a request that waits; raises if it may not be held."""
+        if not request.admitted:
+            self.app.admit(request, slot)
+        try:
+            self._bodies.take(len(request.body), is_known=request.identity is not None)
+        except OverloadedError:
+            self._discarding = slot.closes = True
+            raise
+        self._backlog_bytes += len(request.body)
 
     def _follows(self, before: NativeSlot, request: Request | HoldfastError) -> bool:
         """Whether a request is an append behind an append; both may wait for the disk."""
@@ -131,12 +153,6 @@ class Connection(RequestReader):
             and request.method == b"POST"
             and not request.path.startswith(self._listener.no_appends)
         )
-
-    def _held_bytes(self, request: Request | HoldfastError) -> int:
-        """The size of a waiting request; one with a streamed body counts as a full backlog."""
-        if not isinstance(request, Request):
-            return 0
-        return len(request.body) if request.stream is None else self._listener.body_bytes_max + 1
 
     def _dispatch(self, request: Request | HoldfastError, slot: NativeSlot) -> None:
         self._slots.append(slot)
@@ -186,7 +202,7 @@ class Connection(RequestReader):
         try:
             while self._backlog and not self._slots and not self._closing and not self.paused:
                 request, slot = self._backlog.popleft()
-                self._backlog_bytes -= self._held_bytes(request)
+                self._leave_backlog(_body_bytes(request))
                 self._dispatch(request, slot)
         finally:
             self._advancing = False
@@ -199,6 +215,10 @@ class Connection(RequestReader):
             self._close()
         else:
             self._reset_deadline()
+
+    def _leave_backlog(self, size: int) -> None:
+        self._backlog_bytes -= size
+        self._bodies.give(size)
 
     def _reset_deadline(self) -> None:
         """Set the deadline for what the client has to do next."""
@@ -226,7 +246,8 @@ class Connection(RequestReader):
             self.paused
             or waiting >= self._listener.pipeline_max
             or self._backlog_bytes > self._listener.body_bytes_max
-            or (self._stream is not None and self._stream.full)
+            # Behind other requests nobody takes the body yet.
+            or (self._stream is not None and (self._stream.full or bool(self._backlog)))
         )
         if stop != self._reading_paused and not self.transport.is_closing():
             self._reading_paused = stop
@@ -281,6 +302,11 @@ class Connection(RequestReader):
 
     def abort(self) -> None:
         self.transport.abort()
+
+
+def _body_bytes(request: Request | HoldfastError) -> int:
+    """What a waiting request holds; a streamed body counts by itself."""
+    return len(request.body) if isinstance(request, Request) else 0
 
 
 def unsent_bytes(transport: asyncio.WriteTransport) -> int:

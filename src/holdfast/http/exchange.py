@@ -7,19 +7,19 @@ as it is and the ASGI app splits again.
 
 from __future__ import annotations
 
-import asyncio
-from collections import deque
-from typing import TYPE_CHECKING, Final, Protocol, Self
+from typing import TYPE_CHECKING, Final, Protocol
 from urllib.parse import unquote_to_bytes
 
 import msgspec
 
-from holdfast.errors import HoldfastError, InvalidRequestError, PayloadTooLargeError
+from holdfast.errors import InvalidRequestError
 
 if TYPE_CHECKING:
+    import asyncio
     from collections.abc import AsyncIterator, Callable, Sequence
 
     from holdfast.http.access.scopes import Identity
+    from holdfast.http.bodies import BodyStream
 
 # The request headers that are kept; all others are dropped while parsing.
 _KEPT: Final = (
@@ -50,8 +50,6 @@ KEPT_HEADERS: Final = {spelling: name for name in _KEPT for spelling in (name, n
 _LIST_HEADERS: Final = frozenset({b"if-match", b"if-none-match", b"upgrade"})
 # Statuses whose responses have neither a body nor a Content-Length.
 BODILESS: Final = frozenset({204, 304})
-BUFFER_BYTES_MAX: Final = 1024 * 1024
-_FOLDED_BYTES: Final = 64 * 1024
 _DIGITS_MAX: Final = 18
 
 
@@ -73,8 +71,9 @@ class Request(msgspec.Struct, gc=False):
     bucketed: bool = False
     # Takes the place of `body` where a handler reads the body while it arrives.
     stream: BodyStream | None = None
-    # Set by the gate.
+    # Set by the gate, and whether it has admitted the request before the body was complete.
     identity: Identity | None = None
+    admitted: bool = False
     # The headers that were not kept, where the request is to be forwarded.
     other_headers: Sequence[tuple[bytes, bytes]] = ()
     # Whether shared caches must not keep the response, even on a server without access control.
@@ -125,90 +124,6 @@ class Slot(Protocol):
     @property
     def paused(self) -> bool:
         """Whether the client reads too slowly for more to be sent now."""
-
-
-class BodyStream:
-    """A request body that is read while it arrives, within a bounded buffer.
-
-    `on_want` is called when the first piece is asked for, and whenever the buffer has room again.
-    """
-
-    def __init__(self, bytes_max: int, on_want: Callable[[], None]) -> None:
-        self.bytes_max = bytes_max
-        self._on_want = on_want
-        self._pieces: deque[bytes | bytearray] = deque()
-        self._buffered = 0
-        self._size = 0
-        self._error: HoldfastError | None = None
-        self._waiter: asyncio.Future[None] | None = None
-        self.wanted = False
-        self.complete = False
-
-    @property
-    def full(self) -> bool:
-        """Whether the sender has to wait."""
-        return self._buffered > BUFFER_BYTES_MAX
-
-    def feed(self, piece: bytes) -> None:
-        """Add a piece that has arrived."""
-        if self._error is not None:
-            return
-        self._size += len(piece)
-        if self._size > self.bytes_max:
-            self.fail(PayloadTooLargeError(f"The body exceeds {self.bytes_max} bytes."))
-            return
-        last = self._pieces[-1] if self._pieces else b""
-        if isinstance(last, bytearray) and len(last) < _FOLDED_BYTES:
-            last += piece
-        else:
-            # Many small objects would take many times their length.
-            self._pieces.append(bytearray(piece) if len(piece) < _FOLDED_BYTES else piece)
-        self._buffered += len(piece)
-        self._wake()
-
-    def finish(self) -> None:
-        """The body is complete."""
-        self.complete = True
-        self._wake()
-
-    def fail(self, error: HoldfastError | None = None) -> None:
-        """End an incomplete body with an error: the client disconnected, or sent too much."""
-        if not self.complete and self._error is None:
-            was_full = self.full
-            self._error = error or InvalidRequestError("The body ended before its end.")
-            self._pieces.clear()
-            self._buffered = 0
-            self._wake()
-            if was_full:
-                # The sender waits for room, and must not wait for ever.
-                self._on_want()
-
-    def _wake(self) -> None:
-        waiter, self._waiter = self._waiter, None
-        if waiter is not None and not waiter.done():
-            waiter.set_result(None)
-
-    def __aiter__(self) -> Self:
-        return self
-
-    async def __anext__(self) -> bytes:
-        while True:
-            if self._error is not None:
-                raise self._error
-            if self._pieces:
-                was_full = self.full
-                piece = self._pieces.popleft()
-                self._buffered -= len(piece)
-                if was_full and not self.full:
-                    self._on_want()
-                return bytes(piece)
-            if self.complete:
-                raise StopAsyncIteration
-            if not self.wanted:
-                self.wanted = True
-                self._on_want()
-            self._waiter = asyncio.get_running_loop().create_future()
-            await self._waiter
 
 
 def join_repeated(headers: dict[bytes, bytes], name: bytes, value: bytes) -> bool:

@@ -9,7 +9,9 @@ import resource
 import ssl
 from typing import TYPE_CHECKING, Final
 
+from holdfast.allocator import give_back_free_memory
 from holdfast.errors import OverloadedError, SettingsError
+from holdfast.http.bodies import BodyPace
 from holdfast.http.connection import NO_APPENDS, Connection
 from holdfast.settings import parse_listen
 
@@ -46,6 +48,7 @@ class Listener:
         self.tick = 0
         self.header_ticks = _ticks(http.header_timeout_s)
         self.body_ticks = _ticks(http.body_timeout_s)
+        self.body_pace = BodyPace(self.body_ticks, http.body_rate_min * TICK_S)
         self.idle_ticks = _ticks(http.idle_timeout_s)
         self.is_tls = False
         self.scheme = b"http"
@@ -113,12 +116,14 @@ class Listener:
             self._empty.set()
 
     def _count(self) -> None:
-        """One tick: renew the date header, and expire connections past their deadline."""
+        """One tick: renew the date, expire connections, and give memory of bodies back."""
         self.tick += 1
         self.app.update_date()
         tick = self.tick
         for connection in [each for each in self._connections if 0 < each.deadline <= tick]:
             connection.expire()
+        if self.app.bodies.has_fallen():
+            give_back_free_memory()
         self._timer = self.app.clock.call_later(TICK_S, self._count)
 
 

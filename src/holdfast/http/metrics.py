@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
     from holdfast.engine.shard import Shard
     from holdfast.engine.tier import Tier
+    from holdfast.http.bodies import BodyBudget
     from holdfast.http.mount import Mount
     from holdfast.storage.cold import ColdReader
     from holdfast.subscriptions.service import Subscriptions
@@ -76,11 +77,13 @@ class MetricsPage:
     def __init__(
         self,
         http: HttpCounters,
+        bodies: BodyBudget,
         shard: Shard,
         subscriptions: Subscriptions,
         mount: Mount | None = None,
     ) -> None:
         self._http = http
+        self._bodies = bodies
         self._shard = shard
         self._subscriptions = subscriptions
         self._mount = mount
@@ -128,6 +131,16 @@ class MetricsPage:
             latency.add_metric([route], buckets(counts, 1e-6), counts.total * 1e-6)
         yield latency
         yield gauge("holdfast_http_connections", "Open connections.", self._http.connections)
+        yield gauge(
+            "holdfast_http_body_bytes",
+            "Bytes of request bodies that are incomplete or wait.",
+            self._bodies.held_bytes,
+        )
+        yield counter(
+            "holdfast_http_body_refusals",
+            "Requests refused because too many bytes of bodies were held.",
+            self._bodies.refusals,
+        )
 
     def _collect_engine(self) -> Iterator[Metric]:
         shard, counters = self._shard, self._shard.counters

@@ -3,11 +3,15 @@
 httptools calls the `on_…` methods. Whatever must not go further is refused here, before its body
 is taken: ambiguous framing, repeated headers, and too large heads and bodies. Once a request is
 refused, the rest of the input means nothing and is discarded.
+
+A body that is not complete when its head has been read is waited for only if the caller may send
+it, if there is room for it, and as long as it arrives fast enough (see `bodies.py`).
 """
 
 from __future__ import annotations
 
 import asyncio
+import math
 import re
 from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Final
@@ -18,10 +22,12 @@ from holdfast.errors import (
     HeadersTooLargeError,
     HoldfastError,
     InvalidRequestError,
+    OverloadedError,
     PayloadTooLargeError,
     VersionNotSupportedError,
 )
-from holdfast.http.exchange import KEPT_HEADERS, BodyStream, Request, join_repeated
+from holdfast.http.bodies import BodyStream
+from holdfast.http.exchange import KEPT_HEADERS, Request, join_repeated
 from holdfast.http.native_slot import NativeSlot
 from holdfast.http.routes import STREAM_PREFIX
 
@@ -31,7 +37,7 @@ if TYPE_CHECKING:
 
 # A Content-Length with this many digits may exceed the limit, and is checked.
 _LONG_LENGTH: Final = 7
-_PIECES_MAX: Final = 1024
+_PIECES_MAX: Final = 64
 # Colon, space and line end of a header.
 _SEPARATOR_BYTES: Final = 4
 CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
@@ -70,8 +76,9 @@ class RequestReader(ABC, asyncio.Protocol):
         self._forwarded_path = listener.forwarded_path
         # The client's address, once it is connected.
         self._peer = ""
+        self._bodies = listener.app.bodies
         # In ticks of the listener; 0 while nothing is expected of the client.
-        self.deadline = 0
+        self.deadline: float = 0
         self._parser = self._new_parser()
         self._discarding = False
         # The head being read.
@@ -90,8 +97,11 @@ class RequestReader(ABC, asyncio.Protocol):
         self._request: Request | None = None
         self._slot: NativeSlot | None = None
         self._body: list[bytes] = []
-        self._folded: list[bytes] = []
+        self._folded = bytearray()
         self._body_bytes = 0
+        # Those of them that are counted, and for which the client was given time.
+        self._held_bytes = 0
+        self._paced_bytes = 0
         self._continue_due = False
         self._stream: BodyStream | None = None
 
@@ -144,10 +154,12 @@ class RequestReader(ABC, asyncio.Protocol):
             line_start = data.rfind(b"\n") + 1
             self._line_bytes = len(data) - line_start + (0 if line_start else self._line_bytes)
             self._check_head_bytes()
-        elif request is not None and request is self._request and body_bytes == self._body_bytes:
-            # In a body, but no body bytes: the parser holds back a chunk extension or a trailer.
-            self._line_bytes += len(data)
-            self._check_head_bytes()
+        elif self._request is not None:
+            if request is self._request and body_bytes == self._body_bytes:
+                # No body bytes: the parser holds back a chunk extension or a trailer.
+                self._line_bytes += len(data)
+                self._check_head_bytes()
+            self._await_body()
 
     def on_url(self, url: bytes) -> None:
         """The request target, perhaps in pieces; the first piece starts a request."""
@@ -191,7 +203,7 @@ class RequestReader(ABC, asyncio.Protocol):
         path, _, query = self._url.partition(b"?")
         self._slot = NativeSlot(self, method, not parser.should_keep_alive(), version != "1.0")
         self._request = request = Request(method, path, query, headers, listener.scheme, self._peer)
-        self._body_bytes = 0
+        self._body_bytes = self._paced_bytes = 0
         if path[:1] != b"/":
             self._normalise_target(request)
         if method == b"PUT" and is_snapshot(method, request.path):
@@ -223,7 +235,6 @@ class RequestReader(ABC, asyncio.Protocol):
         stream = self._stream
         if stream is not None:
             stream.feed(body)
-            self._stream_fed()
             return
         if self._body_bytes > self._listener.body_bytes_max:
             self._refuse_body()
@@ -232,9 +243,8 @@ class RequestReader(ABC, asyncio.Protocol):
         pieces.append(body)
         if len(pieces) >= _PIECES_MAX:
             # Many small objects would take many times their length.
-            self._folded.append(b"".join(pieces))
+            self._folded += b"".join(pieces)
             pieces.clear()
-        self.deadline = self._listener.tick + self._listener.body_ticks
 
     def on_message_complete(self) -> None:
         if self._discarding or self._upgrading:
@@ -245,6 +255,8 @@ class RequestReader(ABC, asyncio.Protocol):
         self._request = self._slot = None
         self._continue_due = False
         self.deadline = 0
+        if self._held_bytes:
+            self._release_body()
         if self._stream is not None:
             stream, self._stream = self._stream, None
             stream.finish()
@@ -252,16 +264,57 @@ class RequestReader(ABC, asyncio.Protocol):
         body = self._body
         if body or self._folded:
             if self._folded:
-                body = [*self._folded, *body]
-                self._folded = []
+                body = [bytes(self._folded), *body]
+                self._folded = bytearray()
             request.body = body[0] if len(body) == 1 else b"".join(body)
             self._body = []
         self._take(request, slot)
 
+    # Bodies that are not complete yet.
+
+    def _await_body(self) -> None:
+        """Wait for more of the body if it may come, if there is room, and if it is fast enough."""
+        request, stream, listener = self._request, self._stream, self._listener
+        if request is None or not self._may_send(request):
+            return
+        if stream is None:
+            try:
+                is_known = request.identity is not None
+                self._bodies.take(self._body_bytes - self._held_bytes, is_known=is_known)
+            except OverloadedError as error:
+                self._refuse(error)
+                return
+            self._held_bytes = self._body_bytes
+        elif stream.full:
+            self._stream_fed()
+            return
+        received = self._body_bytes - self._paced_bytes
+        self._paced_bytes = self._body_bytes
+        before = self.deadline or math.inf
+        self.deadline = listener.body_pace.deadline(before, listener.tick, received)
+
+    def _may_send(self, request: Request) -> bool:
+        """Whether the caller is admitted; refuses the request otherwise."""
+        if not request.admitted:
+            assert self._slot is not None, "a request has its slot"
+            try:
+                self.app.admit(request, self._slot)
+            except HoldfastError as error:
+                self._refuse(error)
+        return request.admitted
+
+    def _drop_body(self) -> None:
+        self._body, self._folded = [], bytearray()
+        self._release_body()
+
+    def _release_body(self) -> None:
+        self._bodies.give(self._held_bytes)
+        self._held_bytes = 0
+
     # Bodies that are handled while they arrive.
 
     def _begin_stream(self, request: Request, bytes_max: int) -> None:
-        self._stream = request.stream = BodyStream(bytes_max, self._body_wanted)
+        self._stream = request.stream = BodyStream(bytes_max, self._bodies, self._body_wanted)
 
     def _begin_forwarding(self, request: Request) -> None:
         """The request may be for a mount, which gets all its headers and the body as a stream."""
@@ -271,7 +324,7 @@ class RequestReader(ABC, asyncio.Protocol):
 
     def _take_stream(self, request: Request) -> None:
         """Hand on a request before its body is here, unless its head was refused."""
-        if not self._discarding and not self._upgrading:
+        if not self._discarding and not self._upgrading and self._may_send(request):
             assert self._slot is not None, "a request has its slot"
             self._take(request, self._slot)
 
@@ -344,7 +397,7 @@ class RequestReader(ABC, asyncio.Protocol):
         self._continue_due = (
             version != "1.0" and headers.get(b"expect", b"").lower() == b"100-continue"
         )
-        if self._stream is None:
+        if self._continue_due and self._stream is None and self._may_send(request):
             self._send_continue()
 
     def _normalise_target(self, request: Request) -> None:
@@ -387,7 +440,7 @@ class RequestReader(ABC, asyncio.Protocol):
         if self._discarding:
             return
         self._discarding = True
-        self._body, self._folded = [], []
+        self._drop_body()
         self._fail_stream(error)
         slot = self._slot or NativeSlot(self, b"", closes=True, chunked=False)
         slot.closes = True

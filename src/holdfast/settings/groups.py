@@ -137,18 +137,33 @@ class HttpSettings:
     body_bytes_max: Count = option(
         "Maximum size of a request body; larger ones are answered with 413.", 8_388_608
     )
+    bodies_held_bytes_max: Count = option(
+        "Maximum size of all request bodies in memory that are incomplete or wait for their turn. "
+        "Further ones are answered with 503.",
+        268_435_456,
+    )
     snapshot_bytes_max: Count = option(
         "Maximum size of a snapshot; larger ones are answered with 413.", 134_217_728
     )
     snapshot_timeout_s: Seconds = option("Time limit for publishing a whole snapshot.", 300.0)
     header_timeout_s: Seconds = option("Time limit for a request's headers to arrive.", 10.0)
-    body_timeout_s: Seconds = option("Longest pause within a request body.", 30.0)
+    body_timeout_s: Seconds = option(
+        "Longest pause within a request body, and how long one may arrive at less than "
+        "`body_rate_min`; then it is answered with 408.",
+        30.0,
+    )
+    body_rate_min: Count = option("Smallest rate of a request body, in bytes per second.", 1024)
     idle_timeout_s: Seconds = option("How long an idle keep-alive connection stays open.", 75.0)
     pipeline_max: Count = option(
         "Pipelined requests of one connection in progress. At the limit, the server stops reading "
         "from the connection.",
         64,
     )
+
+    def check(self) -> None:
+        """Raise ValueError unless the settings fit together."""
+        if self.body_bytes_max > self.bodies_held_bytes_max:
+            raise ValueError("body_bytes_max must not exceed bodies_held_bytes_max")
 
 
 @dataclass(frozen=True, slots=True)

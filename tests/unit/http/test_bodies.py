@@ -5,7 +5,8 @@ import asyncio
 import pytest
 
 from holdfast.errors import PayloadTooLargeError
-from holdfast.http.exchange import BUFFER_BYTES_MAX, BodyStream
+from holdfast.http.bodies import BUFFER_BYTES_MAX, BodyBudget, BodyStream
+from holdfast.settings import HttpSettings
 
 
 class Wanted:
@@ -13,7 +14,7 @@ class Wanted:
 
     def __init__(self, bytes_max=1 << 30):
         self.asked = 0
-        self.stream = BodyStream(bytes_max, self._ask)
+        self.stream = BodyStream(bytes_max, BodyBudget(HttpSettings()), self._ask)
 
     def _ask(self):
         self.asked += 1
