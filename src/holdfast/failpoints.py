@@ -20,6 +20,7 @@ VARIABLE: Final = "HOLDFAST_FAILPOINTS"
 # All failpoints, so that tests can go through them and misspelt names are rejected.
 _STEPS: Final = {
     "flush": "started gathered uploaded committed",
+    "catalog": "warm",
     "merge": "started uploading uploaded committed",
     "garbage": "removed",
     "backup": (

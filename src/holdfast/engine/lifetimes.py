@@ -13,6 +13,7 @@ Rules:
 
 from __future__ import annotations
 
+from functools import partial
 from heapq import heapify, heappop, heappush
 from typing import TYPE_CHECKING, Final
 
@@ -88,6 +89,12 @@ class ExpiryQueue:
         self._watched = {number for _, number in self._heap}
 
 
+def _read_due(catalog: Catalog, now_ms: int, after: Due) -> None:
+    """Read what a round of the sweep will look up."""
+    for due in catalog.due(now_ms, after, _SWEEP_STREAMS_MAX):
+        catalog.find_sources(catalog.find_number(due.number))
+
+
 class Lifetimes:
     """The deadlines of a shard's streams."""
 
@@ -108,6 +115,8 @@ class Lifetimes:
         self._clock = clock
         self._queue = ExpiryQueue(state)
         self._stopped = False
+        # Whether a round waits for the catalog.
+        self._reading = False
         # Streams that were due but have a pending write that renews them.
         self._saved: list[Stream] = []
         # Streams with a pending record of their renewal, or of their removal.
@@ -183,7 +192,22 @@ class Lifetimes:
         saved, self._saved = self._saved, []
         for stream in saved:
             self._queue.add(stream)
-        self._sweep_round()
+        self._next_round()
+
+    def _next_round(self) -> None:
+        """Sweep once what the catalog has to say can be read without waiting for the disk."""
+        catalog = self._catalog
+        if catalog is None or not catalog.may_wait:
+            self._sweep_round()
+        elif not self._reading:
+            self._reading = True
+            job = partial(_read_due, now_ms=self._clock.now_ms(), after=self._swept)
+            catalog.warm(job).then(self._read)
+
+    def _read(self, _: object) -> None:
+        self._reading = False
+        if not self._stopped:
+            self._sweep_round()
 
     def _sweep_round(self) -> None:
         """Stage the removal of some due streams, and continue in the event loop's next round."""
@@ -200,7 +224,7 @@ class Lifetimes:
                 self._saved.append(stream)
                 kept += 1
         if kept < len(due) == _SWEEP_STREAMS_MAX:
-            self._clock.call_soon(self._sweep_round)
+            self._clock.call_soon(self._next_round)
 
     def _due_in_catalog(self, streams_max: int) -> list[Stream]:
         """Load due streams that are not in memory."""

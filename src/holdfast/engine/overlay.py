@@ -201,6 +201,7 @@ class Staging:
 
     def remove(self, staged: Staged, record: Record) -> None:
         """Add a deletion or expiry to the open batch."""
+        self._load_sources(staged)
         batch = self._commits.add(record)
         staged.gone = True
         staged.deleted = staged.fork_count() > 0
@@ -215,6 +216,14 @@ class Staging:
                 break
             source.deleted = False
             staged = source
+
+    def _load_sources(self, staged: Staged) -> None:
+        """Look up what a removal may change before it changes anything: a look-up may wait."""
+        source: Staged | None = staged
+        while source is not None and source.meta.fork is not None:
+            source = self.view(source.meta.fork.name)
+            if source is not None and not source.deleted:
+                return
 
     def is_gone(self, stream: Stream) -> bool:
         """Whether the removal of this published stream is pending."""

@@ -15,6 +15,7 @@ block cache. `storage.pending.run` runs them.
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
+from functools import partial
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from holdfast.errors import (
@@ -140,9 +141,9 @@ def ends_in_memory(owner: Stream, start: int, end: int) -> list[int]:
 
 
 class Stretch(NamedTuple):
-    """Bytes of a stream up to `end` that belong to `owner`."""
+    """Bytes of a stream that the stream with this number owns, up to `end`."""
 
-    owner: Stream
+    owner: int
     end: int
 
 
@@ -162,12 +163,13 @@ class ShardReader:
         """Read up to `bytes_max` bytes from an offset."""
         at, left = start, bytes_max
         parts: list[bytes] = []
+        stretches = await self._stretches(stream, at)
         while True:
             if stream.gone:
                 raise not_found(stream.meta.name)
             if at < stream.earliest:
                 raise OffsetGoneError(stream.earliest)
-            owner, limit = self._stretch_at(stream, at)
+            owner, limit = await self._next(stream, stretches, at)
             if at < owner.base:
                 limit = min(limit, owner.base)
                 request = ColdRequest(
@@ -207,8 +209,9 @@ class ShardReader:
         """
         at = start
         found: list[int] = []
+        stretches = await self._stretches(stream, at)
         while at < end:
-            owner, stretch_end = self._stretch_at(stream, at)
+            owner, stretch_end = await self._next(stream, stretches, at)
             limit = min(end, stretch_end)
             if at < owner.base:
                 limit = min(limit, owner.base)
@@ -281,15 +284,40 @@ class ShardReader:
             return True
         return offset in ends or offset == stream.earliest
 
-    def _stretch_at(self, stream: Stream, offset: int) -> Stretch:
+    async def _stretches(self, stream: Stream, offset: int) -> list[Stretch]:
+        """The stretches from an offset on, the first one last."""
+        if stream.meta.fork is None or offset >= stream.meta.fork.offset:
+            return [Stretch(stream.number, stream.tail)]
+        catalog = self.state.catalog
+        if catalog is None:
+            return self._find_stretches(stream, offset)
+        return await catalog.look_up(partial(self._find_stretches, stream, offset))
+
+    def _find_stretches(self, stream: Stream, offset: int) -> list[Stretch]:
         owner, end = stream, stream.tail
-        while True:
-            fork = owner.meta.fork
-            if fork is None or offset >= fork.offset:
-                return Stretch(owner, end)
-            end = min(end, fork.offset)
+        stretches = [Stretch(owner.number, end)]
+        while (fork := owner.meta.fork) is not None and offset < fork.offset:
             source = self.state.find_number(fork.source)
             if source is None:
                 # A source outlives its forks, so this fork is gone itself.
                 raise not_found(stream.meta.name)
-            owner = source
+            if fork.offset >= end:
+                # The fork before has no bytes of its own here.
+                stretches.pop()
+            owner, end = source, min(end, fork.offset)
+            stretches.append(Stretch(owner.number, end))
+        return stretches
+
+    async def _next(self, stream: Stream, stretches: list[Stretch], at: int) -> tuple[Stream, int]:
+        """The owner of the bytes from `at` on, which may have been loaded anew, and their end."""
+        while len(stretches) > 1 and stretches[-1].end <= at:
+            stretches.pop()
+        number, end = stretches[-1]
+        if number == stream.number:
+            return stream, stream.tail
+        owner = self.state.by_number.get(number)
+        if owner is None and self.state.catalog is not None:
+            owner = await self.state.catalog.look_up(partial(self.state.find_number, number))
+        if owner is None:
+            raise not_found(stream.meta.name)
+        return owner, end

@@ -49,7 +49,7 @@ class State:
     """All streams of a shard."""
 
     def __init__(self, catalog: Catalog | None = None) -> None:
-        self._catalog = catalog
+        self.catalog = catalog
         self.by_name: dict[str, Stream] = {}
         self.by_number: dict[int, Stream] = {}
         # Streams in memory that the catalog has in the same state, least recently used first.
@@ -94,17 +94,17 @@ class State:
     def find(self, name: str) -> Stream | None:
         """The stream of this name, loaded from the catalog if need be."""
         stream = self.by_name.get(name)
-        if stream is not None or self._catalog is None or name in self.removed:
+        if stream is not None or self.catalog is None or name in self.removed:
             return stream
-        row = self._catalog.find_name(name)
+        row = self.catalog.find_name(name)
         return None if row is None else self._load(row)
 
     def find_number(self, number: int) -> Stream | None:
         """The stream with this number, loaded from the catalog if need be."""
         stream = self.by_number.get(number)
-        if stream is not None or self._catalog is None or number in self.removed_numbers:
+        if stream is not None or self.catalog is None or number in self.removed_numbers:
             return stream
-        row = self._catalog.find_number(number)
+        row = self.catalog.find_number(number)
         return None if row is None else self._load(row)
 
     def name_of(self, number: int) -> str | None:
@@ -112,9 +112,9 @@ class State:
         stream = self.by_number.get(number)
         if stream is not None:
             return stream.meta.name
-        if self._catalog is None or number in self.removed_numbers:
+        if self.catalog is None or number in self.removed_numbers:
             return None
-        return self._catalog.name_of(number)
+        return self.catalog.name_of(number)
 
     def _load(self, row: StreamRow) -> Stream:
         # None for a deleted stream that is kept for its forks, if its bucket is gone.

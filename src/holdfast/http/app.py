@@ -36,6 +36,8 @@ from holdfast.http.snapshots import (
 )
 from holdfast.http.sse import EventEncoder
 from holdfast.http.streams import append, create, delete, head, options
+from holdfast.storage.pending import run
+from holdfast.storage.warm_catalog import CatalogWait
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Coroutine
@@ -95,6 +97,7 @@ class App:
         self.draining = False
         self.started_ms = clock.now_ms()
         self._router = Router(TREE, mount)
+        self._catalog = shard.catalog
         self.security_headers = (
             "X-Content-Type-Options: nosniff\r\n"
             "Cross-Origin-Resource-Policy: cross-origin\r\n"
@@ -122,14 +125,13 @@ class App:
             # A preflight is about a path, whatever is there.
             if (match.bucketed or match.parameter) and route.needs_engine:
                 self._prepare(request, match)
-            route.handler(self, request, slot, match.name)
-        except HoldfastError as error:
-            if request.stream is not None:
-                request.abandon_body(slot)
-            respond_error(slot, error)
-        except Exception:  # noqa: BLE001 (a defect in one handler must not end the server)
-            _log.exception("%r %r failed", request.method, request.path)
-            respond_error(slot, HoldfastError("The server failed; its log says why."))
+            catalog = self._catalog
+            if catalog is not None and catalog.may_wait and route.waits:
+                run(catalog.look_up(_Attempt(self, request, slot, route, match.name)), _ignore)
+            else:
+                route.handler(self, request, slot, match.name)
+        except Exception as error:  # noqa: BLE001 (a defect in one handler must not end the server)
+            _respond_failed(request, slot, error)
 
     def admit(self, request: Request, slot: Slot) -> None:
         """Raise unless the caller may send the body of this request.
@@ -223,6 +225,50 @@ class App:
         return b"%b://%b%b%b" % (request.scheme, host, request.prefix, request.path)
 
 
+def _respond_failed(request: Request, slot: Slot, error: Exception) -> None:
+    """Respond to a request whose handler raised this."""
+    if not isinstance(error, HoldfastError):
+        _log.error("%r %r failed", request.method, request.path, exc_info=error)
+        error = HoldfastError("The server failed; its log says why.")
+    elif request.stream is not None:
+        request.abandon_body(slot)
+    respond_error(slot, error)
+
+
+class _Attempt:
+    """A handler's call, which is repeated when the catalog has to be read from the disk."""
+
+    def __init__(self, app: App, request: Request, slot: Slot, route: Route, name: str) -> None:
+        self._app = app
+        self._request = request
+        self._slot = slot
+        self._route = route
+        self._name = name
+        self._gone = False
+
+    def __call__(self) -> None:
+        """Respond; raises only if the catalog is not ready."""
+        if self._gone:
+            return
+        slot = self._slot
+        slot.on_gone, slot.route = None, self._route.label
+        try:
+            self._route.handler(self._app, self._request, slot, self._name)
+        except CatalogWait:
+            # With another label than that of appends: none may overtake this one.
+            slot.on_gone, slot.route = self._leave, "waiting"
+            raise
+        except Exception as error:  # noqa: BLE001 (a defect in one handler must not end the server)
+            _respond_failed(self._request, slot, error)
+
+    def _leave(self) -> None:
+        self._gone = True
+
+
+def _ignore(_: object) -> None:
+    pass
+
+
 def _cancel(task: asyncio.Task[None]) -> None:
     task.cancel()
 
@@ -234,11 +280,11 @@ TREE: Final = Tree(
     fixed=health.RESOURCES | storage_routes.RESOURCES | openapi.RESOURCES,
     stream=Resource(
         {
-            b"POST": Route(append, "append", need=Need.WRITE),
-            b"GET": Route(read, "read", need=Need.READ),
-            b"PUT": Route(create, "create", need=Need.WRITE),
-            b"HEAD": Route(head, "head", need=Need.READ),
-            b"DELETE": Route(delete, "delete", need=Need.WRITE),
+            b"POST": Route(append, "append", need=Need.WRITE, waits=True),
+            b"GET": Route(read, "read", need=Need.READ, waits=True),
+            b"PUT": Route(create, "create", need=Need.WRITE, waits=True),
+            b"HEAD": Route(head, "head", need=Need.READ, waits=True),
+            b"DELETE": Route(delete, "delete", need=Need.WRITE, waits=True),
             b"OPTIONS": _OPTIONS,
         }
     ),
@@ -253,7 +299,7 @@ TREE: Final = Tree(
     ),
     of_bucket={
         b"": Resource.reading(
-            Route(list_streams, "list", need=Need.READ, lists=True), OPTIONS=_OPTIONS
+            Route(list_streams, "list", need=Need.READ, lists=True, waits=True), OPTIONS=_OPTIONS
         ),
         b"changes": Resource(
             {
@@ -276,18 +322,18 @@ TREE: Final = Tree(
     },
     of_stream={
         b"snapshot": Resource.reading(
-            Route(latest_snapshot, "snapshot", need=Need.READ), OPTIONS=_OPTIONS
+            Route(latest_snapshot, "snapshot", need=Need.READ, waits=True), OPTIONS=_OPTIONS
         ),
         b"bootstrap": Resource.reading(
-            Route(bootstrap, "bootstrap", need=Need.READ), OPTIONS=_OPTIONS
+            Route(bootstrap, "bootstrap", need=Need.READ, waits=True), OPTIONS=_OPTIONS
         ),
     },
     snapshot=Resource(
         {
-            b"PUT": Route(publish_snapshot, "publish_snapshot", need=Need.WRITE),
-            b"GET": Route(read_snapshot, "snapshot", need=Need.READ),
-            b"HEAD": Route(read_snapshot, "snapshot", need=Need.READ),
-            b"DELETE": Route(delete_snapshot, "snapshot", need=Need.WRITE),
+            b"PUT": Route(publish_snapshot, "publish_snapshot", need=Need.WRITE, waits=True),
+            b"GET": Route(read_snapshot, "snapshot", need=Need.READ, waits=True),
+            b"HEAD": Route(read_snapshot, "snapshot", need=Need.READ, waits=True),
+            b"DELETE": Route(delete_snapshot, "snapshot", need=Need.WRITE, waits=True),
             b"OPTIONS": _OPTIONS,
         }
     ),

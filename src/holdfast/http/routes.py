@@ -45,6 +45,8 @@ class Route(NamedTuple):
     """A handler, its label in the metrics, and the permission it needs.
 
     With `lists` the handler goes over many streams, and the request's prefix has to be permitted.
+    With `waits` it may be called again when a look-up in the catalog had to wait for the disk, so
+    it changes nothing before its last look-up.
     """
 
     handler: Handler
@@ -52,6 +54,7 @@ class Route(NamedTuple):
     needs_engine: bool = True
     need: Need = Need.ADMIN
     lists: bool = False
+    waits: bool = False
 
 
 class Resource(NamedTuple):

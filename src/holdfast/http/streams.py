@@ -161,15 +161,22 @@ def create(app: App, request: Request, slot: Slot, name: str) -> None:
     if fork is None or fork.offset is None or app.shard.exists(name):
         app.shard.create(name, wanted, _respond_created, (slot, location, wanted))
     else:
-        app.spawn(_create_fork(app, slot, name, wanted, fork, location), slot)
+        source = _find_source(app, fork)
+        app.spawn(_create_fork(app, slot, name, wanted, fork, source, location), slot)
 
 
 async def _create_fork(
-    app: App, slot: Slot, name: str, wanted: CreateRequest, fork: ForkRequest, location: bytes
+    app: App,
+    slot: Slot,
+    name: str,
+    wanted: CreateRequest,
+    fork: ForkRequest,
+    source: Stream,
+    location: bytes,
 ) -> None:
     """Create a fork once its offset is checked, which may take a read from packs."""
     try:
-        wanted = msgspec.structs.replace(wanted, fork=await _resolve_fork(app, fork))
+        wanted = msgspec.structs.replace(wanted, fork=await _resolve_fork(app, fork, source))
         app.shard.create(name, wanted, _respond_created, (slot, location, wanted))
     except HoldfastError as error:
         respond_error(slot, error)
@@ -241,13 +248,18 @@ def _source_name(raw: bytes, prefix: bytes) -> str:
     return f"{bucket_id}/{stream_id}"
 
 
-async def _resolve_fork(app: App, fork: ForkRequest) -> ForkRequest:
-    """The fork with the offset where it starts, which for JSON is between messages."""
-    assert fork.offset is not None, "without an offset there is nothing to resolve"
+def _find_source(app: App, fork: ForkRequest) -> Stream:
+    """The stream to fork."""
     try:
         source = app.shard.find(fork.name)
     except StreamDeletedError as error:
         raise ForkSourceDeletedError(error.message) from None
+    return source
+
+
+async def _resolve_fork(app: App, fork: ForkRequest, source: Stream) -> ForkRequest:
+    """The fork with the offset where it starts, which for JSON is between messages."""
+    assert fork.offset is not None, "without an offset there is nothing to resolve"
     check_offset(source, fork.offset)
     if source.media == JSON and not await result_of(
         partial(run, app.shard.reader.is_boundary(source, fork.offset))

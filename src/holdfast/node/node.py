@@ -18,7 +18,6 @@ from holdfast.log.file import FileLog
 from holdfast.log.interface import MemoryLog
 from holdfast.node.proxy import open_proxy
 from holdfast.objects.store import MemoryObjects, PostedRanges
-from holdfast.storage.catalog import Catalog
 from holdfast.storage.catalog_writer import CatalogWriter
 from holdfast.storage.cold import ColdReader
 from holdfast.storage.commands import Setup
@@ -31,6 +30,7 @@ from holdfast.storage.open_objects import (
 )
 from holdfast.storage.process import StorageProcess
 from holdfast.storage.snapshot_store import SnapshotStore
+from holdfast.storage.warm_catalog import WarmCatalog
 from holdfast.subscriptions.service import open_subscriptions
 
 if TYPE_CHECKING:
@@ -222,7 +222,7 @@ class TieredStorage:
     def __init__(self, settings: Settings, directory: DataDirectory, clock: Clock) -> None:
         self._settings = settings.storage
         _prepare(settings, directory, clock)
-        self.catalog = Catalog(directory.catalog_path)
+        self.catalog = WarmCatalog(directory.catalog_path, clock)
         self._ranges = open_ranges(settings.storage, directory.objects_path)
         self._cold = ColdReader(self.catalog, self._ranges, settings.storage.block_cache_bytes)
         self.snapshots = SnapshotStore(
@@ -253,7 +253,8 @@ class TieredStorage:
         )
 
     def start(self, post: Callable[..., object]) -> None:
-        """Start the storage process, once the log is replayed."""
+        """Start the storage process and the catalog's threads, once the log is replayed."""
+        self.catalog.start(post)
         self._process.start(post, self._held_snapshots)
 
     def _held_snapshots(self, names: list[str]) -> set[str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from contextlib import closing
 from sys import intern
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 from holdfast.format.packs import HEADER_BYTES, PackExtent, PackInfo, ScanRange, padded
 from holdfast.format.rows import StreamRow
@@ -12,14 +12,18 @@ from holdfast.protocol.content import JSON, media_type
 from holdfast.storage.catalog_scan import CatalogScan, Scanned, after_prefix
 from holdfast.storage.catalog_schema import CatalogFile, open_for_reading
 from holdfast.storage.catalog_writer import PACK_COLUMNS, pack_info
+from holdfast.storage.pending import ready
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
     from pathlib import Path
 
     from holdfast.format.rows import StreamRow
+    from holdfast.storage.pending import Pending
 
 
+T = TypeVar("T")
+BY_NAME: Final = "SELECT row FROM streams WHERE name = ?"
 _EXTENTS: Final = (
     "SELECT packs.name, packs.salt, packs.data_bytes, extents.start, extents.length, "
     "extents.data_at, extents.message_at, extents.messages, extents.sums "
@@ -80,11 +84,31 @@ class Due(NamedTuple):
 class Catalog(CatalogFile):
     """A catalog open for reading; every call sees the last commit."""
 
+    # Whether look-ups may have to wait for the disk; see `warm_catalog`.
+    may_wait = False
+
     def __init__(self, path: Path) -> None:
         super().__init__(path, open_for_reading(path))
 
+    async def look_up(self, call: Callable[[], T]) -> T:
+        """Make a call that reads the catalog, once that does not have to wait for the disk.
+
+        The call may be made several times: it must not change anything before its last look-up.
+        """
+        return call()
+
+    def warm(self, job: Callable[[Catalog], T]) -> Pending[T | None]:
+        """Run a job that only reads, perhaps in a thread and with another catalog."""
+        return ready(job(self))
+
     def find_name(self, name: str) -> StreamRow | None:
-        return self._find("SELECT row FROM streams WHERE name = ?", name)
+        return self._find(BY_NAME, name)
+
+    def find_sources(self, row: StreamRow | None) -> None:
+        """Look up the stream that a fork comes from, and what that comes from, and so on."""
+        while row is not None and row.meta.fork is not None:
+            self.find_name(row.meta.fork.name)
+            row = self.find_number(row.meta.fork.source)
 
     def name_of(self, number: int) -> str | None:
         found = self.read("SELECT name FROM streams WHERE number = ?", (number,))

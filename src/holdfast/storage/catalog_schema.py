@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 
 FORMAT_VERSION: Final = 2
+BY_NUMBER: Final = "SELECT row FROM streams WHERE number = ?"
 _APPLICATION_ID: Final = 0x48464354
 _WRITER_CACHE_KIB: Final = 32 * 1024
 _READER_CACHE_KIB: Final = 8 * 1024
@@ -158,7 +159,7 @@ class CatalogFile:
         return int(self.fact("flushed"))
 
     def find_number(self, number: int) -> StreamRow | None:
-        return self._find("SELECT row FROM streams WHERE number = ?", number)
+        return self._find(BY_NUMBER, number)
 
     def _find(self, statement: str, value: object) -> StreamRow | None:
         found = self.read(statement, (value,))

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections import OrderedDict
+from functools import partial
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from holdfast.errors import CatalogError, InvalidOffsetError, ObjectMissingError
@@ -74,11 +75,11 @@ class ColdReader:
     async def read(self, request: ColdRequest) -> ColdBytes:
         self.blocks.counters.reads += 1
         try:
-            return await self._read(request, self._extents(request))
+            return await self._read(request, await self._extents(request))
         except ObjectMissingError as error:
             # The pack was replaced meanwhile. A traceback would keep alive what was read.
             error.with_traceback(None)
-        return await self._read(request, self._extents(request, anew=True))
+        return await self._read(request, await self._extents(request, anew=True))
 
     async def message_ends(self, stream: int, start: int, end: int) -> list[int]:
         """The offsets in (start, end] where messages end; all of it is in packs."""
@@ -87,7 +88,7 @@ class ColdReader:
         at, anew = start, False
         while at < end:
             try:
-                for extent in self._extents(request._replace(start=at), anew=anew):
+                for extent in await self._extents(request._replace(start=at), anew=anew):
                     if extent.start >= end:
                         break
                     ends = await self.blocks.ends(extent)
@@ -179,13 +180,13 @@ class ColdReader:
                 if start < extent.end and extent.start < until:
                     self.blocks.prefetch(extent, *_block_range(extent, start, until))
 
-    def _extents(self, request: ColdRequest, *, anew: bool = False) -> list[Located]:
+    async def _extents(self, request: ColdRequest, *, anew: bool = False) -> list[Located]:
         """The extents that a read may need, without gaps."""
         start, needed = request.start, min(request.start + request.bytes_max, request.limit)
         known = self._recent.get(request.stream)
         if known is not None and not anew and known[0].start <= start and needed <= known[-1].end:
             return [extent for extent in known if start < extent.end]
-        extents = self._look_up(request, needed)
+        extents = await self._catalog.look_up(partial(self._look_up, request, needed))
         self._recent[request.stream] = extents
         self._recent.move_to_end(request.stream)
         if len(self._recent) > _RECENT_MAX:
