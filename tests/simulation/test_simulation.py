@@ -104,7 +104,9 @@ def merge_without_documents(monkeypatch):
     composed = pack_merge._composed
 
     def without_documents(*each):
-        return composed(*each)._replace(documents={})
+        made = composed(*each)
+        made.meta.documents = {}
+        return made
 
     monkeypatch.setattr(pack_merge, "_composed", without_documents)
 

@@ -294,12 +294,13 @@ class Trouble:
             first = self._random.randrange(len(packs))
             sources = packs[first : first + self._random.choice((1, 1, 2))]
             plan = plan_merge(catalog, sources)
-            if plan.extents and self._random.random() < 0.2:
+            extents = list(plan.extents)
+            plan = plan._replace(extents=extents)
+            if extents and self._random.random() < 0.2:
                 # A job with a defect: what it has lost must not come into use.
                 run.saw("defective swap")
                 is_defective = True
-                lost = self._random.randrange(len(plan.extents))
-                plan = plan._replace(extents=plan.extents[:lost] + plan.extents[lost + 1 :])
+                del extents[self._random.randrange(len(extents))]
         finally:
             catalog.close()
         new = merge_packs(machine.objects, machine.clock, plan)

@@ -218,6 +218,7 @@ class TestCatalog:
             ),
             ("UPDATE packs SET dead_bytes = 0 WHERE id = 1", "0 bytes of packs/"),
             ("UPDATE packs SET rows = 7, salt = x'00' WHERE id = 1", "about rows, salt"),
+            ("UPDATE packs SET has_delta = 77 WHERE id = 1", "about has_delta"),
             ("UPDATE packs SET after = 4 WHERE id = 2", "positions 4 to 4 are in no pack"),
             ("UPDATE packs SET after = 2 WHERE id = 2", "overlaps with the pack before it"),
             (

@@ -308,7 +308,7 @@ class TestCompanions:
         data.flush()
         (old,) = [name for name in data.in_use() if not Pack(data.store, name).footer.rows]
         builder = PackBuilder(4711, 0, data.position)
-        builder.add(large, 0, b"x" * 200, Pack(data.store, old).index())
+        builder.add(large, 0, b"x" * 200, Pack(data.store, old).index().part(0, 1))
         meta = PackMeta(NOW_MS, has_delta=False, supersedes=[old])
         parts = [builder.header(), b"x" * 200, *builder.finish(meta, ())]
         data.store.put("packs/rewritten", b"".join(parts))

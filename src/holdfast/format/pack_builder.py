@@ -1,9 +1,16 @@
-"""Building a pack without I/O: data passes through, the index follows once everything is known."""
+"""Building a pack without I/O: data passes through, the index follows once everything is known.
+
+What follows the data is collected in columns, one for each array of the format. They may be larger
+than memory, so each is written to a spool of the caller's choice and read back in pieces.
+"""
 
 from __future__ import annotations
 
 from array import array
-from typing import TYPE_CHECKING
+from itertools import chain, islice
+from typing import TYPE_CHECKING, Final, Protocol
+
+from xxhash import xxh3_64
 
 from holdfast.format.packs import (
     BLOCK_BYTES,
@@ -14,21 +21,26 @@ from holdfast.format.packs import (
     HEADER,
     HEADER_BYTES,
     MAGIC,
+    WINDOW_BYTES,
+    Directory,
     Extent,
     Footer,
     NewPack,
-    PackInfo,
     PackMeta,
     block_sums,
     checksum,
     describe_pack,
-    encode_delta,
     encode_footer,
+    encode_meta,
     padded,
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Callable, Generator, Iterable, Iterator
+
+# Extents and rows that are held before they go to a spool.
+_EXTENTS_HELD: Final = 4096
+_ROWS_HELD: Final = 256
 
 
 def pack_name(after: int, through: int, salt: int) -> str:
@@ -71,6 +83,48 @@ class Messages:
         self.positions.extend(other.positions)
 
 
+class Spool(Protocol):
+    """Takes the bytes of a column, and returns any part of them."""
+
+    def write(self, data: bytes) -> None: ...
+
+    def read(self, at: int, size: int) -> bytes: ...
+
+
+class HeldBytes:
+    """A spool in memory."""
+
+    __slots__ = ("_data",)
+
+    def __init__(self) -> None:
+        self._data = bytearray()
+
+    def write(self, data: bytes) -> None:
+        self._data += data
+
+    def read(self, at: int, size: int) -> bytes:
+        return bytes(memoryview(self._data)[at : at + size])
+
+
+class _Column:
+    __slots__ = ("_spool", "read", "size")
+
+    def __init__(self, spool: Spool) -> None:
+        self._spool = spool
+        self.read = spool.read
+        self.size = 0
+
+    def write(self, data: bytes) -> None:
+        self._spool.write(data)
+        self.size += len(data)
+
+    def pieces(self) -> Iterator[bytes]:
+        """All of it, and zeros up to a multiple of 8."""
+        for at in range(0, self.size, WINDOW_BYTES):
+            yield self.read(at, min(WINDOW_BYTES, self.size - at))
+        yield bytes(-self.size % 8)
+
+
 class PackBuilder:
     """Collects a pack's index and directory while its data passes through.
 
@@ -78,14 +132,21 @@ class PackBuilder:
     `add` was given, then `finish(…)`.
     """
 
-    def __init__(self, salt: int, after: int, through: int) -> None:
+    def __init__(
+        self, salt: int, after: int, through: int, spool: Callable[[], Spool] = HeldBytes
+    ) -> None:
         self.salt = salt
         self.after = after
         self.through = through
-        self.extents: list[Extent] = []
-        self._index = Messages()
+        self._spool = spool
+        self._index = [_Column(spool()) for _ in range(3)]
+        self._directory = [_Column(spool()) for _ in range(len(DIRECTORY_FIELDS) + 1)]
+        # What is not in the columns yet.
+        self._messages = Messages()
+        self._extents: list[Extent] = []
+        self._message_count = self._extent_count = 0
         self._data_end = HEADER_BYTES
-        self._info: PackInfo | None = None
+        self._pack: NewPack | None = None
 
     @property
     def name(self) -> str:
@@ -94,8 +155,8 @@ class PackBuilder:
     @property
     def pack(self) -> NewPack:
         """The finished pack as the catalog takes it."""
-        assert self._info is not None, "finish() comes first"
-        return NewPack(self._info, self.extents)
+        assert self._pack is not None, "finish() comes first"
+        return self._pack
 
     @staticmethod
     def header() -> bytes:
@@ -122,13 +183,13 @@ class PackBuilder:
     ) -> None:
         assert len(data) == sum(messages.lengths), "an extent is whole messages"
         length, salt = len(data), self.salt
-        self.extents.append(
+        self._extents.append(
             Extent(
                 stream,
                 start,
                 length,
                 self._data_end,
-                len(self._index),
+                self._message_count,
                 len(messages),
                 messages.positions[0],
                 messages.positions[-1],
@@ -136,54 +197,19 @@ class PackBuilder:
                 block_sums(data, salt).tobytes(),
             )
         )
-        self._index.extend(messages)
+        self._messages.extend(messages)
+        self._message_count += len(messages)
         self._data_end += length
+        if len(self._extents) >= _EXTENTS_HELD or len(self._messages) >= EXTENT_MESSAGES_MAX:
+            self._spill()
 
-    def finish(self, meta: PackMeta, rows: Iterable[tuple[int, bytes]]) -> Iterator[bytes]:
-        """Everything after the data; `rows` are sorted by stream number."""
-        index, data_end = self._index, self._data_end
-        lengths_at = padded(data_end)
-        timestamps_at = padded(lengths_at + 4 * len(index))
-        directory_at = timestamps_at + 16 * len(index)
-        index_part = b"".join(
-            (
-                index.lengths.tobytes().ljust(timestamps_at - lengths_at, b"\0"),
-                index.timestamps.tobytes(),
-                index.positions.tobytes(),
-            )
-        )
-        directory, blocks = self._directory()
-        delta_parts, row_count, meta_bytes = encode_delta(meta, iter(rows))
-        delta = b"".join(delta_parts)
-        delta_at = directory_at + len(directory)
-        footer = Footer(
-            BLOCK_BYTES,
-            self.salt,
-            self.after,
-            self.through,
-            data_end,
-            len(index),
-            len(self.extents),
-            blocks,
-            directory_at,
-            delta_at,
-            row_count,
-            meta_bytes,
-            delta_at + len(delta),
-            checksum(index_part, self.salt),
-            checksum(directory, self.salt),
-            checksum(delta, self.salt),
-        )
-        self._info = describe_pack(self.name, footer, meta)
-        yield bytes(lengths_at - data_end)
-        yield index_part
-        yield directory
-        yield delta
-        yield encode_footer(footer)
-
-    def _directory(self) -> tuple[bytes, int]:
-        extents = self.extents
-        columns: dict[str, Iterable[int]] = {
+    def _spill(self) -> None:
+        """Move what is held into the columns."""
+        extents, messages = self._extents, self._messages
+        arrays = (messages.lengths, messages.timestamps, messages.positions)
+        for column, values in zip(self._index, arrays, strict=True):
+            column.write(values.tobytes())
+        fields: dict[str, Iterable[int]] = {
             "streams": (extent.stream for extent in extents),
             "starts": (extent.start for extent in extents),
             "lengths": (extent.length for extent in extents),
@@ -192,12 +218,79 @@ class PackBuilder:
             "index_sums": (extent.index_sum for extent in extents),
             "messages": (extent.messages for extent in extents),
         }
-        parts = []
-        for name, code, width in DIRECTORY_FIELDS:
-            size = padded(width * len(extents))
-            parts.append(array(code, columns[name]).tobytes().ljust(size, b"\0"))
-        sums = b"".join(extent.sums for extent in extents)
-        return b"".join(parts) + sums, len(sums) // 8
+        *columns, sums = self._directory
+        for (name, code, _), column in zip(DIRECTORY_FIELDS, columns, strict=True):
+            column.write(array(code, fields[name]).tobytes())
+        sums.write(b"".join(extent.sums for extent in extents))
+        self._extent_count += len(extents)
+        self._messages, self._extents = Messages(), []
+
+    def finish(self, meta: PackMeta, rows: Iterable[tuple[int, bytes]]) -> Iterator[bytes]:
+        """Everything after the data; `rows` are sorted by stream number."""
+        self._spill()
+        salt, data_end = self.salt, self._data_end
+        encoded = encode_meta(meta)
+        delta = self._rows(rows)
+        index_at = padded(data_end)
+        directory_at = index_at + _size(self._index)
+        delta_at = directory_at + _size(self._directory)
+        yield bytes(index_at - data_end)
+        index_sum = yield from _summed(_pieces(self._index), salt)
+        directory_sum = yield from _summed(_pieces(self._directory), salt)
+        head = encoded.ljust(padded(len(encoded)), b"\0")
+        delta_sum = yield from _summed(chain([head], _pieces(delta)), salt)
+        footer = Footer(
+            BLOCK_BYTES,
+            salt,
+            self.after,
+            self.through,
+            data_end,
+            self._message_count,
+            self._extent_count,
+            self._directory[-1].size // 8,
+            directory_at,
+            delta_at,
+            delta[0].size // 8,
+            len(encoded),
+            delta_at + len(head) + _size(delta),
+            index_sum,
+            directory_sum,
+            delta_sum,
+        )
+        extents = Directory(footer, [column.read for column in self._directory])
+        self._pack = NewPack(describe_pack(self.name, footer, meta), extents)
+        yield encode_footer(footer)
+
+    def _rows(self, rows: Iterable[tuple[int, bytes]]) -> list[_Column]:
+        """The columns of the delta: the streams' numbers, the sizes of their rows, and the rows."""
+        columns = [_Column(self._spool()) for _ in range(3)]
+        remaining = iter(rows)
+        while some := list(islice(remaining, _ROWS_HELD)):
+            parts = (
+                array("Q", (number for number, _ in some)).tobytes(),
+                array("I", (len(row) for _, row in some)).tobytes(),
+                b"".join(row for _, row in some),
+            )
+            for column, part in zip(columns, parts, strict=True):
+                column.write(part)
+        return columns
+
+
+def _size(columns: Iterable[_Column]) -> int:
+    return sum(padded(column.size) for column in columns)
+
+
+def _pieces(columns: Iterable[_Column]) -> Iterator[bytes]:
+    return chain.from_iterable(column.pieces() for column in columns)
+
+
+def _summed(pieces: Iterable[bytes], salt: int) -> Generator[bytes, None, int]:
+    """Pass the pieces on; returns their checksum."""
+    digest = xxh3_64(seed=salt)
+    for piece in pieces:
+        digest.update(piece)
+        yield piece
+    return digest.intdigest()
 
 
 def _split(lengths: array[int]) -> Iterator[tuple[int, int, int]]:

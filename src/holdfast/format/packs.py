@@ -23,14 +23,18 @@ from __future__ import annotations
 
 import sys
 from array import array
+from itertools import accumulate
 from struct import Struct
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 import msgspec
-from xxhash import xxh3_64_intdigest
+from xxhash import xxh3_64, xxh3_64_intdigest
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
+
+    # Returns the bytes of a part of a pack: the first, and how many.
+    Read = Callable[[int, int], bytes]
 
 FORMAT_VERSION: Final = 1
 HEADER_BYTES: Final = 16
@@ -38,6 +42,9 @@ BLOCK_BYTES: Final = 256 * 1024
 # An extent is at most this large, unless a single message is larger.
 EXTENT_BYTES_MAX: Final = 8 * 1024 * 1024
 EXTENT_MESSAGES_MAX: Final = 65_536
+# How much of a part is read at once: entries of an array, and bytes of rows.
+PIECE_ENTRIES: Final = 32_768
+WINDOW_BYTES: Final = 1024 * 1024
 
 MAGIC: Final = b"HFPACK\r\n"
 HEADER: Final = Struct("<8sII")
@@ -231,7 +238,8 @@ class NewPack(NamedTuple):
     """A pack that is in the store and durable, but not in the catalog yet."""
 
     info: PackInfo
-    extents: Sequence[Extent]
+    # By stream and offset, and as often as they are iterated.
+    extents: Iterable[Extent]
 
     @property
     def name(self) -> str:
@@ -263,7 +271,18 @@ def checksum(data: bytes | memoryview, salt: int) -> int:
     return xxh3_64_intdigest(data, seed=salt)
 
 
+def check_sum(pieces: Iterable[bytes], salt: int, expected: int, what: str) -> None:
+    """Raise unless these pieces are the part of a pack that has this checksum."""
+    digest = xxh3_64(seed=salt)
+    for piece in pieces:
+        digest.update(piece)
+    if digest.intdigest() != expected:
+        raise PackFormatError(f"its {what} is damaged")
+
+
 def block_sums(data: bytes | memoryview, salt: int) -> array[int]:
+    if len(data) <= BLOCK_BYTES:
+        return array("Q", [xxh3_64_intdigest(data, seed=salt)] if data else [])
     view = memoryview(data)
     return array(
         "Q",
@@ -299,98 +318,112 @@ def decode_footer(data: bytes, size_bytes: int) -> Footer:
     return footer
 
 
-class Directory:
-    __slots__ = ("_arrays", "_block_bytes", "_sums")
+class SequentialReader:
+    """Reads in ascending order with few calls of `read`, each for a window of bytes."""
 
-    def __init__(self, arrays: dict[str, array[int]], sums: bytes, block_bytes: int) -> None:
-        self._arrays = arrays
-        self._sums = sums
-        self._block_bytes = block_bytes
+    def __init__(self, read: Read, end: int, window_bytes: int) -> None:
+        self._read = read
+        self._end = end
+        self._window_bytes = window_bytes
+        self._at = 0
+        self._window = b""
+
+    def read(self, at: int, size: int) -> bytes:
+        """Read these bytes; going back is allowed, but costs a call."""
+        inside = at - self._at
+        if inside < 0 or inside + size > len(self._window):
+            self._at, inside = at, 0
+            self._window = self._read(at, min(max(size, self._window_bytes), self._end - at))
+        return self._window[inside : inside + size]
+
+
+class Directory:
+    """A pack's extents, decoded piece by piece each time they are iterated.
+
+    `columns` are the directory's arrays, one for each of `DIRECTORY_FIELDS`, and the blocks' sums.
+    """
+
+    __slots__ = ("_columns", "_footer")
+
+    def __init__(self, footer: Footer, columns: Sequence[Read]) -> None:
+        self._footer = footer
+        self._columns = columns
 
     def __iter__(self) -> Iterator[Extent]:
+        footer, (*columns, read_sums) = self._footer, self._columns
         data_at, message_at, sum_at = HEADER_BYTES, 0, 0
-        columns = (self._arrays[name] for name, _, _ in DIRECTORY_FIELDS)
-        for stream, start, length, first, last, index_sum, messages in zip(*columns, strict=True):
-            sum_end = sum_at + 8 * -(-length // self._block_bytes)
-            yield Extent(
-                stream,
-                start,
-                length,
-                data_at,
-                message_at,
-                messages,
-                first,
-                last,
-                index_sum,
-                self._sums[sum_at:sum_end],
-            )
-            data_at, message_at, sum_at = data_at + length, message_at + messages, sum_end
+        for first in range(0, footer.extents, PIECE_ENTRIES):
+            count = min(PIECE_ENTRIES, footer.extents - first)
+            fields = [
+                array(code, read(width * first, width * count))
+                for (_, code, width), read in zip(DIRECTORY_FIELDS, columns, strict=True)
+            ]
+            ends = list(accumulate(8 * -(-length // footer.block_bytes) for length in fields[2]))
+            sums, at = read_sums(sum_at, ends[-1]), 0
+            for stream, start, length, earliest, latest, index_sum, messages, end in zip(
+                *fields, ends, strict=True
+            ):
+                yield Extent(
+                    stream,
+                    start,
+                    length,
+                    data_at,
+                    message_at,
+                    messages,
+                    earliest,
+                    latest,
+                    index_sum,
+                    sums[at:end],
+                )
+                data_at, message_at, at = data_at + length, message_at + messages, end
+            sum_at += at
+        if message_at != footer.messages or sum_at != 8 * footer.blocks:
+            raise PackFormatError("its directory does not fit its footer")
+        if data_at != footer.data_end:
+            raise PackFormatError("its directory does not cover its data")
 
 
-def decode_directory(data: bytes, footer: Footer) -> Directory:
-    """Decode the bytes from `directory_at` to `delta_at`."""
-    if checksum(data, footer.salt) != footer.directory_sum:
-        raise PackFormatError("its directory is damaged")
-    arrays: dict[str, array[int]] = {}
-    at = 0
-    for name, code, width in DIRECTORY_FIELDS:
-        size = width * footer.extents
-        arrays[name] = array(code, data[at : at + size])
-        at = padded(at + size)
-    sums = data[at : at + 8 * footer.blocks]
-    if len(sums) != 8 * footer.blocks or sum(arrays["messages"]) != footer.messages:
-        raise PackFormatError("its directory does not fit its footer")
-    if HEADER_BYTES + sum(arrays["lengths"]) != footer.data_end:
-        raise PackFormatError("its directory does not cover its data")
-    return Directory(arrays, sums, footer.block_bytes)
+def directory_in(read: Read, footer: Footer) -> Directory:
+    """The directory; `read` reads the bytes from `directory_at` to `delta_at`."""
+    columns, at = [], 0
+    for _, _, width in DIRECTORY_FIELDS:
+        columns.append(_from(read, at))
+        at = padded(at + width * footer.extents)
+    return Directory(footer, [*columns, _from(read, at)])
 
 
-class Delta(NamedTuple):
-    """The decoded delta; its rows are still encoded, sorted by stream number."""
+def _from(read: Read, start: int) -> Read:
+    return lambda at, size: read(start + at, size)
 
-    meta: PackMeta
-    numbers: array[int]
-    sizes: array[int]
-    rows: bytes
+
+class Delta:
+    """A pack's metadata and its encoded rows, sorted by stream number.
+
+    `read` reads the bytes from `delta_at` to `footer_at`. The rows are read piece by piece.
+    """
+
+    __slots__ = ("_footer", "_read", "meta")
+
+    def __init__(self, read: Read, footer: Footer) -> None:
+        self._read = read
+        self._footer = footer
+        self.meta = _decode_meta(read(0, footer.meta_bytes))
 
     def items(self) -> Iterator[tuple[int, bytes]]:
         """Stream numbers and encoded rows."""
-        at = 0
-        for number, size in zip(self.numbers, self.sizes, strict=True):
-            yield number, self.rows[at : at + size]
-            at += size
+        read, footer = self._read, self._footer
+        numbers_at = padded(footer.meta_bytes)
+        sizes_at = numbers_at + 8 * footer.rows
+        at = padded(sizes_at + 4 * footer.rows)
+        rows = SequentialReader(read, footer.footer_at - footer.delta_at, WINDOW_BYTES)
+        for first in range(0, footer.rows, PIECE_ENTRIES):
+            count = min(PIECE_ENTRIES, footer.rows - first)
+            numbers = array("Q", read(numbers_at + 8 * first, 8 * count))
+            sizes = array("I", read(sizes_at + 4 * first, 4 * count))
+            for number, size in zip(numbers, sizes, strict=True):
+                yield number, rows.read(at, size)
+                at += size
 
 
-_encode_meta = msgspec.msgpack.Encoder().encode
+encode_meta = msgspec.msgpack.Encoder().encode
 _decode_meta = msgspec.msgpack.Decoder(PackMeta).decode
-
-
-def encode_delta(meta: PackMeta, rows: Iterator[tuple[int, bytes]]) -> tuple[list[bytes], int, int]:
-    """The delta's parts, its number of rows and the size of its metadata."""
-    encoded = _encode_meta(meta)
-    numbers, sizes, blobs = array("Q"), array("I"), []
-    for number, row in rows:
-        numbers.append(number)
-        sizes.append(len(row))
-        blobs.append(row)
-    parts = [
-        encoded.ljust(padded(len(encoded)), b"\0"),
-        numbers.tobytes(),
-        sizes.tobytes().ljust(padded(4 * len(sizes)), b"\0"),
-        *blobs,
-        bytes(-sum(sizes) % 8),
-    ]
-    return parts, len(numbers), len(encoded)
-
-
-def decode_delta(data: bytes, footer: Footer) -> Delta:
-    """Decode the bytes from `delta_at` to `footer_at`."""
-    if checksum(data, footer.salt) != footer.delta_sum:
-        raise PackFormatError("its delta is damaged")
-    meta = _decode_meta(data[: footer.meta_bytes])
-    at = padded(footer.meta_bytes)
-    sizes_at = at + 8 * footer.rows
-    rows_at = padded(sizes_at + 4 * footer.rows)
-    numbers = array("Q", data[at:sizes_at])
-    sizes = array("I", data[sizes_at : sizes_at + 4 * footer.rows])
-    return Delta(meta, numbers, sizes, data[rows_at:])

@@ -1,6 +1,10 @@
 """Merging: several packs become one, in which every stream's bytes are contiguous again.
 
-The live extents are read in the order of the streams and written to a new pack, in bounded memory.
+Extents, message indexes and rows of the sources are all sorted by stream number. They are read
+side by side, piece by piece, and written to a new pack as they come. So a merge needs memory for a
+window of each source, however many streams and messages there are. What follows the data in a pack
+waits in temporary files meanwhile.
+
 The new pack is in use only after the swap, which is a transaction of the catalog's writer. So a
 merge can run in a thread beside flushes, or in a job elsewhere that requests the swap from the
 server, and a crash leaves at most an orphaned object.
@@ -8,97 +12,141 @@ server, and a crash leaves at most an orphaned object.
 
 from __future__ import annotations
 
+from array import array
+from bisect import bisect_left
+from functools import partial, reduce
+from heapq import merge
 from itertools import groupby
+from operator import itemgetter
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from holdfast.failpoints import failpoint
 from holdfast.format.pack_builder import Messages, PackBuilder
-from holdfast.format.packs import EXTENT_BYTES_MAX, Extent, NewPack, PackInfo, PackMeta
+from holdfast.format.packs import (
+    EXTENT_BYTES_MAX,
+    EXTENT_MESSAGES_MAX,
+    Extent,
+    NewPack,
+    PackInfo,
+    PackMeta,
+)
 from holdfast.format.records import INDEX_BITS
 from holdfast.format.rows import later_row
-from holdfast.objects.pack_reader import Pack, SequentialReader, verified
+from holdfast.objects.pack_reader import Pack, verified
+from holdfast.objects.spool import FileSpool
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
+    from pathlib import Path
 
     from holdfast.clock import Clock
+    from holdfast.format.packs import Delta
     from holdfast.objects.store import ObjectStore
 
 _PART_BYTES: Final = 8 * 1024 * 1024
+_WINDOW_BYTES_MAX: Final = 4 * 1024 * 1024
+
+
+class LiveExtent(NamedTuple):
+    """An extent in use, with the index of its source."""
+
+    source: int
+    extent: Extent
+    # Bytes of the stream before this offset are dead.
+    needed_from: int
 
 
 class MergePlan(NamedTuple):
-    """What to merge, as the catalog had it when the merge was planned."""
+    """What to merge, as the catalog has it."""
 
     # Neighbours in the log, each with a delta; or a single pack without one.
     sources: Sequence[PackInfo]
-    # Live extents by stream and start, each with the index of its source.
-    extents: Sequence[tuple[int, Extent]]
+    # Extents in use, by stream and start. They may be read while the merge goes on: what is missing
+    # by then is dead.
+    extents: Iterable[LiveExtent]
     # Packs that the sources superseded, whose objects are still there.
     superseded: Sequence[str]
     # Packs without a delta in use for the same range of the log. The sources may name others,
     # which these have replaced.
     companions: frozenset[str]
-    # Where the needed bytes start, of streams trimmed by a snapshot.
-    starts: Mapping[int, int]
+
+
+class MergeBuffers(NamedTuple):
+    """The memory that a merge may use, and the directory for its temporary files."""
+
+    # For the data of all sources together. The largest extent of each fits in any case.
+    read_bytes: int = 32 * 1024 * 1024
+    # For each of the columns that follow the data.
+    column_bytes: int = 256 * 1024
+    directory: Path | None = None
 
 
 class _Source:
-    def __init__(self, store: ObjectStore, source: PackInfo) -> None:
+    def __init__(self, store: ObjectStore, source: PackInfo, window_bytes: int) -> None:
         self.pack = Pack(store, source.name, source.size_bytes)
-        self.index = self.pack.index()
-        self._reader = SequentialReader(store, source.name, self.pack.footer.data_end)
+        self._index = self.pack.index()
+        self._reader = self.pack.data_reader(window_bytes)
 
     def data(self, extent: Extent) -> bytes:
         data = self._reader.read(extent.data_at, extent.length)
         return verified(self.pack.name, self.pack.footer.salt, extent, data)
 
     def messages(self, extent: Extent) -> Messages:
-        return self.index.part(extent.message_at, extent.message_at + extent.messages)
+        return self._index.part(extent.message_at, extent.message_at + extent.messages)
 
 
-def merge_packs(store: ObjectStore, clock: Clock, plan: MergePlan) -> NewPack:
+def merge_packs(
+    store: ObjectStore,
+    clock: Clock,
+    plan: MergePlan,
+    buffers: MergeBuffers = MergeBuffers(),  # noqa: B008 (immutable)
+) -> NewPack:
     """Write the merged pack: it is durable in the store, but not in use."""
     failpoint("merge.started")
-    sources = [_Source(store, source) for source in plan.sources]
-    after, through = plan.sources[0].after, plan.sources[-1].through
-    builder = PackBuilder(clock.random_u64(), after, through)
-    delta = _composed(sources, after)
-    meta = PackMeta(
-        clock.now_ms(),
-        has_delta=delta.has_delta,
-        supersedes=[*(source.name for source in plan.sources), *plan.superseded],
-        companions=sorted(plan.companions),
-        removed=delta.removed,
-        documents=delta.documents,
-        last_ms=delta.last_ms,
+    window_bytes = min(_WINDOW_BYTES_MAX, buffers.read_bytes // len(plan.sources))
+    sources = [_Source(store, source, window_bytes) for source in plan.sources]
+    packs = [source.pack for source in sources]
+    builder = PackBuilder(
+        clock.random_u64(),
+        plan.sources[0].after,
+        plan.sources[-1].through,
+        partial(FileSpool, buffers.column_bytes, buffers.directory),
     )
 
     def parts() -> Iterator[bytes]:
-        for part in _gathered(_contents(builder, sources, plan)):
+        for part in _gathered(_contents(builder, sources, plan.extents)):
             yield part
             failpoint("merge.uploading")
-        yield from builder.finish(meta, delta.rows)
+        # The windows are of no use any more.
+        sources.clear()
+        composed = _composed(packs, plan, clock.now_ms())
+        yield from _gathered(builder.finish(composed.meta, composed.rows))
 
     store.put_parts(builder.name, parts())
     failpoint("merge.uploaded")
     return builder.pack
 
 
-def _contents(builder: PackBuilder, sources: list[_Source], plan: MergePlan) -> Iterator[bytes]:
+def _contents(
+    builder: PackBuilder, sources: list[_Source], extents: Iterable[LiveExtent]
+) -> Iterator[bytes]:
     """The header, then each stream's runs of adjacent extents."""
     yield builder.header()
-    for run in _runs(plan.extents):
-        data = b"".join(sources[source].data(extent) for source, extent in run)
-        messages = Messages()
-        for source, extent in run:
-            messages.extend(sources[source].messages(extent))
-        stream, start = run[0][1].stream, run[0][1].start
-        count, size = _dead(messages, plan.starts.get(stream, 0) - start)
-        if count:
-            data, messages = data[size:], messages.part(count, len(messages))
-        builder.add(stream, start + size, data, messages)
-        yield data
+    for stream, of_stream in groupby(extents, key=lambda each: each.extent.stream):
+        found = list(of_stream)
+        # They may have been read at different times, and the last of them knows best.
+        needed_from = max(each.needed_from for each in found)
+        for run in _runs([each for each in found if each.extent.end > needed_from]):
+            data = b"".join(sources[each.source].data(each.extent) for each in run)
+            messages = Messages()
+            for each in run:
+                messages.extend(sources[each.source].messages(each.extent))
+            start = run[0].extent.start
+            count, size = _dead(messages, needed_from - start)
+            if count:
+                data, messages = data[size:], messages.part(count, len(messages))
+            builder.add(stream, start + size, data, messages)
+            yield data
 
 
 def _dead(messages: Messages, needed: int) -> tuple[int, int]:
@@ -113,60 +161,84 @@ def _dead(messages: Messages, needed: int) -> tuple[int, int]:
     return count, size
 
 
-def _runs(extents: Sequence[tuple[int, Extent]]) -> Iterator[list[tuple[int, Extent]]]:
+def _runs(extents: Iterable[LiveExtent]) -> Iterator[list[LiveExtent]]:
     """Runs of adjacent extents of one stream that fit into one new extent."""
-    for _, of_stream in groupby(extents, key=lambda each: each[1].stream):
-        run: list[tuple[int, Extent]] = []
-        size = 0
-        for source, extent in of_stream:
-            if run and (run[-1][1].end != extent.start or size + extent.length > EXTENT_BYTES_MAX):
-                yield run
-                run, size = [], 0
-            run.append((source, extent))
-            size += extent.length
+    run: list[LiveExtent] = []
+    size = count = 0
+    for each in extents:
+        extent = each.extent
+        if run and (
+            run[-1].extent.end != extent.start
+            or size + extent.length > EXTENT_BYTES_MAX
+            or count + extent.messages > EXTENT_MESSAGES_MAX
+        ):
+            yield run
+            run, size, count = [], 0, 0
+        run.append(each)
+        size, count = size + extent.length, count + extent.messages
+    if run:
         yield run
 
 
 def _gathered(parts: Iterator[bytes]) -> Iterator[bytes]:
     """The same bytes in larger pieces."""
-    held: list[bytes] = []
-    size = 0
+    held = bytearray()
     for part in parts:
-        held.append(part)
-        size += len(part)
-        if size >= _PART_BYTES:
-            yield b"".join(held)
-            held, size = [], 0
-    yield b"".join(held)
+        held += part
+        if len(held) >= _PART_BYTES:
+            yield bytes(held)
+            held.clear()
+    yield bytes(held)
 
 
 class _Composed(NamedTuple):
-    rows: list[tuple[int, bytes]]
-    removed: list[int]
-    documents: dict[str, bytes | None]
-    last_ms: int
-    has_delta: bool
+    meta: PackMeta
+    rows: Iterator[tuple[int, bytes]]
 
 
-def _composed(sources: list[_Source], after: int) -> _Composed:
+def _composed(packs: list[Pack], plan: MergePlan, now_ms: int) -> _Composed:
     """Combine the deltas: the folded rows of each stream and the last value of each document."""
-    rows: dict[int, bytes] = {}
-    removed: list[int] = []
+    after = plan.sources[0].after
+    removed = array("Q")
     documents: dict[str, bytes | None] = {}
     last_ms = 0
     has_delta = False
-    for source in sources:
-        delta = source.pack.delta()
+    rows = []
+    for place, pack in enumerate(packs):
+        delta = pack.delta()
         has_delta = has_delta or delta.meta.has_delta
-        for number, row in delta.items():
-            rows[number] = later_row(rows[number], row) if number in rows else row
         documents.update(delta.meta.documents)
         last_ms = max(last_ms, delta.meta.last_ms)
-        for number in delta.meta.removed:
-            rows.pop(number, None)
-            # A stream created in the merged range is unknown before it.
-            if number >> INDEX_BITS <= after:
-                removed.append(number)
-    # Deletions matter only if something comes before this range.
-    kept = {key: value for key, value in documents.items() if after or value is not None}
-    return _Composed(sorted(rows.items()), removed, kept, last_ms, has_delta)
+        removed.extend(delta.meta.removed)
+        # There may be many, and they would stay as long as rows are read.
+        delta.meta.removed.clear()
+        rows.append(_placed(delta, place))
+    gone = array("Q", sorted(removed))
+    meta = PackMeta(
+        now_ms,
+        has_delta=has_delta,
+        supersedes=[*(source.name for source in plan.sources), *plan.superseded],
+        companions=sorted(plan.companions),
+        # A stream created in the merged range is unknown before it.
+        removed=[number for number in gone if number >> INDEX_BITS <= after],
+        # Deletions matter only if something comes before this range.
+        documents={key: value for key, value in documents.items() if after or value is not None},
+        last_ms=last_ms,
+    )
+    return _Composed(meta, _folded(rows, gone))
+
+
+def _placed(delta: Delta, place: int) -> Iterator[tuple[int, int, bytes]]:
+    """The rows of one delta, with its place among the others."""
+    return ((number, place, row) for number, row in delta.items())
+
+
+def _folded(
+    deltas: Iterable[Iterator[tuple[int, int, bytes]]], gone: Sequence[int]
+) -> Iterator[tuple[int, bytes]]:
+    """One row for each stream that is not gone; numbers are never used again."""
+    for number, of_stream in groupby(merge(*deltas), key=itemgetter(0)):
+        at = bisect_left(gone, number)
+        if at < len(gone) and gone[at] == number:
+            continue
+        yield number, reduce(later_row, (row for _, _, row in of_stream))

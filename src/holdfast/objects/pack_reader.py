@@ -1,9 +1,14 @@
-"""Reading parts of packs from the store, each verified before it is used."""
+"""Reading parts of packs from the store, each verified before it is used.
+
+Index, directory and delta have one checksum each. A part that is too large to be held is read
+twice: once to verify it, and then piece by piece.
+"""
 
 from __future__ import annotations
 
 from array import array
 from contextlib import contextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 import msgspec
@@ -13,24 +18,25 @@ from holdfast.format.pack_builder import Messages, PackBuilder
 from holdfast.format.packs import (
     FOOTER_BYTES,
     HEADER_BYTES,
+    PIECE_ENTRIES,
     Delta,
-    Directory,
     Footer,
     NewPack,
     PackFormatError,
+    SequentialReader,
     UnknownPackVersionError,
     block_sums,
+    check_sum,
     checksum,
-    decode_delta,
-    decode_directory,
     decode_footer,
     describe_pack,
+    directory_in,
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
-    from holdfast.format.packs import Extent
+    from holdfast.format.packs import Directory, Extent, Read
     from holdfast.objects.store import ObjectStore
 
 _READ_BYTES: Final = 4 * 1024 * 1024
@@ -66,36 +72,51 @@ class Pack:
     def _part(self, at: int, end: int) -> bytes:
         if at >= self._tail_at:
             return self._tail[at - self._tail_at : end - self._tail_at]
-        return self._store.read(self.name, at, end - at)
+        data = self._store.read(self.name, at, end - at)
+        if len(data) != end - at:
+            raise PackCorruptError(f"The pack {self.name} is damaged: it ends too early.")
+        return data
 
-    def directory(self) -> Directory:
+    def directory(self) -> Iterable[Extent]:
         footer = self.footer
-        with naming(self.name):
-            return decode_directory(self._part(footer.directory_at, footer.delta_at), footer)
+        read = self._verified(
+            footer.directory_at, footer.delta_at, footer.directory_sum, "directory"
+        )
+        return _StoredExtents(self.name, directory_in(read, footer))
 
     def delta(self) -> Delta:
         footer = self.footer
+        read = self._verified(footer.delta_at, footer.footer_at, footer.delta_sum, "delta")
         with naming(self.name):
-            return decode_delta(self._part(footer.delta_at, footer.footer_at), footer)
+            return Delta(read, footer)
 
     def describe(self) -> NewPack:
         """The pack as the catalog takes it."""
         info = describe_pack(self.name, self.footer, self.delta().meta)
-        return NewPack(info, list(self.directory()))
+        return NewPack(info, self.directory())
 
-    def index(self) -> Messages:
+    def index(self) -> MessageIndex:
         footer = self.footer
-        data = self._part(footer.lengths_at, footer.directory_at)
-        with naming(self.name):
-            if checksum(data, footer.salt) != footer.index_sum:
-                raise PackFormatError("its message index is damaged")
-        base, count = footer.lengths_at, footer.messages
-        stamps_at, positions_at = footer.timestamps_at - base, footer.positions_at - base
-        return Messages(
-            array("I", data[: 4 * count]),
-            array("q", data[stamps_at:positions_at]),
-            array("Q", data[positions_at:]),
+        read = self._verified(
+            footer.lengths_at, footer.directory_at, footer.index_sum, "message index"
         )
+        return MessageIndex(read, footer)
+
+    def _verified(self, at: int, end: int, expected: int, what: str) -> Read:
+        """A function that reads from a part of the pack, whose checksum is verified first."""
+        if at >= self._tail_at or end - at <= _READ_BYTES:
+            data = self._part(at, end)
+            self._check_sum([data], expected, what)
+            return lambda first, size: data[first : first + size]
+        pieces = range(at, end, _READ_BYTES)
+        self._check_sum(
+            (self._part(piece, min(piece + _READ_BYTES, end)) for piece in pieces), expected, what
+        )
+        return lambda first, size: self._part(at + first, at + first + size)
+
+    def _check_sum(self, pieces: Iterable[bytes], expected: int, what: str) -> None:
+        with naming(self.name):
+            check_sum(pieces, self.footer.salt, expected, what)
 
     def verify(self) -> Iterator[int]:
         """Read and check everything; yields the number of bytes read since the last time."""
@@ -120,7 +141,7 @@ class Pack:
     def contents(self) -> Iterator[tuple[Extent, bytes | PackCorruptError]]:
         """Every extent with its data, or with the error if it is damaged."""
         index = self.index()
-        reader = SequentialReader(self._store, self.name, self.footer.data_end)
+        reader = self.data_reader(_READ_BYTES)
         for extent in self.directory():
             data = reader.read(extent.data_at, extent.length)
             try:
@@ -132,7 +153,12 @@ class Pack:
             else:
                 yield extent, data
 
-    def _check_messages(self, extent: Extent, index: Messages) -> None:
+    def data_reader(self, window_bytes: int) -> SequentialReader:
+        """Reads the data; the caller verifies it."""
+        read = partial(self._store.read, self.name)
+        return SequentialReader(read, self.footer.data_end, window_bytes)
+
+    def _check_messages(self, extent: Extent, index: MessageIndex) -> None:
         part = index.part(extent.message_at, extent.message_at + extent.messages)
         if checksum(part.lengths.tobytes(), self.footer.salt) != extent.index_sum:
             raise PackFormatError("the lengths of an extent are damaged")
@@ -152,22 +178,40 @@ def verified(pack: str, salt: int, extent: Extent, data: bytes) -> bytes:
     return data
 
 
-class SequentialReader:
-    """Reads a pack's data in ascending order with few requests."""
+class MessageIndex:
+    """A pack's message index, of which a window is in memory."""
 
-    def __init__(self, store: ObjectStore, name: str, end: int) -> None:
-        self._store = store
-        self._name = name
-        self._end = end
-        self._at = 0
-        self._window = b""
+    def __init__(self, read: Read, footer: Footer) -> None:
+        self._read = read
+        self._footer = footer
+        self._first = 0
+        self._window = Messages()
 
-    def read(self, at: int, size: int) -> bytes:
-        """Read these bytes; `at` never decreases."""
-        inside = at - self._at
-        if inside < 0 or inside + size > len(self._window):
-            self._at, inside = at, 0
-            self._window = self._store.read(
-                self._name, at, min(max(size, _READ_BYTES), self._end - at)
-            )
-        return self._window[inside : inside + size]
+    def part(self, first: int, last: int) -> Messages:
+        """The messages from `first` up to `last`, exclusive; cheap in ascending order."""
+        if first < self._first or last > self._first + len(self._window):
+            self._load(first, max(last, min(first + PIECE_ENTRIES, self._footer.messages)))
+        return self._window.part(first - self._first, last - self._first)
+
+    def _load(self, first: int, last: int) -> None:
+        footer, count = self._footer, last - first
+        timestamps_at = footer.timestamps_at - footer.lengths_at
+        positions_at = footer.positions_at - footer.lengths_at
+        self._window = Messages(
+            array("I", self._read(4 * first, 4 * count)),
+            array("q", self._read(timestamps_at + 8 * first, 8 * count)),
+            array("Q", self._read(positions_at + 8 * first, 8 * count)),
+        )
+        self._first = first
+
+
+class _StoredExtents:
+    """The extents of a directory; errors name the pack."""
+
+    def __init__(self, pack: str, directory: Directory) -> None:
+        self._pack = pack
+        self._directory = directory
+
+    def __iter__(self) -> Iterator[Extent]:
+        with naming(self._pack):
+            yield from self._directory

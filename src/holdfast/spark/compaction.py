@@ -8,8 +8,8 @@ Rules of planning:
 - A pack without a delta holds one large stream, and is only ever rewritten by itself: one that
   stood for several packs and was left over after a crash would confuse a rebuild of the catalog.
   The server itself drops such a pack when all of it is dead.
-- The memory of a merge is bounded: 20 bytes for each message, the streams' rows, and a window of
-  each pack.
+- A merge needs memory for a window of each pack, so their number is limited. Lists of extents, rows
+  and message indexes wait in temporary files.
 
 No data can be lost, whatever happens during a rewrite. The new pack holds every byte of the old
 ones that was in use when their extents were read. The server puts it into use only if all old
@@ -22,8 +22,12 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
+from heapq import merge
 from threading import Event, Thread
 from typing import Final, Literal, NamedTuple
+
+import msgspec
 
 from holdfast.clock import SystemClock
 from holdfast.errors import (
@@ -38,13 +42,17 @@ from holdfast.errors import (
 from holdfast.failpoints import failpoint
 from holdfast.format.packs import Extent, PackExtent, PackInfo
 from holdfast.objects.locations import StoreLocation
-from holdfast.objects.pack_merge import MergePlan, merge_packs
+from holdfast.objects.pack_merge import LiveExtent, MergePlan, merge_packs
 from holdfast.objects.pack_reader import Pack
+from holdfast.objects.spool import FileSpool
 from holdfast.objects.store import ObjectStore
 from holdfast.spark.connection import SparkClient, SparkConnection
 from holdfast.spark.reading.packs import reachable_store
 
-ROWS_MAX: Final = 262_144
+ROWS_MAX: Final = 1 << 24
+# Extents that are encoded together, and bytes of them that are held before they go to a file.
+_EXTENTS_PER_PART: Final = 1000
+_EXTENT_BYTES_HELD: Final = 1024 * 1024
 # Each pack takes up to 4 MiB while it is read.
 PACKS_MAX: Final = 100
 # How long the pin of a killed job lasts.
@@ -235,7 +243,7 @@ def _rewrite(server: SparkClient, store: ObjectStore, group: PackGroup) -> Rewri
             return RewriteOutcome("refused", "Its packs are no longer in use.")
         made = merge_packs(store, SystemClock(), plan)
     except (ObjectMissingError, PackCorruptError, UnknownFormatError) as error:
-        in_use = {pack.name for pack in _packs(server)}.issuperset(group.names)
+        in_use = _are_in_use(server, group)
         return RewriteOutcome("unreadable" if in_use else "refused", error.message)
     failpoint("compact.uploaded")
     result = _swap(server, made.name, group.names)
@@ -250,26 +258,55 @@ def _rewrite(server: SparkClient, store: ObjectStore, group: PackGroup) -> Rewri
 def _plan_merge(server: SparkClient, store: ObjectStore, group: PackGroup) -> MergePlan | None:
     """What is to be merged, as the server has it now; None if a pack is no longer in use.
 
-    Extents are listed pack by pack while streams are trimmed and deleted. So the last start that
-    was listed for a stream counts for all of its extents.
+    Extents are listed pack by pack while streams are trimmed and deleted, and a merge copes with
+    that.
     """
-    found: list[tuple[int, Extent]] = []
-    starts: dict[int, int] = {}
+    listed = []
     for at, pack in enumerate(group.packs):
         try:
-            extents = pack_extents(server, pack.name)
+            listed.append(_listed(server, at, pack.name))
         except NotFoundError:
             return None
-        for each in extents:
-            starts[each.stream] = max(each.needed_from, starts.get(each.stream, 0))
-            found.append((at, each.extent))
-    needed = [each for each in found if each[1].end > starts[each[1].stream]]
-    return MergePlan(
-        group.packs,
-        sorted(needed, key=lambda each: each[1][:2]),
-        _superseded(store, group),
-        group.companions,
-        {stream: start for stream, start in starts.items() if start},
+    if not _are_in_use(server, group):
+        # The last lists may have been cut short.
+        return None
+    extents = merge(*listed, key=lambda each: each.extent[:2])
+    return MergePlan(group.packs, extents, _superseded(store, group), group.companions)
+
+
+class _ListedExtents:
+    """A pack's extents in use, kept in a temporary file if there are many."""
+
+    def __init__(self, source: int) -> None:
+        self._source = source
+        self._spool = FileSpool(_EXTENT_BYTES_HELD)
+        self._sizes: list[int] = []
+        self._held: list[tuple[Extent, int]] = []
+
+    def append(self, each: PackExtent) -> None:
+        self._held.append((each.extent, each.needed_from))
+        if len(self._held) == _EXTENTS_PER_PART:
+            data = msgspec.msgpack.encode(self._held)
+            self._spool.write(data)
+            self._sizes.append(len(data))
+            self._held.clear()
+
+    def __iter__(self) -> Iterator[LiveExtent]:
+        at = 0
+        for size in self._sizes:
+            for extent, needed_from in _decode_extents(self._spool.read(at, size)):
+                yield LiveExtent(self._source, extent, needed_from)
+            at += size
+        for extent, needed_from in self._held:
+            yield LiveExtent(self._source, extent, needed_from)
+
+
+_decode_extents: Final = msgspec.msgpack.Decoder(list[tuple[Extent, int]]).decode
+
+
+def _listed(server: SparkClient, source: int, pack: str) -> _ListedExtents:
+    return server.collect_into(
+        partial(_ListedExtents, source), lambda client: client.storage.extents(pack)
     )
 
 
@@ -290,6 +327,10 @@ def _superseded(store: ObjectStore, group: PackGroup) -> list[str]:
 def pack_extents(server: SparkClient, pack: str) -> list[PackExtent]:
     """The extents in use of a pack; NotFoundError if it is no longer in use."""
     return server.collect(lambda client: client.storage.extents(pack))
+
+
+def _are_in_use(server: SparkClient, group: PackGroup) -> bool:
+    return {pack.name for pack in _packs(server)}.issuperset(group.names)
 
 
 def _packs(server: SparkClient) -> list[PackInfo]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final, TypeVar
+from typing import Any, Final, Protocol, TypeVar
 
 from holdfast.client import Basic, Bearer, Client, Retry, SyncClient
 from holdfast.client.auth import Auth, shared_tls
@@ -20,6 +20,15 @@ from holdfast.clock import SystemClock
 from holdfast.errors import HoldfastError, SettingsError
 
 T = TypeVar("T")
+
+
+class Appendable(Protocol):
+    """A container that takes items one by one."""
+
+    def append(self, item: Any, /) -> None: ...
+
+
+C = TypeVar("C", bound=Appendable)
 
 # Options that Spark adds itself, or that users set for Spark.
 _SPARK_OPTIONS: Final = frozenset(
@@ -203,17 +212,27 @@ class SparkClient(SyncClient):
 
     def collect(self, work: Callable[[Client], AsyncIterator[T]]) -> list[T]:
         """All items of an async iterator; starts again if the server goes away in between."""
+        return self.collect_into(list, work)
 
-        async def attempt(client: Client) -> list[T]:
+    def collect_into(
+        self, container: Callable[[], C], work: Callable[[Client], AsyncIterator[Any]]
+    ) -> C:
+        """The same in a container of one's own; each attempt fills a new one."""
+
+        async def attempt(client: Client) -> C:
             clock, failures = SystemClock(), 0
             while True:
+                found = container()
                 try:
-                    return [each async for each in work(client)]
+                    async for each in work(client):
+                        found.append(each)
                 except HoldfastError as error:
                     failures += 1
                     delay_s = self._retry.delay_s(failures, error, clock)
                     if delay_s is None or not may_repeat(error, repeatable=True):
                         raise
+                else:
+                    return found
                 await pause(clock, delay_s)
 
         return self.run(attempt)

@@ -149,6 +149,15 @@ class CatalogFile:
         except sqlite3.Error as error:
             raise damaged(self.path, error) from error
 
+    def iterate(self, statement: str, values: Sequence[object] = ()) -> Iterator[Any]:
+        """The rows of a query, one at a time."""
+        try:
+            # Not `yield from`, which would close the cursor, perhaps after the connection.
+            for row in self._connection.execute(statement, values):  # noqa: UP028
+                yield row
+        except sqlite3.Error as error:
+            raise damaged(self.path, error) from error
+
     def fact(self, name: str) -> Any:
         """One of the catalog's own numbers and names."""
         return self.read("SELECT value FROM facts WHERE name = ?", (name,))[0][0]

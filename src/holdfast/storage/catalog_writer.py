@@ -56,7 +56,8 @@ def pack_info(columns: Sequence[Any], superseded: Sequence[str] = ()) -> PackInf
     *sizes, has_delta, after, through, salt, created_ms = columns
     values = [
         *sizes,
-        bool(has_delta),
+        # Anything else is damage, which must not pass for a delta.
+        has_delta == 1,
         after,
         through,
         salt_text(salt),
@@ -70,6 +71,15 @@ def pack_row(columns: Sequence[Any]) -> PackRow:
     """A pack from its `ROW_COLUMNS`."""
     info = msgspec.structs.astuple(pack_info(columns[:-3]))
     return PackRow(*info, *columns[-3:])
+
+
+def pack_rows(catalog: CatalogFile, where: str, values: Sequence[object] = ()) -> list[PackRow]:
+    """The packs that match a condition, in the order of the log."""
+    rows = catalog.read(
+        f"SELECT {ROW_COLUMNS} FROM packs WHERE {where} ORDER BY after, through, id",  # noqa: S608 (conditions are ours)
+        values,
+    )
+    return [pack_row(row) for row in rows]
 
 
 class RowChange(NamedTuple):
@@ -136,11 +146,7 @@ class CatalogWriter(CatalogFile):
         self, where: str = "retired_ms IS NULL", values: Sequence[object] = ()
     ) -> list[PackRow]:
         """Packs in use, or those that match a condition, in the order of the log."""
-        rows = self.read(
-            f"SELECT {ROW_COLUMNS} FROM packs WHERE {where} ORDER BY after, through, id",  # noqa: S608 (conditions are ours)
-            values,
-        )
-        return [pack_row(row) for row in rows]
+        return pack_rows(self, where, values)
 
     def commit_flush(
         self,
@@ -245,18 +251,16 @@ def insert_pack(
     number = cursor.lastrowid
     assert number is not None, "an inserted row has an id"
     connection.executemany(
-        "INSERT INTO extents VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
-        (
-            (
-                *extent[:3],
-                number,
-                *extent[3:-2],
-                extent.index_sum.to_bytes(8, "little") + extent.sums,
-            )
-            for extent in extents
-        ),
+        "INSERT INTO extents VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", extent_values(number, extents)
     )
     return number
+
+
+def extent_values(pack: int, extents: Iterable[Extent]) -> Iterator[tuple[object, ...]]:
+    """The columns of a pack's extents."""
+    for extent in extents:
+        sums = extent.index_sum.to_bytes(8, "little") + extent.sums
+        yield *extent[:3], pack, *extent[3:-2], sums
 
 
 def _remove_stream(connection: sqlite3.Connection, number: int) -> int:

@@ -6,8 +6,8 @@
 3. Commit the packs and the streams' rows to the catalog, in one transaction.
 
 Until 3 the log still has everything, and uploaded objects that no row of the catalog names are
-garbage. Only after 3 may the log be trimmed. A long log is flushed in ranges of about
-`RANGE_BYTES_MAX`, so that memory stays bounded.
+garbage. Only after 3 may the log be trimmed. A range ends with the batch that brings what is
+gathered to `RANGE_BYTES_MAX`, so memory stays bounded however many streams change.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import msgspec
 from holdfast.errors import HoldfastError, LogCorruptError
 from holdfast.failpoints import failpoint
 from holdfast.format.pack_builder import Messages, PackBuilder
-from holdfast.format.packs import NewPack, PackInfo, PackMeta
+from holdfast.format.packs import NewPack, PackMeta
 from holdfast.format.records import (
     INDEX_BITS,
     Kind,
@@ -55,6 +55,9 @@ if TYPE_CHECKING:
 
 
 RANGE_BYTES_MAX: Final = 64 * 1024 * 1024
+# What a stream and a message take in memory besides their bytes.
+_SHARE_BYTES: Final = 1200
+_MESSAGE_BYTES: Final = 64
 # A stream with more bytes than this in one range gets a pack of its own.
 OWN_PACK_BYTES: Final = 8 * 1024 * 1024
 # Their times are deadlines, which may be in the past or in the future.
@@ -94,29 +97,48 @@ class Flush:
         """Flush what is not flushed yet of these segments."""
         failpoint("flush.started")
         flushed = self._catalog.flushed
-        packs: list[PackInfo] = []
-        streams = 0
-        for group in _ranges([each for each in segments if each.last_position > flushed]):
-            gather = self._gather(group, flushed)
-            failpoint("flush.gathered")
-            created: list[NewPack] = []
+        done = Flushed(flushed, 0, 0, 0, 0)
+        gather = self._gather(flushed)
+        for position, body in self._batches(segments, flushed):
             try:
-                self._upload(gather, created)
-                failpoint("flush.uploaded")
-                self._commit(gather, created)
-            except Exception:
-                self._take_back(created, flushed)
-                raise
-            failpoint("flush.committed")
-            flushed = gather.through
-            packs += [pack.info for pack in created]
-            streams += len(gather.shares)
-        pack_bytes = sum(pack.size_bytes for pack in packs)
-        return Flushed(flushed, len(packs), pack_bytes, sum(p.data_bytes for p in packs), streams)
+                gather.apply(position, body)
+            except ValueError as error:
+                raise LogCorruptError(
+                    f"The batch at position {position} is damaged: {error}."
+                ) from error
+            if gather.held_bytes >= RANGE_BYTES_MAX:
+                done = self._finish(gather, done)
+                gather = self._gather(done.through)
+        return self._finish(gather, done) if gather.through > done.through else done
 
-    def _gather(self, segments: Sequence[SegmentRef], after: int) -> Gather:
-        gather = Gather(after, self._catalog.find_number, self._catalog.find_document)
+    def _gather(self, after: int) -> Gather:
+        return Gather(after, self._catalog.find_number, self._catalog.find_document)
+
+    def _finish(self, gather: Gather, before: Flushed) -> Flushed:
+        """Upload and commit a range; returns what was done so far."""
+        failpoint("flush.gathered")
+        created: list[NewPack] = []
+        try:
+            self._upload(gather, created)
+            failpoint("flush.uploaded")
+            self._commit(gather, created)
+        except Exception:
+            self._take_back(created, gather.after)
+            raise
+        failpoint("flush.committed")
+        return Flushed(
+            gather.through,
+            before.packs + len(created),
+            before.pack_bytes + sum(pack.info.size_bytes for pack in created),
+            before.data_bytes + sum(pack.info.data_bytes for pack in created),
+            before.streams + len(gather.shares),
+        )
+
+    def _batches(self, segments: Sequence[SegmentRef], after: int) -> Iterator[tuple[int, bytes]]:
+        """The batches past this position, with one segment in memory at a time."""
         for segment in segments:
+            if segment.last_position <= after:
+                continue
             data = self._read_file(segment.path)
             try:
                 header = decode_header(data)
@@ -124,10 +146,9 @@ class Flush:
                     raise LogCorruptError(f"The segment {segment.path} has no sound header.")
                 for frame in iter_batches(data, header, segment.end):
                     if frame.position > after:
-                        gather.apply(frame.position, frame.body)
+                        yield frame.position, frame.body
             except ValueError as error:
                 raise LogCorruptError(f"The segment {segment.path} is damaged: {error}.") from error
-        return gather
 
     def _take_back(self, created: list[NewPack], flushed: int) -> None:
         """Remove packs that were not committed: the disk may be full, and the flush is repeated."""
@@ -193,20 +214,6 @@ def _encoded_rows(gather: Gather) -> Iterator[tuple[int, bytes]]:
         yield number, encode_row(share.row)
 
 
-def _ranges(segments: Sequence[SegmentRef]) -> Iterator[list[SegmentRef]]:
-    """Groups of segments that are small enough to be held in memory."""
-    group: list[SegmentRef] = []
-    size = 0
-    for segment in segments:
-        if group and size + segment.end > RANGE_BYTES_MAX:
-            yield group
-            group, size = [], 0
-        group.append(segment)
-        size += segment.end
-    if group:
-        yield group
-
-
 class Share:
     """One stream's share of the range: its current row, and the bytes it gained."""
 
@@ -221,9 +228,10 @@ class Share:
         self.messages = Messages()
         self.size_bytes = 0
 
-    def write(self, record: Record, position: int) -> None:
-        """Apply an append, or the content of a creation."""
+    def write(self, record: Record, position: int) -> int:
+        """Apply an append, or the content of a creation; returns the number of messages."""
         row, payload, at_ms = self.row, record.payload, record.at_ms
+        count = len(self.messages)
         self.bucket.last_write_ms = at_ms
         if payload:
             self.bucket.size_bytes += len(payload)
@@ -240,6 +248,7 @@ class Share:
             apply_write(row, record)
         if row.meta.ttl_s is not None:
             row.deadline_ms = renewed_deadline_ms(row.meta, at_ms) or row.deadline_ms
+        return len(self.messages) - count
 
     def take_data(self) -> bytes:
         """All bytes it gained, which are released."""
@@ -266,6 +275,8 @@ class Gather:
         self.dropped: dict[str, int] = {}
         # The time of the last record that carries the time of its writing.
         self.last_ms = 0
+        self._log_bytes = 0
+        self._messages = 0
         # Documents by key, None for deleted ones; buckets' rows are kept apart.
         self._documents: dict[str, bytes | None] = {}
         self._buckets: dict[str, BucketRow] = {}
@@ -282,7 +293,7 @@ class Gather:
             kind = record.kind
             if kind == Kind.APPEND:
                 share = shares.get(record.stream) or self._share(record.stream)
-                share.write(record, position)
+                self._messages += share.write(record, position)
                 self.last_ms = record.at_ms
             elif kind == Kind.CREATE:
                 self._create(record, position)
@@ -290,6 +301,13 @@ class Gather:
             else:
                 self._apply_rare(record)
         self.through = position
+        self._log_bytes += len(body)
+
+    @property
+    def held_bytes(self) -> int:
+        """About how much memory it takes."""
+        streams = len(self.shares) + len(self.removed)
+        return self._log_bytes + _SHARE_BYTES * streams + _MESSAGE_BYTES * self._messages
 
     def documents(self) -> dict[str, bytes | None]:
         """The documents that changed, including buckets' rows, at the end of the range."""
@@ -353,7 +371,7 @@ class Gather:
         bucket = self._bucket(meta.name.partition("/")[0], record.at_ms)
         bucket.streams += 1
         share = self.shares[record.stream] = Share(row, bucket)
-        share.write(record, position)
+        self._messages += share.write(record, position)
 
     def _end(self, share: Share) -> None:
         """End a deleted or expired stream: it is removed, or kept for its forks."""

@@ -7,17 +7,25 @@ Merges are size-tiered, over neighbours in the log:
 - A run is merged once it has `merge_packs` packs of one tier. Smaller packs between them are merged
   too, so none gets stuck, but do not count, so a large pack is not rewritten for a few small ones.
 - A pack that is half dead is rewritten by itself.
-- The memory of a merge is bounded: a run that would exceed the limits is cut shorter.
+- A merge needs little memory whatever its size. The limits bound its work, and the time for which a
+  flush waits for the swap: a run that would exceed them is cut shorter.
 
 A swap retires packs and puts others into use, by compare-and-set. Jobs that rewrite packs elsewhere
 end with one too. It is refused if a pack to be removed is not in use any more, or if the added
 packs do not hold exactly the needed bytes of the removed ones. Bytes before a stream's start, and
 all of a stream that is gone, may or may not be included.
+
+Contents are compared beforehand, in a thread. That is enough: as long as the packs to be removed
+are in use, a flush only moves the starts of streams and ends streams. Then the same bytes are
+needed no more on both sides.
 """
 
 from __future__ import annotations
 
-from itertools import pairwise
+from contextlib import closing
+from heapq import merge
+from itertools import groupby, pairwise
+from operator import itemgetter
 from typing import TYPE_CHECKING, Final
 
 from holdfast.errors import (
@@ -28,25 +36,46 @@ from holdfast.errors import (
 )
 from holdfast.failpoints import failpoint
 from holdfast.format.packs import Extent, NewPack
-from holdfast.objects.pack_merge import MergePlan
+from holdfast.objects.pack_check import merge_join
+from holdfast.objects.pack_merge import LiveExtent, MergePlan
 from holdfast.objects.pack_reader import Pack
 from holdfast.protocol.headers import OFFSET_MAX
-from holdfast.storage.catalog_writer import PackRow, add_to_fact, insert_pack
+from holdfast.storage.catalog_schema import CatalogFile, open_for_reading
+from holdfast.storage.catalog_writer import (
+    PackRow,
+    add_to_fact,
+    extent_values,
+    insert_pack,
+    pack_rows,
+)
 
 if TYPE_CHECKING:
     import sqlite3
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
+    from pathlib import Path
 
     from holdfast.objects.store import ObjectStore
     from holdfast.storage.catalog_writer import CatalogWriter, PackRow
 
-    Ranges = dict[int, list[tuple[int, int]]]
+    Ranges = list[tuple[int, int]]
 
 DATA_BYTES_MAX: Final = 512 * 1024 * 1024
-MESSAGES_MAX: Final = 4_000_000
-ROWS_MAX: Final = 262_144
+MESSAGES_MAX: Final = 1 << 26
+ROWS_MAX: Final = 1 << 24
 _TIER_BYTES: Final = (1 << 20, 8 << 20, 64 << 20, 512 << 20)
 _DEAD_BYTES_MIN: Final = 1 << 20
+_EXTENTS_PER_STEP: Final = 1000
+_LIVE_EXTENTS: Final = (
+    "SELECT extents.stream, extents.start, length, data_at, message_at, messages, first_position, "
+    "last_position, sums, streams.start FROM extents INDEXED BY extents_by_pack "
+    "CROSS JOIN streams ON streams.number = extents.stream "
+    "WHERE pack = ? AND (extents.stream, extents.start) > (?, ?) "
+    "ORDER BY extents.stream, extents.start LIMIT ?"
+)
+_LIVE_RANGES: Final = (
+    "SELECT stream, start, start + length FROM extents INDEXED BY extents_by_pack "
+    "WHERE pack = ? ORDER BY stream, start"
+)
 
 
 def next_merge(packs: Sequence[PackRow], merge_packs: int, spoilt: set[str]) -> list[PackRow]:
@@ -104,19 +133,40 @@ def _half_dead(mains: Sequence[PackRow], spoilt: set[str]) -> list[PackRow]:
     return []
 
 
+class _Extents:
+    """Extents in use of some packs, by stream and start, as they are when they are read.
+
+    No lock is held between two steps. An extent that is gone before its turn is dead, unless its
+    pack went out of use. That is an error, since a pack that lacks bytes must not be finished: a
+    rebuild could take it for the latest one of its range.
+    """
+
+    def __init__(self, path: Path, sources: Sequence[PackRow]) -> None:
+        self._path = path
+        self._sources = sources
+
+    def __iter__(self) -> Iterator[LiveExtent]:
+        with closing(CatalogFile(self._path, open_for_reading(self._path))) as catalog:
+            found = merge(
+                *(_of_source(catalog, at, row.id) for at, row in enumerate(self._sources))
+            )
+            yield from (live for _, live in found)
+            _in_use(catalog, [row.name for row in self._sources])
+
+
+def _of_source(
+    catalog: CatalogFile, source: int, pack: int
+) -> Iterator[tuple[tuple[int, int], LiveExtent]]:
+    last = -1, -1
+    while rows := catalog.read(_LIVE_EXTENTS, (pack, *last, _EXTENTS_PER_STEP)):
+        for *fields, sums, needed_from in rows:
+            extent = Extent._make((*fields, int.from_bytes(sums[:8], "little"), sums[8:]))
+            last = extent.stream, extent.start
+            yield last, LiveExtent(source, extent, needed_from)
+
+
 def plan_merge(catalog: CatalogWriter, sources: list[PackRow]) -> MergePlan:
-    """Read everything that a merge needs to know from the catalog."""
-    places = {row.id: index for index, row in enumerate(sources)}
-    rows = catalog.read(
-        "SELECT pack, stream, start, length, data_at, message_at, messages, first_position, "  # noqa: S608 (only marks)
-        f"last_position, sums FROM extents WHERE pack IN ({_marks(places)}) "
-        "ORDER BY stream, start",
-        list(places),
-    )
-    extents = [
-        (places[pack], Extent._make((*fields, int.from_bytes(sums[:8], "little"), sums[8:])))
-        for pack, *fields, sums in rows
-    ]
+    """What a merge needs to know from the catalog."""
     names = [row.name for row in sources]
     superseded = catalog.packs(f"retired_by IN ({_marks(names)})", names)
     companions = catalog.packs(
@@ -125,50 +175,73 @@ def plan_merge(catalog: CatalogWriter, sources: list[PackRow]) -> MergePlan:
     )
     return MergePlan(
         sources,
-        extents,
+        _Extents(catalog.path, sources),
         [row.name for row in superseded],
         frozenset(row.name for row in companions),
-        _starts(catalog, places),
     )
-
-
-def _starts(catalog: CatalogWriter, packs: Iterable[int]) -> dict[int, int]:
-    """Where the needed bytes start, for streams whose first extent is partly dead."""
-    rows = catalog.read(
-        "SELECT number, streams.start FROM streams JOIN extents ON extents.stream = number "  # noqa: S608 (only marks)
-        f"AND extents.start < streams.start WHERE pack IN ({_marks(packs)})",
-        list(packs),
-    )
-    return dict(rows)
 
 
 def swap(
     catalog: CatalogWriter, added: Sequence[NewPack], removed: Sequence[str], now_ms: int
 ) -> None:
     """Put `added` into use and retire `removed`, or raise and change nothing."""
+    check_swap(catalog.path, added, removed)
+    commit_swap(catalog, added, removed, now_ms)
+
+
+def check_swap(path: Path, added: Sequence[NewPack], removed: Sequence[str]) -> None:
+    """Raise unless `added` may replace `removed`; may run in any thread."""
+    with closing(CatalogFile(path, open_for_reading(path))) as catalog:
+        catalog.read("BEGIN")
+        _check_contents(catalog, _going(catalog, added, removed), added)
+
+
+def commit_swap(
+    catalog: CatalogWriter, added: Sequence[NewPack], removed: Sequence[str], now_ms: int
+) -> None:
+    """Swap packs that `check_swap` has passed, or raise and change nothing."""
     with catalog.transaction() as connection:
-        going = catalog.packs(f"retired_ms IS NULL AND name IN ({_marks(removed)})", removed)
-        if not removed or len(going) != len(set(removed)):
-            missing = sorted(set(removed) - {row.name for row in going})
-            raise SwapRefusedError(f"Not in use any more: {', '.join(missing) or 'no pack named'}.")
-        _check_deltas(going, added)
-        _check_names(catalog, added)
-        live = _live_ranges(connection, going)
-        starts = _check_contents(connection, live, added)
+        going = _going(catalog, added, removed)
         before = sum(row.data_bytes - row.dead_bytes for row in going)
         _retire(connection, going, added[0].name if added else "", now_ms)
-        in_use = sum(_put_into_use(connection, pack, starts) for pack in added)
+        in_use = sum(_put_into_use(connection, pack) for pack in added)
         add_to_fact(connection, "stored_bytes", in_use - before)
     failpoint("merge.committed")
     catalog.checkpoint()
 
 
-def _put_into_use(connection: sqlite3.Connection, pack: NewPack, starts: dict[int, int]) -> int:
+def _going(catalog: CatalogFile, added: Sequence[NewPack], removed: Sequence[str]) -> list[PackRow]:
+    """The packs to be removed, which must be in use and cover what the added ones do."""
+    going = _in_use(catalog, removed)
+    _check_deltas(going, added)
+    _check_names(catalog, added)
+    return going
+
+
+def _in_use(catalog: CatalogFile, names: Sequence[str]) -> list[PackRow]:
+    """The packs of these names; raises unless all of them are in use."""
+    found = pack_rows(catalog, f"retired_ms IS NULL AND name IN ({_marks(names)})", names)
+    if not names or len(found) != len(set(names)):
+        missing = sorted(set(names) - {row.name for row in found})
+        raise SwapRefusedError(f"Not in use any more: {', '.join(missing) or 'no pack named'}.")
+    return found
+
+
+def _put_into_use(connection: sqlite3.Connection, pack: NewPack) -> int:
     """Insert a pack with the extents that are needed; returns their size."""
-    in_use = [extent for extent in pack.extents if extent.end > starts.get(extent.stream, 0)]
-    size_bytes = sum(extent.length for extent in in_use)
-    insert_pack(connection, pack.info, in_use, pack.info.data_bytes - size_bytes)
-    return size_bytes
+    number = insert_pack(connection, pack.info, ())
+    connection.executemany(
+        "INSERT INTO extents SELECT ?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10 "
+        "WHERE EXISTS (SELECT 1 FROM streams WHERE number = ?1 AND start < ?2 + ?3)",
+        extent_values(number, pack.extents),
+    )
+    (size_bytes,) = connection.execute(
+        "SELECT coalesce(sum(length), 0) FROM extents WHERE pack = ?", (number,)
+    ).fetchone()
+    connection.execute(
+        "UPDATE packs SET dead_bytes = data_bytes - ? WHERE id = ?", (size_bytes, number)
+    )
+    return int(size_bytes)
 
 
 def verified_packs(store: ObjectStore, names: Iterable[str]) -> list[NewPack]:
@@ -191,9 +264,9 @@ def _marks(values: Iterable[object]) -> str:
     return ", ".join("?" for _ in values)
 
 
-def _check_names(catalog: CatalogWriter, added: Sequence[NewPack]) -> None:
+def _check_names(catalog: CatalogFile, added: Sequence[NewPack]) -> None:
     names = [pack.name for pack in added]
-    if len(set(names)) != len(names) or catalog.packs(f"name IN ({_marks(names)})", names):
+    if len(set(names)) != len(names) or pack_rows(catalog, f"name IN ({_marks(names)})", names):
         raise SwapRefusedError("A pack that is to come is known already.")
 
 
@@ -210,42 +283,20 @@ def _check_deltas(going: Sequence[PackRow], added: Sequence[NewPack]) -> None:
         )
 
 
-def _live_ranges(connection: sqlite3.Connection, going: Sequence[PackRow]) -> Ranges:
-    rows = connection.execute(
-        f"SELECT stream, start, start + length FROM extents WHERE pack IN ({_marks(going)})",  # noqa: S608 (only marks)
-        [row.id for row in going],
-    )
-    return _coalesced(rows)
-
-
-def _coalesced(extents: Iterable[tuple[int, int, int]]) -> Ranges:
-    """The byte ranges of each stream, with adjacent ones joined."""
-    ranges: Ranges = {}
-    for stream, start, end in sorted(extents):
-        known = ranges.setdefault(stream, [])
-        if known and known[-1][1] == start:
-            known[-1] = (known[-1][0], end)
-        else:
-            known.append((start, end))
-    return ranges
-
-
 def _check_contents(
-    connection: sqlite3.Connection, live: Ranges, added: Sequence[NewPack]
-) -> dict[int, int]:
-    """Where the needed bytes start, for streams whose ranges differ.
-
-    Raises if a needed byte is lost or doubled.
-    """
-    coming = _coalesced(
-        (extent.stream, extent.start, extent.end) for pack in added for extent in pack.extents
-    )
-    starts: dict[int, int] = {}
-    for stream in sorted(live.keys() | coming.keys()):
-        old, new = live.get(stream, []), coming.get(stream, [])
+    catalog: CatalogFile, going: Sequence[PackRow], added: Sequence[NewPack]
+) -> None:
+    """Raise if a needed byte is lost or doubled."""
+    live = merge(*(catalog.iterate(_LIVE_RANGES, (row.id,)) for row in going))
+    coming = merge(*map(_in_order, added))
+    pairs = merge_join(_coalesced(live), _coalesced(coming), itemgetter(0), itemgetter(0))
+    for before, after in pairs:
+        stream = (before or after or (0,))[0]
+        old = [] if before is None else before[1]
+        new = [] if after is None else after[1]
         if new == old:
             continue
-        start = starts[stream] = _start(connection, stream)
+        start = _start(catalog, stream)
         # Dead bytes may be included, but not twice: a rebuild could not tell which ones to use.
         is_doubled = any(first[1] > second[0] for first, second in pairwise(new))
         if is_doubled or _from(old, start) != _from(new, start):
@@ -253,21 +304,42 @@ def _check_contents(
                 f"Stream {stream:x} has {_words(old)} in the packs that are to go, "
                 f"and {_words(new)} in those that are to come."
             )
-    return starts
 
 
-def _start(connection: sqlite3.Connection, stream: int) -> int:
+def _in_order(pack: NewPack) -> Iterator[tuple[int, int, int]]:
+    """The ranges of a pack's extents, which must be sorted: they are compared side by side."""
+    last = -1, -1
+    for extent in pack.extents:
+        if extent[:2] < last:
+            raise SwapRefusedError(f"The extents of {pack.name} are not in order.")
+        last = extent.stream, extent.start
+        yield extent.stream, extent.start, extent.end
+
+
+def _coalesced(extents: Iterable[tuple[int, int, int]]) -> Iterator[tuple[int, Ranges]]:
+    """The byte ranges of each stream, with adjacent ones joined."""
+    for stream, of_stream in groupby(extents, key=itemgetter(0)):
+        ranges: Ranges = []
+        for _, start, end in of_stream:
+            if ranges and ranges[-1][1] == start:
+                ranges[-1] = ranges[-1][0], end
+            else:
+                ranges.append((start, end))
+        yield stream, ranges
+
+
+def _start(catalog: CatalogFile, stream: int) -> int:
     """Where the needed bytes start: after everything if the stream is gone."""
-    found = connection.execute("SELECT start FROM streams WHERE number = ?", (stream,)).fetchone()
-    return OFFSET_MAX if found is None else int(found[0])
+    found = catalog.read("SELECT start FROM streams WHERE number = ?", (stream,))
+    return int(found[0][0]) if found else OFFSET_MAX
 
 
-def _from(ranges: list[tuple[int, int]], start: int) -> list[tuple[int, int]]:
+def _from(ranges: Ranges, start: int) -> Ranges:
     """The parts of these ranges at or after `start`."""
     return [(max(first, start), end) for first, end in ranges if end > start]
 
 
-def _words(ranges: list[tuple[int, int]]) -> str:
+def _words(ranges: Ranges) -> str:
     if not ranges:
         return "no bytes"
     return "bytes " + ", ".join(f"{first} to {end}" for first, end in ranges)

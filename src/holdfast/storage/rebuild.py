@@ -26,6 +26,7 @@ from __future__ import annotations
 
 import os
 import sqlite3
+from collections import deque
 from contextlib import closing
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -98,7 +99,7 @@ def survey(store: ObjectStore) -> dict[str, SoundPack]:
     for info in store.list(PACKS_PREFIX):
         try:
             pack = Pack(store, info.name, info.size_bytes)
-            pack.directory()
+            deque(pack.directory(), maxlen=0)
             meta = pack.delta().meta
         except (ObjectMissingError, PackCorruptError):
             continue

@@ -16,7 +16,7 @@ from holdfast.errors import (
     SwapRefusedError,
     UnknownFormatError,
 )
-from holdfast.objects.pack_merge import MergePlan, merge_packs
+from holdfast.objects.pack_merge import MergeBuffers, MergePlan, merge_packs
 from holdfast.storage.commands import (
     CollectGarbage,
     Command,
@@ -27,7 +27,13 @@ from holdfast.storage.commands import (
 )
 from holdfast.storage.flush import Flush
 from holdfast.storage.garbage import OrphanSweep, collect, pin, unpin
-from holdfast.storage.merge import next_merge, plan_merge, swap, verified_packs
+from holdfast.storage.merge import (
+    check_swap,
+    commit_swap,
+    next_merge,
+    plan_merge,
+    verified_packs,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -88,9 +94,11 @@ class StorageWorker:
                 self.collect()
 
     def verify_swap(self, command: SwapPacks) -> list[NewPack] | HoldfastError:
-        """Read the packs to be added; may run in any thread."""
+        """Read the packs to be added and check the swap; may run in any thread."""
         try:
-            return verified_packs(self._store, command.add)
+            packs = verified_packs(self._store, command.add)
+            check_swap(self._catalog.path, packs, command.remove)
+            return packs
         except HoldfastError as error:
             return error
 
@@ -104,7 +112,7 @@ class StorageWorker:
                 self._store.size(pack.name)
             except ObjectMissingError as error:
                 raise SwapRefusedError(error.message) from None
-        swap(self._catalog, packs, command.remove, self._clock.now_ms())
+        commit_swap(self._catalog, packs, command.remove, self._clock.now_ms())
         self.counters.swaps += 1
 
     def _pin(self, command: PinPacks) -> None:
@@ -136,9 +144,13 @@ class StorageWorker:
         return self.merging
 
     def write_merge(self, plan: MergePlan) -> NewPack | HoldfastError:
-        """Write the merged pack; may run in any thread."""
+        """Write the merged pack and check the swap; may run in any thread."""
+        path = self._catalog.path
         try:
-            return merge_packs(self._store, self._clock, plan)
+            buffers = MergeBuffers(directory=path.parent)
+            made = merge_packs(self._store, self._clock, plan, buffers)
+            check_swap(path, [made], [source.name for source in plan.sources])
+            return made
         except HoldfastError as error:
             return error
 
@@ -150,8 +162,11 @@ class StorageWorker:
         try:
             if isinstance(result, HoldfastError):
                 raise result
-            swap(self._catalog, [result], names, self._clock.now_ms())
+            commit_swap(self._catalog, [result], names, self._clock.now_ms())
         except HoldfastError as error:
+            if not {row.name for row in self._catalog.packs()}.issuperset(names):
+                _log.info("%d packs were replaced while they were merged", len(names))
+                return False
             self.counters.merge_failures += 1
             if isinstance(error, _UNREADABLE):
                 self._spoilt.update(name for name in names if name in error.message)

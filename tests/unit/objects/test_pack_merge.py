@@ -1,13 +1,18 @@
 """Merging as a job elsewhere does it: with packs, and without a catalog."""
 
+import heapq
+
 import pytest
 
 from holdfast import failpoints
 from holdfast.errors import ObjectMissingError, PackCorruptError
+from holdfast.format import pack_builder, packs
 from holdfast.format.pack_builder import pack_name
 from holdfast.format.packs import PackMeta
-from holdfast.format.records import INDEX_BITS
-from holdfast.objects.pack_merge import MergePlan, merge_packs
+from holdfast.format.records import INDEX_BITS, StreamMeta
+from holdfast.format.rows import StreamRow, encode_row
+from holdfast.objects import pack_merge, pack_reader
+from holdfast.objects.pack_merge import LiveExtent, MergeBuffers, MergePlan, merge_packs
 from holdfast.objects.pack_reader import Pack
 from holdfast.objects.store import MemoryObjects
 from holdfast.testing import FakeClock, FaultyObjects
@@ -17,6 +22,10 @@ from tests.unit.format.test_packs import build
 OLD, KEPT, YOUNG = 1 << INDEX_BITS, 2 << INDEX_BITS, 11 << INDEX_BITS
 FIRST = {OLD: (0, [(b"one", 10, 1), (b"two!", 11, 2)]), KEPT: (0, [(b"kept", 12, 3)])}
 SECOND = {OLD: (7, [(b"three", 13, 12)]), YOUNG: (0, [(b"young", 14, 11)])}
+
+
+def row(number, tail):
+    return encode_row(StreamRow(number, StreamMeta("b/s", "text/plain"), 1, 1, tail))
 
 
 class Job:
@@ -30,8 +39,12 @@ class Job:
             2, has_delta=True, removed=[KEPT, YOUNG], documents={"a": b"2", "b": None}, last_ms=7
         )
         self.sources = [
-            self.put(0, 9, build(FIRST, {OLD: b"old", KEPT: b"kept"}, first, after=0, through=9)),
-            self.put(9, 20, build(SECOND, {OLD: b"newer"}, second, after=9, through=20)),
+            self.put(
+                0,
+                9,
+                build(FIRST, {OLD: row(OLD, 7), KEPT: row(KEPT, 4)}, first, after=0, through=9),
+            ),
+            self.put(9, 20, build(SECOND, {OLD: row(OLD, 12)}, second, after=9, through=20)),
         ]
 
     def put(self, after, through, data):
@@ -41,15 +54,15 @@ class Job:
 
     def extents(self, *streams):
         found = [
-            (index, extent)
+            LiveExtent(index, extent, 0)
             for index, source in enumerate(self.sources)
             for extent in Pack(self.store, source.name).directory()
             if extent.stream in streams
         ]
-        return sorted(found, key=lambda each: (each[1].stream, each[1].start))
+        return sorted(found, key=lambda each: each.extent[:2])
 
     def merge(self, *streams, **more):
-        plan = MergePlan(self.sources, self.extents(*streams), ["packs/older"], frozenset("cb"), {})
+        plan = MergePlan(self.sources, self.extents(*streams), ["packs/older"], frozenset("cb"))
         return merge_packs(self.store, self.clock, plan._replace(**more))
 
     def meta(self, made):
@@ -75,21 +88,22 @@ def test_streams_are_in_one_place_again(job):
 
 def test_message_index_comes_along(job):
     made = job.merge(OLD)
-    index = Pack(job.store, made.name).index()
+    index = Pack(job.store, made.name).index().part(0, 3)
     assert list(index.lengths) == [3, 4, 5]
     assert list(index.timestamps) == [10, 11, 13]
     assert list(index.positions) == [1, 2, 12]
 
 
 def test_bytes_before_a_streams_start_are_left_out(job):
-    made = job.merge(OLD, starts={OLD: 4})
+    extents = [each._replace(needed_from=4) for each in job.extents(OLD)]
+    made = job.merge(extents=extents)
     assert job.contents(made) == {(OLD, 3): b"two!three"}
 
 
 def test_deltas_become_one(job):
     made = job.merge(OLD)
     delta = Pack(job.store, made.name).delta()
-    assert dict(delta.items()) == {OLD: b"newer"}
+    assert dict(delta.items()) == {OLD: row(OLD, 12)}
     assert made.info.rows == 1
     assert job.meta(made).documents == {"a": b"2"}
     assert job.meta(made).removed == []
@@ -98,7 +112,7 @@ def test_deltas_become_one(job):
 
 def test_what_is_gone_is_told_to_what_comes_before(job):
     second = job.sources[1]
-    only = MergePlan([second], [], [], frozenset(), {})
+    only = MergePlan([second], [], [], frozenset())
     made = merge_packs(job.store, job.clock, only)
     # The young one was born in this range: nothing before it knows of it.
     assert job.meta(made).removed == [KEPT]
@@ -115,8 +129,12 @@ def test_it_names_what_it_stands_for(job):
 
 def test_pack_without_a_delta_stays_one(job):
     alone = job.put(20, 30, build(FIRST, {}, PackMeta(3, has_delta=False), after=20, through=30))
-    extents = [(0, each) for each in Pack(job.store, alone.name).directory() if each.stream == OLD]
-    made = merge_packs(job.store, job.clock, MergePlan([alone], extents, [], frozenset(), {OLD: 4}))
+    extents = [
+        LiveExtent(0, each, 4)
+        for each in Pack(job.store, alone.name).directory()
+        if each.stream == OLD
+    ]
+    made = merge_packs(job.store, job.clock, MergePlan([alone], extents, [], frozenset()))
     assert not job.meta(made).has_delta
     assert job.meta(made).supersedes == [alone.name]
     assert (made.info.rows, job.meta(made).companions) == (0, [])
@@ -127,7 +145,7 @@ def test_pack_without_a_delta_stays_one(job):
 def test_damage_is_noticed_and_nothing_appears(job):
     extents = job.extents(OLD)
     before = [info.name for info in job.store.list()]
-    job.store.corrupt(job.sources[1].name, extents[1][1].data_at)
+    job.store.corrupt(job.sources[1].name, extents[1].extent.data_at)
     with pytest.raises(PackCorruptError, match=job.sources[1].name):
         job.merge(extents=extents)
     assert [info.name for info in job.store.list()] == before
@@ -145,3 +163,76 @@ def test_failpoints_are_passed(job, monkeypatch):
     monkeypatch.setattr(failpoints, "hook", passed.append)
     job.merge(OLD)
     assert passed == ["merge.started", "merge.uploading", "merge.uploaded"]
+
+
+class Watched(MemoryObjects):
+    """A store that tells how large reads and parts are, and what happens before the last part."""
+
+    def __init__(self, clock):
+        super().__init__(clock)
+        self.largest_read = 0
+        self.parts = []
+
+    def read(self, name, at=0, size=None):
+        data = super().read(name, at, size)
+        self.largest_read = max(self.largest_read, len(data))
+        return data
+
+    def put_parts(self, name, parts):
+        super().put_parts(name, self._watched(parts))
+
+    def _watched(self, parts):
+        for part in parts:
+            self.parts.append((len(part), self.listed))
+            yield part
+
+
+def test_many_streams_pass_through_small_buffers(monkeypatch):
+    """Nothing is held as a whole: not the extents, the index, the rows or the data."""
+    monkeypatch.setattr(packs, "PIECE_ENTRIES", 256)
+    monkeypatch.setattr(packs, "WINDOW_BYTES", 4096)
+    monkeypatch.setattr(pack_builder, "WINDOW_BYTES", 4096)
+    monkeypatch.setattr(pack_builder, "_EXTENTS_HELD", 100)
+    monkeypatch.setattr(pack_reader, "PIECE_ENTRIES", 256)
+    monkeypatch.setattr(pack_reader, "_READ_BYTES", 4096)
+    monkeypatch.setattr(pack_reader, "_TAIL_BYTES", 4096)
+    monkeypatch.setattr(pack_merge, "_PART_BYTES", 4096)
+    count, sources = 4000, 3
+    store = Watched(FakeClock())
+    infos = []
+    for at in range(sources):
+        streams = {number: (9 * at, [(b"123456789", 1, at)]) for number in range(1, count + 1)}
+        rows = {number: row(number, 9 * at + 9) for number in streams}
+        data = build(streams, rows, PackMeta(1, has_delta=True), after=at, through=at + 1)
+        name = pack_name(at, at + 1, at)
+        store.put(name, data)
+        infos.append(Pack(store, name).describe().info)
+    assert min(info.size_bytes for info in infos) > 50 * 4096
+    extents = heapq.merge(
+        *(
+            (LiveExtent(at, extent, 0) for extent in Pack(store, info.name).directory())
+            for at, info in enumerate(infos)
+        ),
+        key=lambda each: each.extent[:2],
+    )
+    store.listed, store.largest_read, store.parts = 0, 0, []
+
+    def listed():
+        for each in extents:
+            store.listed += 1
+            yield each
+
+    made = merge_packs(
+        store,
+        FakeClock(),
+        MergePlan(infos, listed(), [], frozenset()),
+        MergeBuffers(read_bytes=3 * 4096, column_bytes=1024),
+    )
+    assert store.largest_read <= 4096
+    assert max(size for size, _ in store.parts) <= 4 * 4096
+    # Most extents are still to be listed when the first bytes leave.
+    assert store.parts[0][1] < 3 * count / 20
+    assert sum(Pack(store, made.name).verify()) == made.info.size_bytes
+    assert (made.info.rows, made.info.messages) == (count, sources * count)
+    assert [extent.length for extent in made.extents] == [9 * sources] * count
+    assert dict(Pack(store, made.name).delta().items()) == rows

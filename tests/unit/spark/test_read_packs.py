@@ -90,7 +90,7 @@ def make_pack(
     parts += builder.finish(PackMeta(1, True), [])
     name = pack_name(0, 1 << 40, salt)
     store.put_parts(name, parts)
-    total_messages = sum(each.messages for each in builder.extents)
+    total_messages = sum(each.messages for each in builder.pack.extents)
     ranges = [
         ScanRange(
             stream_id=f"s{each.stream // 2:03d}",
@@ -111,7 +111,7 @@ def make_pack(
             pack_data_bytes=builder.data_bytes,
             pack_messages=total_messages,
         )
-        for each in builder.extents
+        for each in builder.pack.extents
         if each.stream % 2 == 0
     ]
     return Made(name, ranges, said)

@@ -143,6 +143,20 @@ class TestRanges:
         other.verify()
         other.close()
 
+    def test_segment_with_many_streams_is_flushed_in_parts(self, rig, monkeypatch):
+        monkeypatch.setattr(flush, "RANGE_BYTES_MAX", 10_000)
+        numbers = []
+        for at in range(40):
+            numbers.append(rig.log.create(f"b/{at}", b"%d" % at))
+            rig.log.commit()
+        rig.flush()
+        assert len(rig.log.segments) == 1
+        # Streams count more than their few bytes.
+        assert len(rig.packs) == 5
+        assert max(row.rows for row in rig.packs) == 8
+        assert [rig.stored(number) for number in numbers] == [b"%d" % at for at in range(40)]
+        rig.verify()
+
     def test_failure_in_a_later_range_keeps_the_earlier_ones(self, rig, monkeypatch):
         monkeypatch.setattr(flush, "RANGE_BYTES_MAX", 1)
         number = rig.log.create("b/s", b"one")

@@ -253,6 +253,11 @@ class TestLimits:
         packs[1] = msgspec.structs.replace(packs[1], messages=MESSAGES_MAX)
         assert next_merge(packs, 4, set()) == packs[2:6]
 
+    @pytest.mark.parametrize("rows", [131_072, 500_000, 1_000_000])
+    def test_a_million_streams_in_every_pack_are_merged_as_fast_as_a_few(self, rows):
+        packs = row_of(*[60 * MIB] * 8, rows=rows, messages=rows)
+        assert next_merge(packs, 8, set()) == packs
+
     def test_dead_bytes_do_not_count(self):
         packs = row_of(*[200 * MIB] * 4, dead=0.9)
         assert next_merge(packs, 4, set()) == packs

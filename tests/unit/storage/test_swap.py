@@ -161,18 +161,20 @@ class TestRefused:
 
     def test_doubled_bytes(self, written):
         made = written_merge(written)
-        doubled = made._replace(extents=[*made.extents, made.extents[0]])
+        first, *rest = made.extents
+        doubled = made._replace(extents=[first, first, *rest])
         refused(written, [doubled], written.names, f"Stream {written.one:x}")
-        inside = made.extents[0]._replace(start=2, length=3)
-        overlapping = made._replace(extents=[*made.extents, inside])
+        inside = first._replace(start=2, length=3)
+        overlapping = made._replace(extents=[first, inside, *rest])
         refused(written, [overlapping], written.names, f"Stream {written.one:x}")
 
     def test_doubled_bytes_that_are_dead(self, written):
         made = written_merge(written)
         written.log.delete(written.one)
         written.flush()
-        doubled = made._replace(extents=[*made.extents, made.extents[0]])
-        assert made.extents[0].stream == written.one
+        first, *rest = made.extents
+        doubled = made._replace(extents=[first, first, *rest])
+        assert first.stream == written.one
         refused(written, [doubled], written.names, f"Stream {written.one:x} has no bytes")
         swap(written.writer, [made], written.names, 5)
         written.verify()
@@ -185,15 +187,16 @@ class TestRefused:
     def test_bytes_that_were_elsewhere(self, written):
         made = written_merge(written, 0, 2)
         last = written_merge(written, 3, 4)
-        bad = made._replace(extents=[*made.extents, *last.extents])
+        bad = made._replace(extents=sorted([*made.extents, *last.extents]))
         refused(written, [bad], written.names[:2], "Stream")
 
     def test_bytes_of_a_stream_that_had_none_there(self, written):
         made = written_merge(written, 2, 3)
-        stray = written_merge(written, 3, 4).extents[0]._replace(start=0)
+        [stray, *_] = written_merge(written, 3, 4).extents
+        stray = stray._replace(start=0)
         refused(
             written,
-            [made._replace(extents=[*made.extents, stray])],
+            [made._replace(extents=sorted([*made.extents, stray]))],
             written.names[2:3],
             f"Stream {written.two:x} has no bytes in the packs that are to go",
         )
@@ -298,7 +301,8 @@ class TestCommand:
     def test_what_is_read_is_what_the_builder_knew(self, written):
         made = written_merge(written)
         [found] = verified_packs(written.memory, [made.name])
-        assert found == made._replace(extents=list(made.extents))
+        assert found.info == made.info
+        assert list(found.extents) == list(made.extents)
 
     def test_pack_with_the_delta_comes_first(self, written):
         made = written_merge(written)

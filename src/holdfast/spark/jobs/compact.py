@@ -51,8 +51,8 @@ class Compact(StoreOptions):
     )
     min_packs: int = option("Merge no fewer packs than this, 2 to 100.", 2)
     max_messages: int = option(
-        "Messages in one task; each takes 40 bytes of memory.",
-        4_000_000,
+        "Messages in one task; each takes 20 bytes in its temporary files.",
+        20_000_000,
     )
     flush: bool = option("Flush the log first, so that everything is in packs.", True)
     dry_run: bool = option("Only report what would be done.", False)
