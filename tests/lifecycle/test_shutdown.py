@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import os
 import signal
 import socket
 import time
@@ -12,6 +13,7 @@ from tests.crash.wire import Lost, Wire
 from tests.http.raw import RawConnection
 from tests.http.streams import check_error
 from tests.lifecycle.live import EventConnection
+from tests.storage_stats import flush, metrics, until
 from tests.thorough import some_of
 
 READERS = 1000
@@ -129,6 +131,24 @@ def test_unfinished_request_keeps_it_for_a_while_only(start_server, stream_on) -
     server = start_server(shutdown_timeout=0.5)
     stream = stream_on(server)
     with begin_append(server, stream) as waiting:
+        started_s = time.monotonic()
+        server.signal(signal.SIGTERM)
+        assert exit_of(server, started_s) == 0
+        assert waiting.ended()
+
+
+def test_read_that_hangs_in_the_store_does_not_keep_it(start_server, stream_on) -> None:
+    """The thread that waits for the disk is left behind."""
+    server = start_server(shutdown_timeout=0.5)
+    stream = stream_on(server, body=b"in a pack")
+    flush(stream.client)
+    (pack,) = (server.data_dir / "objects" / "packs").iterdir()
+    pack.unlink()
+    # Opening it blocks until somebody writes to it, which nobody does.
+    os.mkfifo(pack)
+    with RawConnection(server.port) as waiting:
+        waiting.request("GET", stream.url)
+        until(lambda: metrics(stream.client)["holdfast_cold_reads_total"] == 1)
         started_s = time.monotonic()
         server.signal(signal.SIGTERM)
         assert exit_of(server, started_s) == 0

@@ -10,6 +10,8 @@ import logging
 import os
 import resource
 import signal
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from typing import Annotated
 
 import uvloop
@@ -28,6 +30,9 @@ logger = logging.getLogger(__name__)
 # The server drains within `shutdown_timeout`; closing the log comes on top, and the whole exit
 # has to fit in 10 s, after which we leave without waiting.
 CLOSE_TIMEOUT_S = 1.5
+# Threads without work end within milliseconds.
+_THREAD_CHECKS = 20
+_THREAD_CHECK_S = 0.01
 
 
 def serve(
@@ -56,6 +61,8 @@ def _allow_many_files() -> None:
 
 async def _serve(settings: Settings, *, as_json: bool) -> int:
     stopping = _stop_on_signals()
+    executor = ThreadPoolExecutor(thread_name_prefix="worker")
+    asyncio.get_running_loop().set_default_executor(executor)
     server = Server(settings, SystemClock())
     try:
         await server.start()
@@ -68,6 +75,7 @@ async def _serve(settings: Settings, *, as_json: bool) -> int:
             await stopping.wait()
     finally:
         await _stop(server, settings)
+    await _end_threads(executor)
     return 0
 
 
@@ -109,6 +117,21 @@ async def _stop(server: Server, settings: Settings) -> None:
         logger.critical("the server did not stop in time; exiting without waiting for it")
         logging.shutdown()
         os._exit(1)
+
+
+async def _end_threads(executor: ThreadPoolExecutor) -> None:
+    """Exit here if a thread hangs in a read from the disk or the store: nobody waits for it."""
+    executor.shutdown(wait=False, cancel_futures=True)
+    for _ in range(_THREAD_CHECKS):
+        others = set(threading.enumerate()) - {threading.current_thread()}
+        hanging = [each.name for each in others if not each.daemon]
+        if not hanging:
+            return
+        await asyncio.sleep(_THREAD_CHECK_S)
+    # Everything is closed. A normal exit would join the threads.
+    logger.warning("exiting without waiting for %s", ", ".join(hanging))
+    logging.shutdown()
+    os._exit(0)
 
 
 def _why_not_started(error: OSError, settings: Settings) -> str:
