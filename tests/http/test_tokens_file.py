@@ -8,6 +8,7 @@ import httpx
 import pytest
 
 from holdfast.cli.main import main
+from tests.http.raw import RawConnection
 from tests.server_process import ServerProcess
 
 # Against hangs: the file is looked at once a second.
@@ -63,6 +64,30 @@ def test_tokens_from_the_command_to_their_revocation(
     assert "was read again" in said
     for header in (reader, writer):
         assert header["Authorization"].removeprefix("Bearer ") not in said
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("live", ["sse", "long-poll"])
+def test_revoked_token_ends_live_reads_within_five_seconds(
+    tmp_path: Path, start_server: StartServer, client_of: ClientOf, capsys, live: str
+) -> None:
+    file = tmp_path / "tokens.toml"
+    writer = create_token(file, "writer", "write:demo", capsys)
+    admin = create_token(file, "admin", "read:*", capsys)
+    only_others = file.read_bytes()
+    reader = create_token(file, "reader", "read:demo", capsys)
+    server = start_server(access_tokens_file=file, long_poll_timeout=60)
+    client = client_of(server)
+    assert client.put("/v1/stream/demo/a", headers=writer).status_code == 201
+    with RawConnection(server.port) as connection:
+        token = f"Authorization: {reader['Authorization']}"
+        connection.request("GET", f"/v1/stream/demo/a?offset=now&live={live}", token)
+        while b"holdfast_live_readers 1.0" not in client.get("/metrics", headers=admin).content:
+            assert server.running
+        started_s = time.monotonic()
+        file.write_bytes(only_others)
+        assert connection.response().status == (200 if live == "sse" else 401)
+        assert time.monotonic() - started_s < 5
 
 
 @pytest.mark.spec("base 10.5-1")

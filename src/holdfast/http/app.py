@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 from email.utils import formatdate
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
@@ -16,6 +17,7 @@ from holdfast.errors import (
 )
 from holdfast.http import health, openapi, storage_routes, subscription_routes
 from holdfast.http.access.gate import Gate, check_scope
+from holdfast.http.access.revocable_reads import RevocableReads
 from holdfast.http.access.scopes import Need
 from holdfast.http.bodies import BodyBudget
 from holdfast.http.buckets import create_bucket, delete_bucket, get_bucket, list_streams
@@ -44,6 +46,7 @@ if TYPE_CHECKING:
 
     from holdfast.clock import Clock
     from holdfast.engine.shard import Shard
+    from holdfast.http.access.scopes import Identity
     from holdfast.http.exchange import Request, Slot
     from holdfast.http.mount import Mount
     from holdfast.http.routes import Match
@@ -80,6 +83,9 @@ class App:
         self.gate = gate
         self.mount = mount
         self.feed = ChangeFeed(self)
+        self.live_reads = RevocableReads(clock, self._check_again)
+        if gate is not None:
+            gate.on_change(self.live_reads.check_all)
         # What takes a token to read must not be in shared caches.
         is_private = settings.access.is_on
         self.cache_scope = b"private" if is_private else settings.read.cache_scope.encode()
@@ -151,10 +157,18 @@ class App:
         if match.bucket:
             request.identity = gate.admit(request, route.need, match.bucket, match.stream_id)
             return
-        bucket, _, stream_id = match.name.partition("/")
-        if route.lists:
-            stream_id = parse_query(request.query).get("prefix", "")
+        bucket, stream_id = _subject(request, route, match)
         request.identity = gate.admit(request, route.need, bucket, stream_id, is_prefix=route.lists)
+
+    def _check_again(self, request: Request) -> Identity:
+        """Raise unless a live read would still be admitted."""
+        route, match = self._router.find(request.method, request.path)
+        if not route.need:
+            assert self.mount is not None, "only a mount admits readers by itself"
+            return self.mount.check_reader(self, request)
+        assert self.gate is not None, "without a gate nothing is withdrawn"
+        bucket, stream_id = _subject(request, route, match)
+        return self.gate.check(request, route.need, bucket, stream_id, is_prefix=route.lists)
 
     def check_may_read(self, request: Request, name: str) -> None:
         """Raise unless the request may read this other stream as well."""
@@ -196,12 +210,16 @@ class App:
             _log.error("a request failed", exc_info=error)
             slot.abort()
 
-    def lifetime_s(self, request: Request, seconds: float) -> float:
-        """How long a live read may last: no longer than its token."""
+    def begin_live(self, request: Request, slot: Slot) -> float:
+        """Begin a live read; returns how long it may last: no longer than its token."""
         identity = request.identity
-        if identity is None or identity.expires_at_s is None:
-            return seconds
-        return max(0.0, min(seconds, identity.expires_at_s - self.clock.now_ms() / 1000))
+        if identity is None:
+            return math.inf
+        if self.gate is not None and self.gate.knows_tokens:
+            self.live_reads.add(slot, request)
+        if identity.expires_at_s is None:
+            return math.inf
+        return max(0.0, identity.expires_at_s - self.clock.now_ms() / 1000)
 
     def end_live_readers(self) -> None:
         """Send live readers a last control event, and accept no more of them."""
@@ -267,6 +285,14 @@ class _Attempt:
 
 def _ignore(_: object) -> None:
     pass
+
+
+def _subject(request: Request, route: Route, match: Match) -> tuple[str, str]:
+    """The bucket and the stream, or the prefix of streams, that a request is about."""
+    bucket, _, stream_id = match.name.partition("/")
+    if route.lists:
+        stream_id = parse_query(request.query).get("prefix", "")
+    return bucket, stream_id
 
 
 def _cancel(task: asyncio.Task[None]) -> None:

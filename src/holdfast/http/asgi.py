@@ -47,6 +47,7 @@ class AsgiSlot:
         # The request is complete when its slot is made.
         self._started_s = app.clock.monotonic_s()
         self.done = False
+        self.has_begun = False
         # Whether the response waits until the host has sent the rest of the request.
         self._held = False
         self.route = "unknown"
@@ -71,6 +72,7 @@ class AsgiSlot:
 
     def begin(self, status: int, headers: bytes) -> None:
         if not self.done:
+            self.has_begun = True
             self._begin(status, headers, 0.0)
 
     def _begin(self, status: int, headers: bytes, seconds: float) -> None:

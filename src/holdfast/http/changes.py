@@ -10,7 +10,6 @@ A reader whose connection is paused is skipped, and catches up later.
 
 from __future__ import annotations
 
-import math
 from abc import ABC, abstractmethod
 from itertools import islice
 from typing import TYPE_CHECKING, Final, NamedTuple
@@ -100,7 +99,7 @@ def changes(app: App, request: Request, slot: Slot, name: str) -> None:
     slot.route = "sse" if live == "sse" else "long_poll"
     app.check_live_readers()
     reader = SseFeed if live == "sse" else LongPollFeed
-    reader(app, slot, wanted, app.lifetime_s(request, math.inf)).start()
+    reader(app, slot, wanted, app.begin_live(request, slot)).start()
 
 
 def parse_cursor(text: str | None, last: int) -> int:

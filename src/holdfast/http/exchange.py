@@ -122,6 +122,10 @@ class Slot(Protocol):
         """Read no more of the request's body."""
 
     @property
+    def has_begun(self) -> bool:
+        """Whether the response is being sent in pieces."""
+
+    @property
     def paused(self) -> bool:
         """Whether the client reads too slowly for more to be sent now."""
 

@@ -35,6 +35,9 @@ class Mount(Protocol):
     def match(self, path: bytes, router: Router) -> Match | None:
         """Where a path leads; None if it is not the mount's after all."""
 
+    def check_reader(self, app: App, request: Request) -> Identity:
+        """Check again a request for a live read that the mount has admitted; raises."""
+
     def admit_to_packs(self, app: App, request: Request) -> Identity | None:
         """Raise unless the request may read packs, which hold the mount's streams as well.
 

@@ -27,7 +27,7 @@ class _LastChunk:
     framed = b""
 
 
-class NativeSlot(msgspec.Struct):
+class NativeSlot(msgspec.Struct, eq=False, weakref=True):
     """The response to one request of a connection; see `exchange.Slot`."""
 
     # None once the response is complete or the client is gone.

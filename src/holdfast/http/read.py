@@ -99,7 +99,7 @@ def read(app: App, request: Request, slot: Slot, name: str) -> None:
         request.headers.get(b"if-none-match"),
         query.get("cursor"),
         from_now=offset == NOW,
-        lasts_s=app.lifetime_s(request, math.inf) if live is not None else math.inf,
+        lasts_s=app.begin_live(request, slot) if live is not None else math.inf,
         lengths="lengths" in query and _wants_lengths(query["lengths"]),
         private=request.private,
     )

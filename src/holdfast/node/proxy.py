@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
     from holdfast.clock import Clock
     from holdfast.engine.shard import Shard
+    from holdfast.http.access.scopes import Identity
     from holdfast.http.app import App
     from holdfast.http.exchange import Request
     from holdfast.http.mount import Mount
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 _CHARACTERS_MIN: Final = 8
+_OFF: Final = "The proxy is off. It is turned on by a secret: HOLDFAST_PROXY_SECRET."
 
 
 def open_proxy(shard: Shard, settings: Settings, clock: Clock) -> Mount:
@@ -79,10 +81,11 @@ class ProxyOff:
 
     def match(self, path: bytes, router: Router) -> Match | None:
         if path[len(PROXY_PATH) :][:1] in {b"", b"/"}:
-            raise ProxyNotFoundError(
-                "The proxy is off. It is turned on by a secret: HOLDFAST_PROXY_SECRET."
-            )
+            raise ProxyNotFoundError(_OFF)
         return None
+
+    def check_reader(self, _app: App, _request: Request) -> Identity:
+        raise ProxyNotFoundError(_OFF)
 
     def start(self) -> None:
         pass

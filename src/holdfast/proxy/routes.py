@@ -105,6 +105,12 @@ class ProxyRoutes:
     def metrics(self) -> Iterator[Metric]:
         return self._service.counters.metrics()
 
+    def check_reader(self, app: App, request: Request) -> Identity:
+        query = parse_query(request.query)
+        if request.path.startswith(PROXY_PATH):
+            return self._authentication.reader(app, request, query, request.parameter)
+        return self._authentication.service(app, request, query)
+
     def admit_to_packs(self, app: App, request: Request) -> Identity:
         """Packs hold the proxy's streams, so reading them takes service authentication."""
         return self._authentication.service(app, request, parse_query(request.query))

@@ -22,6 +22,8 @@ from holdfast.http.access.tokens import check_expiry
 from holdfast.settings import parse_listen
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from holdfast.clock import Clock
     from holdfast.http.access.sources import CredentialSources
     from holdfast.http.access.tokens import Authenticator
@@ -161,6 +163,25 @@ class Gate:
         if self._bucket_limit is not None and bucket and need:
             self._take(self._bucket_limit, bucket, "for one bucket")
         return identity
+
+    def check(
+        self,
+        request: Request,
+        need: Need,
+        bucket: str,
+        stream_id: str,
+        *,
+        is_prefix: bool = False,
+    ) -> Identity:
+        """Check again a request that was admitted; raises if it would not be now."""
+        identity = self.identify(request)
+        check_scope(identity, need, bucket, stream_id, is_prefix=is_prefix)
+        return identity
+
+    def on_change(self, call: Callable[[], None]) -> None:
+        """Call this whenever tokens or keys have changed."""
+        if self._authentication is not None:
+            self._authentication.on_change = call
 
     @property
     def knows_tokens(self) -> bool:

@@ -25,7 +25,7 @@ from holdfast.errors import UnauthorizedError
 from holdfast.http.access.scopes import Identity, parse_scopes
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
 
     from holdfast.clock import Clock
     from holdfast.http.access.jwts import JwtVerifier, PublicKeys
@@ -152,6 +152,8 @@ class Authenticator:
     """Identifies requests by the current tokens and keys."""
 
     def __init__(self, jwts: JwtVerifier | None = None) -> None:
+        # Called when tokens or keys have changed.
+        self.on_change: Callable[[], None] | None = None
         self._tokens: Tokens = {}
         self._jwts = jwts
         # Value of Authorization → identity.
@@ -160,13 +162,18 @@ class Authenticator:
     def use_tokens(self, tokens: Tokens) -> None:
         """Replace all tokens."""
         self._tokens = tokens
-        self.known.clear()
+        self._changed()
 
     def use_keys(self, keys: PublicKeys) -> None:
         """Replace the keys of JWTs."""
         assert self._jwts is not None, "keys are for JWTs"
         self._jwts.keys = keys
+        self._changed()
+
+    def _changed(self) -> None:
         self.known.clear()
+        if self.on_change is not None:
+            self.on_change()
 
     def identify(self, authorization: bytes | None, now_s: float) -> Identity:
         """The holder of the token in an `Authorization` header; raises UnauthorizedError."""
