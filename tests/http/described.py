@@ -6,7 +6,7 @@ from urllib.parse import quote
 
 import httpx
 
-from tests.http.described_proxy import ProxyWorld
+from tests.http.described_proxy import ProxyWorld, is_steered
 from tests.http.streams import BINARY, JSON, TEXT
 
 if TYPE_CHECKING:
@@ -36,6 +36,7 @@ class World:
         self._client = client
         self._proxy = proxy
         self._whole: list[Any] = []
+        self._token = ""
 
     def prepare(self, case: "Case") -> None:
         """Have everything there, and the request ask for it more often than chance would.
@@ -47,9 +48,16 @@ class World:
         self._restore()
         if case.operation.path.startswith(SUBSCRIPTIONS):
             self._subscribe(case, draw)
-        _steer_path(case, draw)
-        _steer_fields(case, draw)
+        if is_steered(case, "path"):
+            _steer_path(case, draw)
+        if is_steered(case, "query") and is_steered(case, "header"):
+            _steer_fields(case, draw)
         self._proxy.prepare(case, draw)
+
+    def has_granted(self, case: "Case") -> bool:
+        """Whether the request has credentials that were made for it here."""
+        given = case.headers.get("Authorization")
+        return (bool(given) and given == self._token) or self._proxy.has_granted(case)
 
     def _restore(self) -> None:
         if not self._whole or self._known() != self._whole:
@@ -96,12 +104,15 @@ class World:
         assert client.post(f"/v1/stream/{WORK}", content=b"do", headers=headers).is_success
         if not isinstance(body, dict) or draw % 4 == 0:
             return
+        is_free = is_steered(case, "body")
         if case.operation.path.endswith(("/ack", "/release")):
             claim = client.post(f"{SUBSCRIPTION}/claim", json={"worker": "one"}).json()
-            case.headers["Authorization"] = f"Bearer {claim['token']}"
+            case.headers["Authorization"] = self._token = f"Bearer {claim['token']}"
+            if not is_free:
+                return
             body |= {"wake_id": claim["wake_id"], "generation": claim["generation"]}
             body["acks"] = [{"stream": WORK, "offset": claim["streams"][0]["tail_offset"]}]
-        elif "type" in body:
+        elif is_free and "type" in body:
             body.pop("filter", None)
             body |= {"type": "pull-wake", "pattern": f"{BUCKET}/*", "wake_stream": "wakes"}
             body["streams"] = [WORK]

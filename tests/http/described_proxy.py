@@ -17,6 +17,13 @@ PROXY = "/v1/proxy"
 GUARDED = (PROXY, "/cluster/packs")
 
 
+def is_steered(case: "Case", location: str) -> bool:
+    """Whether a part of a request may be changed: not if it is invalid on purpose."""
+    return case.meta is None or not any(
+        each.value == location and case.meta.is_negative_at(each) for each in case.meta.components
+    )
+
+
 class ProxyWorld:
     """What requests to the proxy ask for more often than chance would."""
 
@@ -34,17 +41,28 @@ class ProxyWorld:
         """Have a stream there, and the request ask for it, most of the time."""
         if not case.operation.path.startswith(GUARDED) or draw % 8 == 0:
             return
-        case.headers.update(SERVICE)
-        case.query.pop("secret", None)
+        if is_steered(case, "header"):
+            case.headers.update(SERVICE)
+        if is_steered(case, "query"):
+            case.query.pop("secret", None)
         if not case.operation.path.startswith(PROXY):
             return
         self._restore()
         signed = urlsplit(self._location)
         if case.path_parameters:
-            case.path_parameters["stream_id"] = signed.path.rpartition("/")[2]
-            case.query.update({name: each for name, (each,) in parse_qs(signed.query).items()})
-        else:
+            if is_steered(case, "path"):
+                case.path_parameters["stream_id"] = signed.path.rpartition("/")[2]
+            if is_steered(case, "query"):
+                case.query.update({name: each for name, (each,) in parse_qs(signed.query).items()})
+        elif is_steered(case, "header"):
             self._steer_post(case.headers, draw)
+
+    def has_granted(self, case: "Case") -> bool:
+        """Whether the request has the secret, or the stream's signature."""
+        signature = case.query.get("signature")
+        return case.headers.get("Authorization") == SERVICE["Authorization"] or (
+            bool(signature) and f"signature={signature}" in self._location
+        )
 
     def _restore(self) -> None:
         if self._location and self._client.get(self._location).is_success:

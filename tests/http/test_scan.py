@@ -181,8 +181,8 @@ def test_any_stretch_of_the_log(client, server, flushes) -> None:
 @for_each(
     "query",
     [
-        "after=5",
-        "until=5",
+        "after=+5",
+        "until=-5",
         "after=x",
         "until=",
         f"until={'9' * 20}",

@@ -29,8 +29,9 @@ class Mount(Protocol):
     # arrives, up to this size.
     forwarded_path: bytes
     forwarded_bytes_max: int
-    # A YAML file with the mount's part of the OpenAPI document, in the form of `openapi.yaml`.
-    openapi: Path
+    # A YAML file with the mount's part of the OpenAPI document, in the form of `openapi.yaml`; None
+    # if it has no routes.
+    openapi: Path | None
 
     def match(self, path: bytes, router: Router) -> Match | None:
         """Where a path leads; None if it is not the mount's after all."""

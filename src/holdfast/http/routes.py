@@ -17,6 +17,7 @@ from holdfast.errors import (
     NotFoundError,
 )
 from holdfast.http.access.scopes import Need
+from holdfast.protocol.headers import parse_offset
 from holdfast.protocol.names import (
     SUBSCRIPTIONS,
     check_bucket_id,
@@ -161,7 +162,8 @@ class Router:
             raise NotFoundError("Nothing lives at this path. Streams are at /{bucket}/{stream}.")
         bucket_id = decode_segment(bucket)
         if not slash:
-            # The handler checks the id: the error depends on the method.
+            # The handler refuses reserved ids: the error depends on the method.
+            check_bucket_id(bucket_id, reserved=bucket_id)
             return Match(tree.bucket, f"{bucket_id}/")
         check_bucket_id(bucket_id, reserved=reserved)
         first, _, below = rest.partition(b"/")
@@ -178,7 +180,9 @@ class Router:
             return match if reserved else self._remember(path, match)
         kind, slash, parameter = below.partition(b"/")
         if kind == b"snapshot" and slash:
-            return Match(tree.snapshot, name, decode_segment(parameter), bucketed=True)
+            offset = decode_segment(parameter)
+            parse_offset(offset)
+            return Match(tree.snapshot, name, offset, bucketed=True)
         resource = tree.of_stream.get(below)
         if resource is None:
             raise NotFoundError("Nothing lives at this path below /{bucket}/{stream}.")

@@ -88,7 +88,7 @@ def scan_request(app: App, request: Request, name: str) -> ScanRequest:
     if until > end:
         raise InvalidRequestError("The cursor in 'until' is past the end of the log.")
     if after > until:
-        raise InvalidRequestError("The cursor in 'after' is behind the one in 'until'.")
+        raise InvalidRequestError("The cursor in 'after' is past the one in 'until'.")
     last = query.get("last")
     return ScanRequest(
         name[:-1],

@@ -47,7 +47,7 @@ _JWKS_HEADERS: Final = (
 
 def _create(app: App, request: Request, slot: Slot, _name: str) -> None:
     """Create a subscription, or confirm that it exists with the same configuration."""
-    service, subscription_id = app.subscriptions, check_subscription_id(request.parameter)
+    service = app.subscriptions
     settings = service.settings
     config = bodies.parse_create(
         _json(request),
@@ -55,9 +55,8 @@ def _create(app: App, request: Request, slot: Slot, _name: str) -> None:
         links_max=settings.links_max,
     )
     base_url = _base_url(app, request)
-    _respond(
-        service, slot, subscription_id, partial(service.create, config=config, base_url=base_url)
-    )
+    act = partial(service.create, config=config, base_url=base_url)
+    _respond(service, slot, request.parameter, act)
 
 
 def _show(app: App, request: Request, slot: Slot, _name: str) -> None:
@@ -229,7 +228,7 @@ def resolve(path: bytes) -> tuple[Resource, str] | None:
     raw_id, _, action = rest.partition(b"/")
     if not raw_id:
         return None if action or slash else (_ALL, "")
-    subscription_id = decode_segment(raw_id)
+    subscription_id = check_subscription_id(decode_segment(raw_id))
     if raw_id == rest:
         return _SUBSCRIPTION, subscription_id
     action, _, raw_path = action.partition(b"/")

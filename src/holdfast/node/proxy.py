@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import logging
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from holdfast.errors import ForbiddenError, ProxyNotFoundError
 from holdfast.protocol.names import PROXY_BUCKET, PROXY_PATH
-from holdfast.proxy import OPENAPI
 from holdfast.settings.groups import SECRET_BYTES_MIN
 
 if TYPE_CHECKING:
@@ -66,7 +66,7 @@ class ProxyOff:
 
     prefixes: tuple[bytes, ...] = (PROXY_PATH,)
     forwarded_path = PROXY_PATH
-    openapi = OPENAPI
+    openapi: Path | None = None
 
     def __init__(self, shard: Shard, settings: ProxySettings) -> None:
         self._shard = shard

@@ -20,11 +20,12 @@ from holdfast.errors import (
 )
 from holdfast.http.access.scopes import Need
 from holdfast.http.buckets import describe_bucket, get_bucket
-from holdfast.http.exchange import parse_query
+from holdfast.http.exchange import int_parameter, parse_query
 from holdfast.http.read import read
 from holdfast.http.responses import respond_error
 from holdfast.http.routes import STREAM_PREFIX, Match, Resource, Route
 from holdfast.http.streams import append, delete, head, options
+from holdfast.protocol.frames import RESPONSE_ID_MAX
 from holdfast.protocol.headers import HEADER_NAME, is_true
 from holdfast.protocol.names import PROXY_BUCKET, PROXY_PATH, decode_segment
 from holdfast.proxy import OPENAPI
@@ -40,6 +41,7 @@ from holdfast.proxy.upstream_request import (
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from pathlib import Path
 
     from prometheus_client.core import Metric
 
@@ -73,7 +75,7 @@ class ProxyRoutes:
 
     prefixes: tuple[bytes, ...] = (PROXY_PATH, _FLAT, _BUCKET)
     forwarded_path = PROXY_PATH
-    openapi = OPENAPI
+    openapi: Path | None = OPENAPI
 
     def __init__(
         self,
@@ -197,7 +199,7 @@ class ProxyRoutes:
         self._authentication.signed(query, stream_id)
         if query.get("action") != "abort":
             raise InvalidActionError("The only action is abort: PATCH …?action=abort.")
-        response_id = _response_id(query.get("response"))
+        response_id = int_parameter(query, "response", 1, RESPONSE_ID_MAX)
 
         async def abort() -> None:
             await self._service.abort(stream_id, response_id)
@@ -269,14 +271,6 @@ class ProxyRoutes:
 
 def _refuse_writing(_app: App, _request: Request, _slot: Slot, _name: str) -> None:
     raise ForbiddenError("Only the proxy writes to its streams.")
-
-
-def _response_id(text: str | None) -> int | None:
-    if text is None:
-        return None
-    if not (text.isascii() and text.isdigit() and len(text) <= 10):
-        raise InvalidRequestError("response must be the number of a response.")
-    return int(text)
 
 
 def _resource(handlers: dict[bytes, Callable[[App, Request, Slot, str], None]]) -> Resource:

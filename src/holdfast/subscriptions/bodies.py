@@ -38,7 +38,7 @@ class CreateBody(Struct, forbid_unknown_fields=True):
     streams: list[str] | None = None
     webhook: _Webhook | None = None
     wake_stream: str | None = None
-    filter: Any = None
+    filter: Annotated[Any, Meta(extra_json_schema={"type": "null"})] = None
     lease_ttl_ms: Annotated[int, Meta(ge=LEASE_MS_MIN, le=LEASE_MS_MAX)] | None = None
     description: Annotated[str, Meta(max_length=1024)] | None = None
 
@@ -46,7 +46,7 @@ class CreateBody(Struct, forbid_unknown_fields=True):
 class StreamsBody(Struct):
     """The body of a request that links streams."""
 
-    streams: Annotated[list[str], Meta(min_length=1)]
+    streams: Annotated[list[Annotated[str, Meta(min_length=1)]], Meta(min_length=1)]
 
 
 class ClaimBody(Struct):
