@@ -8,7 +8,7 @@ from tests.simulation.model import Version, Violation
 from tests.simulation.relatives import BUCKET, DOCUMENT
 
 
-def same_stream(model, version, seen):
+def same_stream(model, node, version, seen):
     """Whether what the node has is this version, deadline aside."""
     number = model.numbers.get(version.birth)
     meta = seen.meta
@@ -21,7 +21,7 @@ def same_stream(model, version, seen):
         and seen.closed == version.closed
         and seen.closer == version.closer
         and seen.seq == version.seq
-        and (seen.producers or {}) == version.producers
+        and node.producers(seen) == version.producers
         and seen.created_ms == version.created_ms
         and seen.last_write_ms == version.last_write_ms
     )
@@ -84,7 +84,7 @@ def audit(model, node, names, now_ms):
             if seen is not None:
                 raise Violation(f"{name} should not be there{differences(version, seen)}")
             continue
-        if seen is None or not same_stream(model, version, seen):
+        if seen is None or not same_stream(model, node, version, seen):
             raise Violation(f"{name} is wrong{differences(version, seen)}")
         if seen.deadline_ms != model.deadline_ms(version):
             raise Violation(
@@ -181,7 +181,7 @@ def settle_after_crash(model, node, floors, names, now_ms):
             floor_ms = max(floor_ms, floors.get(version.birth, 0))
         if seen is None:
             return floor_ms is not None and floor_ms <= now_ms
-        if not same_stream(model, version, seen):
+        if not same_stream(model, node, version, seen):
             return False
         if floor_ms is None:
             return seen.deadline_ms is None

@@ -5,6 +5,7 @@ from pathlib import Path
 from random import Random
 
 from holdfast.engine.shard import Shard
+from holdfast.engine.stream import Stream
 from holdfast.errors import HoldfastError
 from holdfast.log.file import FileLog
 from holdfast.log.interface import CommitOutcome
@@ -13,6 +14,7 @@ from holdfast.storage.catalog import Catalog
 from holdfast.storage.catalog_writer import CatalogWriter
 from holdfast.storage.cold import ColdReader
 from holdfast.testing import FakeClock, FaultyObjects, StoreFaults
+from tests.producer_states import known_producers, stored_producers
 from tests.simulation.files import SimFiles
 from tests.simulation.model import Violation
 from tests.simulation.relatives import BUCKET, DOCUMENT
@@ -258,6 +260,14 @@ class Node:
         if stream is None and name not in state.removed:
             stream = self.catalog.find_name(name)
         return stream
+
+    def producers(self, seen):
+        """The last pair of each producer of a stream that was seen, wherever it is."""
+        if isinstance(seen, Stream):
+            known = known_producers(self.catalog, seen)
+        else:
+            known = stored_producers(self.catalog, seen.number)
+        return {producer_id: state[:2] for producer_id, state in known.items()}
 
     def value(self, name):
         """A document, or whether a bucket was created, by the name that the model has for it."""

@@ -138,7 +138,7 @@ class Reads:
             return None, None
         if version is None:
             raise Violation(f"{name} is found{differences(version, stream)}")
-        if not same_stream(model, version, stream):
+        if not same_stream(model, run.node, version, stream):
             raise Violation(f"{name} is wrong{differences(version, stream)}")
         if stream.deadline_ms != model.deadline_ms(version):
             raise Violation(f"{name} has another deadline{differences(version, stream)}")

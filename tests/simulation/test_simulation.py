@@ -49,7 +49,7 @@ def lose_producers(monkeypatch):
 
     def changed(row, bucket=None):
         stream = from_row(row, bucket)
-        stream.producers = None
+        stream.stored_producers = 0
         return stream
 
     monkeypatch.setattr(Stream, "from_row", changed)

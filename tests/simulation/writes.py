@@ -189,7 +189,7 @@ class Writes:
             return seen is None
         if seen is None:
             return model.is_due(version, run.now_ms)
-        return same_stream(model, version, seen)
+        return same_stream(model, run.node, version, seen)
 
     def crashed(self):
         """Whoever waits for an answer gets none."""

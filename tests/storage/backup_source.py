@@ -5,6 +5,7 @@ from pathlib import Path
 from holdfast.format.records import Kind, Record, StreamMeta, encode, stream_number
 from holdfast.format.segments import SegmentHeader, encode_batch, encode_header
 from holdfast.log.export import ExportedSegment
+from holdfast.protocol.producer import Producer
 from holdfast.storage.backup import Backup
 from holdfast.storage.catalog_writer import CatalogWriter
 from holdfast.storage.commands import FlushLog
@@ -56,8 +57,9 @@ class Source:
             if name not in self._numbers:
                 self._numbers[name] = stream_number(self.position, index)
                 kind, meta = Kind.CREATE, StreamMeta(name, "text/plain")
-            at_ms = self.clock.now_ms()
-            body += encode(Record(kind, self._numbers[name], at_ms, data, meta=meta))
+            record = Record(kind, self._numbers[name], self.clock.now_ms(), data, meta=meta)
+            record.producer = Producer(b"writer", self.position, 0)
+            body += encode(record)
         segment = encode_header(SegmentHeader(SALT, self.position, 0, 0))
         segment += encode_batch(SALT, self.position, body)
         path = self._directory / "flushed.seg"

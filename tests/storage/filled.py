@@ -39,7 +39,7 @@ IDENTITY = "feedfacecafebeef"
 class Filled:
     """Each write is a batch of its own; `flush` and `merge` are what the storage process does."""
 
-    def __init__(self, directory, clock=None, store=None):
+    def __init__(self, directory, clock=None, store=None, **options):
         self.clock = clock or FakeClock()
         self.store = store or MemoryObjects(self.clock)
         self.path = directory / "catalog.sqlite"
@@ -56,6 +56,7 @@ class Filled:
             garbage_grace_s=GRACE_S,
             read_file=self._files.__getitem__,
             held_snapshots=lambda _: (),
+            **options,
         )
         self.position = 0
         self.published = []
@@ -211,6 +212,7 @@ class Filled:
             return {
                 "facts": connection.execute("SELECT * FROM facts ORDER BY name").fetchall(),
                 "streams": connection.execute("SELECT * FROM streams ORDER BY number").fetchall(),
+                "producers": connection.execute("SELECT * FROM producers").fetchall(),
                 "documents": connection.execute("SELECT * FROM documents").fetchall(),
                 "packs": connection.execute(
                     "SELECT name, size_bytes, data_bytes, dead_bytes, messages, rows, has_delta, "

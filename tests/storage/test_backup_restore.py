@@ -64,6 +64,8 @@ def test_everything_is_there(made, place, target, directory):
         totals = catalog.totals()
         assert (totals.flushed, totals.streams, totals.packs) == (3, 4, 3)
         assert catalog.find_name("a").tail == 3 * len(b"something 0")
+        count, writer = catalog.find_producer(catalog.find_name("a").number, b"writer")
+        assert (count, writer.epoch) == (1, 3)
         for extent in catalog.extents(catalog.find_name("a").number, 0, 10):
             assert target.read(extent.pack, extent.data_at, extent.length).startswith(b"something")
     finally:

@@ -43,7 +43,16 @@ _log = logging.getLogger(__name__)
 class Batch:
     """Records that become durable together, and the replies that wait for them."""
 
-    __slots__ = ("buckets", "parts", "position", "records", "replies", "size_bytes", "touched")
+    __slots__ = (
+        "buckets",
+        "new_producers",
+        "parts",
+        "position",
+        "records",
+        "replies",
+        "size_bytes",
+        "touched",
+    )
 
     def __init__(self, position: int) -> None:
         self.position = position
@@ -52,6 +61,8 @@ class Batch:
         self.size_bytes = 0
         self.touched: list[Staged] = []
         self.buckets: list[StagedBucket] = []
+        # Streams, once for each producer that they did not know before.
+        self.new_producers: list[Staged] = []
         # (reply, context, outcome): `reply(context, outcome)` is called when it is published.
         self.replies: list[tuple[Reply, Any, object]] = []
 

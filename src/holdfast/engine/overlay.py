@@ -56,15 +56,14 @@ class Staged(msgspec.Struct):
             stream.seq,
         )
 
-    def producer_state(self, producer_id: bytes) -> ProducerState | None:
-        """The last pair accepted from this producer, pending writes included."""
-        if self.producers is not None:
-            state = self.producers.get(producer_id)
-            if state is not None:
-                return state
-        if self.base is not None and self.base.producers is not None:
-            return self.base.producers.get(producer_id)
-        return None
+    def producer_count(self) -> int:
+        """How many producers have written to it; pending writes are not counted."""
+        base = self.base
+        if base is None:
+            return 0
+        counted = max(base.stored_producers, 0) + base.cut_new_producers + base.new_producers
+        # After a restart those that the log has are not counted as new.
+        return max(counted, len(base.producers or ()))
 
     def fork_count(self) -> int:
         """The number of forks, pending ones included."""
@@ -163,6 +162,14 @@ class Staging:
             staged.gone = staged.deleted = stream.gone
         return staged
 
+    def producer_state(self, staged: Staged, producer_id: bytes) -> ProducerState | None:
+        """The last pair accepted from this producer, pending writes included."""
+        if staged.producers is not None:
+            state = staged.producers.get(producer_id)
+            if state is not None:
+                return state
+        return None if staged.base is None else self._state.find_producer(staged.base, producer_id)
+
     def create(self, staged: Staged, record: Record, source: Staged | None) -> None:
         """Add a creation to the open batch; a fork is counted at its source."""
         origin = staged.meta.fork
@@ -173,6 +180,8 @@ class Staging:
         if source is not None:
             source.forks = source.fork_count() + 1
             self._touch(source, batch)
+        if record.producer is not None:
+            batch.new_producers.append(staged)
         self.buckets.count(staged.meta.name, 1, batch)
 
     def publish_snapshot(self, staged: Staged, offset: int, record: Record) -> None:
@@ -245,6 +254,9 @@ class Staging:
                 name = staged.meta.name
                 if overlay.get(name) is staged:
                     del overlay[name]
+        for staged in batch.new_producers:
+            if staged.base is not None:
+                staged.base.new_producers += 1
         if batch.buckets:
             self.buckets.settle(batch)
 

@@ -51,6 +51,7 @@ if TYPE_CHECKING:
     from holdfast.clock import Clock
     from holdfast.engine.commit import Reply
     from holdfast.log.interface import Log
+    from holdfast.protocol.producer import ProducerState
     from holdfast.storage.catalog import Catalog
     from holdfast.storage.cold import ColdReader
     from holdfast.storage.commands import Worker
@@ -75,6 +76,8 @@ class Shard:
         catalog: Catalog | None = None,
         bucket_bytes_max: int = 0,
         bucket_streams_max: int = 0,
+        producers_max: int = 0,
+        producer_idle_s: float = 0,
     ) -> None:
         self.state = State(catalog)
         self.catalog = catalog
@@ -110,6 +113,8 @@ class Shard:
             ttl_is_fixed=ttl_is_fixed,
             bucket_bytes_max=bucket_bytes_max,
             bucket_streams_max=bucket_streams_max,
+            producers_max=producers_max,
+            producer_idle_s=producer_idle_s,
         )
         self._stage_append = writes.append
         self._stage_create = writes.create
@@ -204,6 +209,10 @@ class Shard:
     def staged(self, name: str) -> Staged | None:
         """The stream as it will be once everything pending is durable."""
         return self._staging.view(name)
+
+    def producer_state(self, staged: Staged, producer_id: bytes) -> ProducerState | None:
+        """The last pair accepted from a producer, pending writes included."""
+        return self._staging.producer_state(staged, producer_id)
 
     def names(self, prefix: str) -> Iterator[str]:
         """The names of published streams with this prefix, in order within each bucket."""

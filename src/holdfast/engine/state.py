@@ -39,6 +39,7 @@ from holdfast.format.rows import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
+    from holdfast.protocol.producer import ProducerState
     from holdfast.storage.catalog import Catalog
 
 
@@ -106,6 +107,23 @@ class State:
             return stream
         row = self.catalog.find_number(number)
         return None if row is None else self._load(row)
+
+    def find_producer(self, stream: Stream, producer_id: bytes) -> ProducerState | None:
+        """The last pair accepted from a producer, looked up in the catalog if need be."""
+        for known in (stream.producers, stream.cut_producers):
+            if known is not None and producer_id in known:
+                return known[producer_id]
+        if not stream.stored_producers or self.catalog is None:
+            return None
+        stored, state = self.catalog.find_producer(stream.number, producer_id)
+        # A flush may have stored some that are counted as new until its memory is released.
+        known_stored = stream.stored_producers
+        stream.stored_producers = stored if known_stored < 0 else min(stored, known_stored)
+        return state
+
+    def oldest_producer_ms(self, stream: Stream) -> int | None:
+        """When the producer in the catalog wrote that has been idle for longest."""
+        return None if self.catalog is None else self.catalog.oldest_producer_ms(stream.number)
 
     def name_of(self, number: int) -> str | None:
         """The name of the stream with this number, without loading it."""
@@ -261,6 +279,8 @@ class State:
         """Add a stream to the generation: it changes for the first time since the last cut."""
         stream.generation = self.generation
         stream.cut_tail = stream.tail
+        if stream.producers is not None:
+            stream.set_producers_apart()
         self.generation.streams.append(stream)
         self.clean.pop(stream.number, None)
 

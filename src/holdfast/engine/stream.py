@@ -64,7 +64,15 @@ class Stream:
     tail: int = 0
     closed: bool = False
     closer: Producer | None = None
+    # Producers that wrote since the last cut of the log, and those that wrote before it while that
+    # part is being flushed. The others are in the catalog.
     producers: dict[bytes, ProducerState] | None = None
+    cut_producers: dict[bytes, ProducerState] | None = None
+    # How many are in the catalog, negative if unknown, and how many were new since the last cut and
+    # before it.
+    stored_producers: int = 0
+    new_producers: int = 0
+    cut_new_producers: int = 0
     seq: bytes | None = None
     # One chunk per append, and the offset where each one ends. Bytes before `base` are in packs
     # only.
@@ -103,12 +111,24 @@ class Stream:
         stream.last_write_ms = row.last_write_ms
         stream.tail = stream.base = row.tail
         stream.closed, stream.closer = row.closed, row.closer
-        stream.producers, stream.seq = row.producers, row.seq
+        stream.stored_producers, stream.seq = -1, row.seq
         stream.deadline_ms = stream.recorded_deadline_ms = row.deadline_ms
         stream.start, stream.earliest = row.start, row.earliest
         stream.snapshot, stream.forks = row.snapshot, row.forks
         stream.deleted = stream.gone = row.deleted
         return stream
+
+    def set_producers_apart(self) -> None:
+        """Set apart the producers that wrote so far: the log was cut."""
+        self.cut_producers, self.producers = self.producers, None
+        self.cut_new_producers, self.new_producers = self.new_producers, 0
+
+    def forget_flushed_producers(self) -> None:
+        """Drop from memory the producers that are in the catalog by now."""
+        if self.generation is None:
+            self.set_producers_apart()
+        self.cut_producers, self.cut_new_producers = None, 0
+        self.stored_producers = -1
 
     def forget_before(self, offset: int) -> None:
         """Drop from memory the appends that end at or before this offset."""

@@ -246,6 +246,7 @@ class Tier:
             if unchanged:
                 stream.generation = None
                 state.clean[stream.number] = stream
+            stream.forget_flushed_producers()
         self._evict()
         at += _STREAMS_PER_ROUND
         if at < len(flushed.streams):

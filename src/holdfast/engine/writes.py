@@ -144,6 +144,8 @@ class StreamWrites:
         ttl_is_fixed: bool,
         bucket_bytes_max: int,
         bucket_streams_max: int,
+        producers_max: int,
+        producer_idle_s: float,
     ) -> None:
         self._state = state
         self._staging = staging
@@ -153,10 +155,13 @@ class StreamWrites:
         self._ttl_is_fixed = ttl_is_fixed
         self._bucket_bytes_max = bucket_bytes_max
         self._bucket_streams_max = bucket_streams_max
+        self._producers_max = producers_max
+        self._producer_idle_ms = int(producer_idle_s * 1000)
 
     def append(self, staged: Staged, request: AppendRequest, now_ms: int) -> StreamAppended:
         """Stage an append, or confirm one that adds nothing; raises if it is rejected."""
         body, producer, seq = request.body, request.producer, request.seq
+        state: ProducerState | None = None
         if staged.closed:
             return _confirm_closed(staged, request)
         if body and request.media != staged.media:
@@ -164,10 +169,10 @@ class StreamWrites:
                 f"The stream holds {staged.media}, the append is {request.media}."
             )
         if producer is not None:
-            state = staged.producer_state(producer.id)
+            state = self._staging.producer_state(staged, producer.id)
             if is_duplicate(state, producer):
                 self._counters.duplicates += 1
-                return StreamAppended(staged.tail, staged.closed, state, False, staged.number)
+                return _repeated(staged, state)
         if request.if_match is not None:
             check_state(request.if_match, staged)
         if seq is not None and staged.seq is not None and seq <= staged.seq:
@@ -181,8 +186,13 @@ class StreamWrites:
                 raise InvalidJsonError("An empty array appends nothing; send at least one message.")
         if self._bucket_bytes_max and body and not request.over_quota:
             self._check_quota(staged.meta.name, len(body))
+        is_new_producer = producer is not None and state is None
+        if is_new_producer and self._producers_max and not request.over_quota:
+            self._check_producers(staged, now_ms)
         record = Record(Kind.APPEND, staged.number, now_ms, body, request.close, producer, seq)
-        self._staging.add(staged, record)
+        batch = self._staging.add(staged, record)
+        if is_new_producer:
+            batch.new_producers.append(staged)
         return StreamAppended(
             staged.tail,
             staged.closed,
@@ -201,6 +211,21 @@ class StreamWrites:
                 f"The bucket {bucket_id!r} holds {held_bytes} bytes; its quota is "
                 f"{self._bucket_bytes_max}."
             )
+
+    def _check_producers(self, staged: Staged, now_ms: int) -> None:
+        """Raise if the stream has as many producers as it may have, and none may be forgotten."""
+        if staged.producer_count() < self._producers_max:
+            return
+        assert staged.base is not None, "a stream without writes has no producers"
+        if self._producer_idle_ms:
+            # If the oldest may be forgotten, the flush of this append does it.
+            oldest_ms = self._state.oldest_producer_ms(staged.base)
+            if oldest_ms is not None and oldest_ms < now_ms - self._producer_idle_ms:
+                return
+        raise QuotaExceededError(
+            f"The stream has {self._producers_max} producers, which is the limit. Write with a "
+            "Producer-Id that the stream knows, or wait until one may be forgotten."
+        )
 
     def create(self, name: str, request: CreateRequest, now_ms: int) -> Staged:
         """Stage the creation of a stream under a free name; raises if it is rejected."""
@@ -296,6 +321,13 @@ class StreamWrites:
             raise ConflictError(
                 f"The stream to fork is itself a fork, {depth} levels deep, which is the limit."
             )
+
+
+def _repeated(staged: Staged, state: ProducerState | None) -> StreamAppended:
+    """The reply to a duplicate: the last pair accepted from its producer."""
+    assert state is not None, "only a known producer repeats itself"
+    last = ProducerState(state.epoch, state.seq)
+    return StreamAppended(staged.tail, staged.closed, last, False, staged.number)
 
 
 def _confirm_closed(staged: Staged, request: AppendRequest) -> StreamAppended:

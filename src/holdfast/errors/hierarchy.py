@@ -66,7 +66,7 @@ class ForbiddenError(HoldfastError):
 
 
 class QuotaExceededError(ForbiddenError):
-    """The bucket has reached its limit of bytes or streams."""
+    """A bucket has reached its limit of bytes or streams, or a stream its limit of producers."""
 
     code = "quota_exceeded"
 

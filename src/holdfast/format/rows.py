@@ -36,6 +36,7 @@ class StreamRow(msgspec.Struct, array_like=True):
     closed: bool = False
     closer: Producer | None = None
     seq: bytes | None = None
+    # In a delta, those that wrote in its range; none in the catalog, which has a table for them.
     producers: dict[bytes, ProducerState] | None = None
     # The expiry recorded in the log.
     deadline_ms: int | None = None
@@ -73,7 +74,7 @@ def apply_write(stream: Writable, record: Record) -> None:
         producer_id, epoch, seq = record.producer
         if stream.producers is None:
             stream.producers = {}
-        stream.producers[producer_id] = ProducerState(epoch, seq)
+        stream.producers[producer_id] = ProducerState(epoch, seq, record.at_ms)
     if record.seq is not None:
         stream.seq = record.seq
     if record.closes:
@@ -92,17 +93,36 @@ encode_row = msgspec.msgpack.Encoder().encode
 decode_row = msgspec.msgpack.Decoder(StreamRow).decode
 
 
-def later_row(older: bytes, newer: bytes) -> bytes:
+def take_producers(row: StreamRow) -> dict[bytes, ProducerState]:
+    """Take the producers out of a row.
+
+    Where an earlier version did not record when they wrote, it was at the stream's last write or
+    before.
+    """
+    producers, row.producers = row.producers or {}, None
+    return {
+        producer_id: state if state.used_ms else state._replace(used_ms=row.last_write_ms)
+        for producer_id, state in producers.items()
+    }
+
+
+def later_row(older: bytes, newer: bytes, used_from_ms: int = 0) -> bytes:
     """A stream's row after two ranges of the log, from the encoded row of each.
 
     The row of a range may have only those producers that wrote in it; the others are those of the
-    range before. Everything else is in the later row.
+    range before, without those that wrote last before `used_from_ms`. Everything else is in the
+    later row.
     """
     before = decode_row(older)
     if not before.producers:
         return newer
     row = decode_row(newer)
-    row.producers = before.producers | (row.producers or {})
+    producers = {
+        producer_id: state
+        for producer_id, state in take_producers(before).items()
+        if state.used_ms >= used_from_ms
+    }
+    row.producers = producers | take_producers(row)
     return encode_row(row)
 
 

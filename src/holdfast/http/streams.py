@@ -126,7 +126,7 @@ def _respond_appended(slot: Slot, outcome: object) -> None:
     if producer is None:
         slot.respond(204, headers)
         return
-    headers += b"Producer-Epoch: %d\r\nProducer-Seq: %d\r\n" % producer
+    headers += b"Producer-Epoch: %d\r\nProducer-Seq: %d\r\n" % producer[:2]
     slot.respond(200 if outcome.added else 204, headers)
 
 

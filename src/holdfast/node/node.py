@@ -105,6 +105,8 @@ class Node:
             catalog=None if self._storage is None else self._storage.catalog,
             bucket_bytes_max=settings.limits.bucket_bytes_max,
             bucket_streams_max=settings.limits.bucket_streams_max,
+            producers_max=settings.limits.producers_max,
+            producer_idle_s=settings.limits.producer_idle_s,
         )
         if self._storage is not None:
             self._storage.attach(shard)
@@ -235,6 +237,7 @@ class TieredStorage:
             str(directory.catalog_path),
             str(directory.objects_path),
             settings.storage,
+            settings.limits,
             settings.log,
         )
         self._process = StorageProcess(setup, clock, (directory.lock_descriptor,))

@@ -6,7 +6,7 @@ import logging
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from holdfast.errors import ForbiddenError, ProxyNotFoundError
+from holdfast.errors import ForbiddenError, ProxyNotFoundError, SettingsError
 from holdfast.protocol.names import PROXY_BUCKET, PROXY_PATH
 from holdfast.settings.groups import SECRET_BYTES_MIN
 
@@ -30,9 +30,12 @@ _OFF: Final = "The proxy is off. It is turned on by a secret: HOLDFAST_PROXY_SEC
 
 
 def open_proxy(shard: Shard, settings: Settings, clock: Clock) -> Mount:
-    """The proxy of a server; raises SettingsError if its allowlist cannot be used."""
+    """The proxy of a server; raises SettingsError if it cannot work with these settings."""
     if not settings.proxy.secret:
         return ProxyOff(shard, settings.proxy)
+    if 0 < settings.limits.producer_idle_s <= settings.proxy.inactivity_timeout_s:
+        # A response is a producer: its stream must know it as long as the response may go on.
+        raise SettingsError("producer_idle must be longer than proxy_inactivity_timeout.")
     # Not at the top, because the HTTP client takes a while to load.
     from holdfast.net.targets import Allowlist  # noqa: PLC0415
     from holdfast.proxy.access import UrlSigner  # noqa: PLC0415

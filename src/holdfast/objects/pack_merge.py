@@ -18,6 +18,7 @@ from functools import partial, reduce
 from heapq import merge
 from itertools import groupby
 from operator import itemgetter
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from holdfast.failpoints import failpoint
@@ -36,7 +37,7 @@ from holdfast.objects.pack_reader import Pack, verified
 from holdfast.objects.spool import FileSpool
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
     from pathlib import Path
 
     from holdfast.clock import Clock
@@ -69,6 +70,8 @@ class MergePlan(NamedTuple):
     # Packs without a delta in use for the same range of the log. The sources may name others,
     # which these have replaced.
     companions: frozenset[str]
+    # Streams that have forgotten producers: those that wrote last before this time.
+    forgotten_ms: Mapping[int, int] = MappingProxyType({})
 
 
 class MergeBuffers(NamedTuple):
@@ -225,7 +228,7 @@ def _composed(packs: list[Pack], plan: MergePlan, now_ms: int) -> _Composed:
         documents={key: value for key, value in documents.items() if after or value is not None},
         last_ms=last_ms,
     )
-    return _Composed(meta, _folded(rows, gone))
+    return _Composed(meta, _folded(rows, gone, plan.forgotten_ms))
 
 
 def _placed(delta: Delta, place: int) -> Iterator[tuple[int, int, bytes]]:
@@ -234,11 +237,14 @@ def _placed(delta: Delta, place: int) -> Iterator[tuple[int, int, bytes]]:
 
 
 def _folded(
-    deltas: Iterable[Iterator[tuple[int, int, bytes]]], gone: Sequence[int]
+    deltas: Iterable[Iterator[tuple[int, int, bytes]]],
+    gone: Sequence[int],
+    forgotten_ms: Mapping[int, int],
 ) -> Iterator[tuple[int, bytes]]:
     """One row for each stream that is not gone; numbers are never used again."""
     for number, of_stream in groupby(merge(*deltas), key=itemgetter(0)):
         at = bisect_left(gone, number)
         if at < len(gone) and gone[at] == number:
             continue
-        yield number, reduce(later_row, (row for _, _, row in of_stream))
+        fold = partial(later_row, used_from_ms=forgotten_ms.get(number, 0))
+        yield number, reduce(fold, (row for _, _, row in of_stream))

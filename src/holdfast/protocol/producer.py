@@ -30,10 +30,12 @@ class Producer(NamedTuple):
 
 
 class ProducerState(NamedTuple):
-    """The last pair accepted from one producer on one stream."""
+    """The last pair accepted from one producer on one stream, and when that was."""
 
     epoch: int
     seq: int
+    # 0 in replies, and in rows of versions that did not record it.
+    used_ms: int = 0
 
 
 def is_duplicate(state: ProducerState | None, producer: Producer) -> bool:

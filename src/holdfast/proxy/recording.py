@@ -249,7 +249,7 @@ class Recording:
         if location.number and staged.number != location.number:
             # Another stream is about to take the name: the shard says so once that is durable.
             return True
-        state = staged.producer_state(location.producer_id)
+        state = self._shard.producer_state(staged, location.producer_id)
         return state is not None and state.epoch >= location.epoch
 
     def _data_is_missing(self) -> bool:
@@ -261,8 +261,8 @@ class Recording:
         staged = self._shard.staged(location.name)
         if len(self._sent) == 1 or staged is None or staged.number != location.number:
             return False
-        state = staged.producer_state(location.producer_id)
-        return state is not None and state < self._sent[-2].producer[1:]
+        state = self._shard.producer_state(staged, location.producer_id)
+        return state is not None and state[:2] < self._sent[-2].producer[1:]
 
     def _replied(self, sent: _Sent, outcome: object) -> None:
         sent.in_flight = False

@@ -114,7 +114,7 @@ class StreamResponses:
         slot = 0
         while (producer_id := b"proxy-%d" % slot) in self.responses:
             slot += 1
-        state = None if stream is None else stream.producer_state(producer_id)
+        state = None if stream is None else self._shard.producer_state(stream, producer_id)
         epoch = 0 if state is None else (state.epoch // 2 + 1) * 2
         last = int(stream.seq) if stream is not None and stream.seq else 0
         return ResponseLocation(self.name, last + 1, producer_id, epoch, number)
@@ -266,5 +266,5 @@ def _open_in(shard: Shard, location: ResponseLocation) -> int | None:
         return None
     if location.number and stream.number != location.number:
         return None
-    state = (stream.producers or {}).get(location.producer_id)
+    state = shard.state.find_producer(stream, location.producer_id)
     return stream.number if state is not None and state.epoch == location.epoch else None

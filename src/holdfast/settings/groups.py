@@ -358,7 +358,7 @@ class AccessSettings:
 
 @dataclass(frozen=True, slots=True)
 class LimitSettings:
-    """Rate limits per client, and rate limits and quotas per bucket. 0 means no limit.
+    """Rate limits per client, and limits per bucket and stream. 0 means no limit.
 
     A client is identified by its token's name or, without access control, by its address (for IPv6,
     its /64 network).
@@ -381,6 +381,16 @@ class LimitSettings:
     )
     bucket_streams_max: CountOrNone = option(
         "Streams in one bucket; creating more is answered with 403 `quota_exceeded`.", 0
+    )
+    producers_max: CountOrNone = option(
+        "Producers of one stream; an append with a further `Producer-Id` is answered with 403 "
+        "`quota_exceeded`.",
+        250_000,
+    )
+    producer_idle_s: Annotated[float, Meta(ge=0, le=31_536_000)] = option(
+        "Time after its last append when a producer may be forgotten, if its stream has more than "
+        "half of `producers_max`. 0: never.",
+        604_800.0,
     )
 
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 from holdfast.format.packs import HEADER_BYTES, PackExtent, PackInfo, ScanRange, padded
 from holdfast.format.rows import StreamRow
 from holdfast.protocol.content import JSON, media_type
+from holdfast.protocol.producer import ProducerState
 from holdfast.storage.catalog_scan import CatalogScan, Scanned, after_prefix
 from holdfast.storage.catalog_schema import CatalogFile, open_for_reading
 from holdfast.storage.catalog_writer import PACK_COLUMNS, pack_info
@@ -28,6 +29,10 @@ _EXTENTS: Final = (
     "SELECT packs.name, packs.salt, packs.data_bytes, extents.start, extents.length, "
     "extents.data_at, extents.message_at, extents.messages, extents.sums "
     "FROM extents JOIN packs ON packs.id = extents.pack "
+)
+_PRODUCER: Final = (
+    "SELECT streams.producers, epoch, seq, used_ms FROM streams LEFT JOIN producers "
+    "ON producers.stream = number AND producers.id = ? WHERE number = ?"
 )
 # Extents that are read in one step.
 _EXTENTS_PER_STEP: Final = 1000
@@ -109,6 +114,19 @@ class Catalog(CatalogFile):
         while row is not None and row.meta.fork is not None:
             self.find_name(row.meta.fork.name)
             row = self.find_number(row.meta.fork.source)
+
+    def find_producer(self, stream: int, producer_id: bytes) -> tuple[int, ProducerState | None]:
+        """How many producers a stream has, and the state of one of them."""
+        found = self.read(_PRODUCER, (producer_id, stream))
+        if not found:
+            return 0, None
+        ((count, epoch, *state),) = found
+        return count, None if epoch is None else ProducerState(epoch, *state)
+
+    def oldest_producer_ms(self, stream: int) -> int | None:
+        """When the producer of a stream wrote that has been idle for longest."""
+        ((used_ms,),) = self.read("SELECT min(used_ms) FROM producers WHERE stream = ?", (stream,))
+        return None if used_ms is None else int(used_ms)
 
     def name_of(self, number: int) -> str | None:
         found = self.read("SELECT name FROM streams WHERE number = ?", (number,))

@@ -17,8 +17,16 @@ import msgspec
 
 from holdfast.errors import CatalogError
 from holdfast.format.records import INDEX_BITS
-from holdfast.format.rows import BUCKET_PREFIX, BucketRow, StreamRow, decode_bucket, decode_row
+from holdfast.format.rows import (
+    BUCKET_PREFIX,
+    BucketRow,
+    StreamRow,
+    decode_bucket,
+    decode_row,
+    take_producers,
+)
 from holdfast.objects.pack_check import merge_join
+from holdfast.protocol.producer import ProducerState
 from holdfast.storage.catalog_scan import after_prefix
 from holdfast.storage.catalog_schema import count_buckets
 from holdfast.storage.catalog_writer import ROW_COLUMNS, PackRow, pack_row, row_change
@@ -176,7 +184,9 @@ class CatalogCheck:
         except msgspec.DecodeError as error:
             self.damage(f"the row of stream {number:x} cannot be decoded: {error}")
             return
-        if row_change(row, b"")[:-1] != tuple(columns[:-1]):
+        if row.producers is not None:
+            self.damage(f"the row of stream {number:x} ({name}) has producers in it")
+        if row_change(row, b"")[:5] != tuple(columns[:-1]):
             self.damage(f"the row of stream {number:x} ({name}) is not the one it is for")
         if number >> INDEX_BITS > flushed:
             self.damage(f"stream {number:x} ({name}) was created after {flushed}")
@@ -194,6 +204,32 @@ class CatalogCheck:
             self.damage(f"{stream} misses bytes {at} to {row.tail}, its end")
         elif at > row.tail:
             self.damage(f"{stream} ends at {row.tail}, and has bytes up to {at}")
+
+    def check_producers(self) -> None:
+        """Every producer belongs to a stream, which has counted it."""
+        for number, counted, said in self.query(
+            "SELECT stream, count(*), "
+            "(SELECT producers FROM streams WHERE number = stream) AS said FROM producers "
+            "GROUP BY stream HAVING said IS NOT count(*) UNION ALL "
+            "SELECT number, 0, producers FROM streams WHERE producers AND NOT EXISTS "
+            "(SELECT 1 FROM producers WHERE stream = number)"
+        ):
+            if said is None:
+                self.damage(f"{counted} producers wrote to stream {number:x}, which does not exist")
+            else:
+                self.damage(f"stream {number:x} says it has {said} producers, and has {counted}")
+
+    def forgotten_ms(self, number: int) -> int:
+        """The catalog may have forgotten the stream's producers that wrote last before this."""
+        found = self.query("SELECT forgotten_ms FROM streams WHERE number = ?", (number,))
+        return next((int(at_ms or 0) for (at_ms,) in found), 0)
+
+    def producer(self, number: int, producer_id: bytes) -> ProducerState | None:
+        found = self.query(
+            "SELECT epoch, seq, used_ms FROM producers WHERE stream = ? AND id = ?",
+            (number, producer_id),
+        )
+        return next((ProducerState(*state) for state in found), None)
 
     def check_lineage(self) -> None:
         """Forks and their sources agree, and so do buckets and their streams."""
@@ -274,14 +310,17 @@ class CatalogCheck:
 class DeltaCheck:
     """Compares the deltas of the packs in use, taken in the order of the log, with the catalog.
 
-    A stream's row in the catalog must be the one of the last delta that has it.
+    A stream's row in the catalog must be the one of the last delta that has it, and so must the
+    state of a producer, unless it was idle for so long that the catalog has forgotten it.
     """
 
     def __init__(self, catalog: CatalogCheck, findings: Findings) -> None:
         self._catalog = catalog
         self._findings = findings
-        # Streams whose row in the last delta that has one differs from the catalog's.
+        # Streams whose row in the last delta that has one differs from the catalog's, and those
+        # with such producers.
         self._stale: set[int] = set()
+        self._stale_producers: dict[int, set[bytes]] = {}
         self._alive = 0
         self._at = 0
         self._named: set[str] = set()
@@ -301,7 +340,7 @@ class DeltaCheck:
             self._at = pack.through
         for number, row in delta.items():
             self._alive += number >> INDEX_BITS > pack.after
-            if catalog.encoded_row(number) == row:
+            if self._is_stored(number, row):
                 self._stale.discard(number)
             else:
                 self._stale.add(number)
@@ -311,8 +350,30 @@ class DeltaCheck:
         self._alive -= len(meta.removed)
         for number in meta.removed:
             self._stale.discard(number)
+            self._stale_producers.pop(number, None)
             if catalog.encoded_row(number) is not None:
                 catalog.damage(f"it has stream {number:x}, which {pack.name} ended")
+
+    def _is_stored(self, number: int, encoded: bytes) -> bool:
+        """Whether the catalog has this row; its producers are compared one by one."""
+        stored = self._catalog.encoded_row(number)
+        if stored == encoded:
+            return True
+        row = decoded(encoded)
+        if row is None or row.producers is None:
+            return False
+        stale = self._stale_producers.pop(number, set())
+        forgotten_ms = self._catalog.forgotten_ms(number)
+        for producer_id, state in take_producers(row).items():
+            found = self._catalog.producer(number, producer_id)
+            is_forgotten = found is None and state.used_ms < forgotten_ms
+            if is_forgotten or found == state:
+                stale.discard(producer_id)
+            else:
+                stale.add(producer_id)
+        if stale:
+            self._stale_producers[number] = stale
+        return decoded(stored) == row
 
     def finish(self, flushed: int) -> None:
         """Report the differences, once all deltas are taken."""
@@ -327,6 +388,9 @@ class DeltaCheck:
             return
         for number in sorted(self._stale):
             catalog.damage(f"the row of stream {number:x} is not the packs'")
+        for number, stale in sorted(self._stale_producers.items()):
+            if number not in self._stale:
+                catalog.damage(f"{len(stale)} producers of stream {number:x} are not the packs'")
         (streams,) = catalog.query("SELECT count(*) FROM streams").fetchone()
         if streams != self._alive and not self._stale:
             catalog.damage(f"it has {streams} streams, and the packs have {self._alive}")

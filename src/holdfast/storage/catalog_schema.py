@@ -13,17 +13,25 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from holdfast.errors import CatalogError, HoldfastError, StoreError, UnknownFormatError
-from holdfast.format.rows import BUCKET_PREFIX, BucketRow, StreamRow, decode_row, encode_bucket
+from holdfast.format.rows import (
+    BUCKET_PREFIX,
+    BucketRow,
+    StreamRow,
+    decode_row,
+    encode_bucket,
+    encode_row,
+    take_producers,
+)
 
 if TYPE_CHECKING:
     import sqlite3
     from collections.abc import Iterable, Iterator, Mapping, Sequence
     from pathlib import Path
 
-    from holdfast.format.rows import StreamRow
+    from holdfast.protocol.producer import ProducerState
 
 
-FORMAT_VERSION: Final = 2
+FORMAT_VERSION: Final = 3
 BY_NUMBER: Final = "SELECT row FROM streams WHERE number = ?"
 _APPLICATION_ID: Final = 0x48464354
 _WRITER_CACHE_KIB: Final = 32 * 1024
@@ -52,6 +60,35 @@ CREATE TABLE dropped_snapshots (
     dropped_ms INTEGER NOT NULL
 ) WITHOUT ROWID;
 """
+# New in format 3: producers, which were part of the streams' rows, and the columns about them.
+_THIRD: Final = (
+    "ALTER TABLE streams ADD COLUMN producers INTEGER NOT NULL DEFAULT 0",
+    "ALTER TABLE streams ADD COLUMN forgotten_ms INTEGER",
+    "CREATE INDEX streams_forgotten ON streams (number) WHERE forgotten_ms IS NOT NULL",
+    """
+    CREATE TABLE producers (
+        stream INTEGER NOT NULL,
+        id BLOB NOT NULL,
+        epoch INTEGER NOT NULL,
+        seq INTEGER NOT NULL,
+        used_ms INTEGER NOT NULL,
+        PRIMARY KEY (stream, id)
+    ) WITHOUT ROWID
+    """,
+    "CREATE INDEX producers_used ON producers (stream, used_ms)",
+    """
+    CREATE TRIGGER producers_added AFTER INSERT ON producers BEGIN
+        UPDATE streams SET producers = producers + 1 WHERE number = NEW.stream;
+    END
+    """,
+    """
+    CREATE TRIGGER producers_removed AFTER DELETE ON producers BEGIN
+        UPDATE streams SET producers = producers - 1 WHERE number = OLD.stream;
+    END
+    """,
+)
+# Rows that an upgrade holds in memory.
+_ROWS_PER_STEP: Final = 1000
 _TABLES: Final = """
 CREATE TABLE facts (name TEXT PRIMARY KEY, value) WITHOUT ROWID;
 CREATE TABLE packs (
@@ -108,7 +145,7 @@ def open_for_writing(path: Path) -> sqlite3.Connection:
         connection.execute(f"PRAGMA cache_size = -{_WRITER_CACHE_KIB}")
         if _is_new(connection):
             _create(connection)
-        elif _version(connection) == 1:
+        elif 0 < _version(connection) < FORMAT_VERSION:
             _upgrade(connection)
         _check(connection, path)
     return connection
@@ -222,36 +259,72 @@ def _is_new(connection: sqlite3.Connection) -> bool:
 
 def _create(connection: sqlite3.Connection) -> None:
     connection.executescript(
-        f"BEGIN IMMEDIATE; {_TABLES} {_SECOND} PRAGMA application_id = {_APPLICATION_ID};"
+        f"BEGIN IMMEDIATE; {_TABLES} {_SECOND} {';'.join(_THIRD)};"
+        f"PRAGMA application_id = {_APPLICATION_ID};"
         f"PRAGMA user_version = {FORMAT_VERSION}; COMMIT;"
     )
 
 
 def _upgrade(connection: sqlite3.Connection) -> None:
-    """Upgrade a catalog of format 1 in one transaction.
-
-    Rows stay as they are, since new fields have defaults. Format 1 has no rows for buckets, so they
-    are counted.
-    """
+    """Upgrade a catalog of an earlier format, in one transaction."""
     connection.execute("BEGIN IMMEDIATE")
     try:
-        if _version(connection) == 1:
-            connection.execute("DROP INDEX streams_due")
-            connection.execute("ALTER TABLE streams RENAME TO streams_1")
-            for statement in filter(str.strip, _SECOND.split(";")):
-                connection.execute(statement)
-            connection.execute(
-                "INSERT INTO streams SELECT number, name, deadline_ms, 0, NULL, row FROM streams_1"
-            )
-            connection.execute("DROP TABLE streams_1")
-            connection.execute("INSERT INTO facts VALUES ('flushed_ms', 0)")
-            complete(connection)
+        version = _version(connection)
+        if version == 1:
+            _upgrade_first(connection)
+        if version < FORMAT_VERSION:
+            _upgrade_second(connection)
             connection.execute(f"PRAGMA user_version = {FORMAT_VERSION}")
         connection.execute("COMMIT")
     except BaseException:
         if connection.in_transaction:
             connection.execute("ROLLBACK")
         raise
+
+
+def _upgrade_first(connection: sqlite3.Connection) -> None:
+    """From format 1 to 2: its rows stay, and its buckets are counted, for which it has no rows."""
+    connection.execute("DROP INDEX streams_due")
+    connection.execute("ALTER TABLE streams RENAME TO streams_1")
+    for statement in filter(str.strip, _SECOND.split(";")):
+        connection.execute(statement)
+    connection.execute(
+        "INSERT INTO streams SELECT number, name, deadline_ms, 0, NULL, row FROM streams_1"
+    )
+    connection.execute("DROP TABLE streams_1")
+    connection.execute("INSERT INTO facts VALUES ('flushed_ms', 0)")
+    complete(connection)
+
+
+def _upgrade_second(connection: sqlite3.Connection) -> None:
+    """From format 2 to 3: producers move from the streams' rows to a table."""
+    for statement in _THIRD:
+        connection.execute(statement)
+    number, count = -1, _ROWS_PER_STEP
+    while count == _ROWS_PER_STEP:
+        rows = connection.execute(
+            "SELECT number, row FROM streams WHERE number > ? ORDER BY number LIMIT ?",
+            (number, _ROWS_PER_STEP),
+        ).fetchall()
+        count = len(rows)
+        for number, encoded in rows:
+            row = decode_row(encoded)
+            if row.producers is not None:
+                put_producers(connection, number, take_producers(row))
+                connection.execute(
+                    "UPDATE streams SET row = ? WHERE number = ?", (encode_row(row), number)
+                )
+
+
+def put_producers(
+    connection: sqlite3.Connection, stream: int, producers: Mapping[bytes, ProducerState]
+) -> None:
+    """Write producers of a stream that has a row."""
+    connection.executemany(
+        "INSERT INTO producers VALUES (?, ?, ?, ?, ?) ON CONFLICT (stream, id) DO UPDATE "
+        "SET epoch = excluded.epoch, seq = excluded.seq, used_ms = excluded.used_ms",
+        ((stream, producer_id, *state) for producer_id, state in producers.items()),
+    )
 
 
 def _version(connection: sqlite3.Connection) -> int:

@@ -22,15 +22,22 @@ import msgspec
 
 from holdfast.errors import CatalogError
 from holdfast.format.packs import PackInfo
-from holdfast.format.rows import StreamRow
+from holdfast.format.rows import StreamRow, encode_row, take_producers
 from holdfast.protocol.headers import OFFSET_MAX
-from holdfast.storage.catalog_schema import CatalogFile, damaged, open_for_writing, salt_text
+from holdfast.storage.catalog_schema import (
+    CatalogFile,
+    damaged,
+    open_for_writing,
+    put_producers,
+    salt_text,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
     from pathlib import Path
 
     from holdfast.format.packs import Extent, NewPack
+    from holdfast.protocol.producer import ProducerState
 
 _log = logging.getLogger(__name__)
 
@@ -83,7 +90,7 @@ def pack_rows(catalog: CatalogFile, where: str, values: Sequence[object] = ()) -
 
 
 class RowChange(NamedTuple):
-    """A stream's row at the end of a flush, in the columns of the catalog."""
+    """A stream's row at the end of a flush, in the columns of the catalog, and its producers."""
 
     number: int
     name: str
@@ -91,11 +98,23 @@ class RowChange(NamedTuple):
     start: int
     snapshot: str | None
     encoded: bytes
+    # Those that changed.
+    producers: Mapping[bytes, ProducerState]
 
 
-def row_change(row: StreamRow, encoded: bytes) -> RowChange:
+def row_change(row: StreamRow, encoded: bytes | None = None) -> RowChange:
+    """The change from a row and its encoding, if that is known; takes the producers out of it."""
     snapshot = None if row.snapshot is None else row.snapshot.object
-    return RowChange(row.number, row.meta.name, row.deadline_ms, row.start, snapshot, encoded)
+    producers = {} if row.producers is None else take_producers(row)
+    return RowChange(
+        row.number,
+        row.meta.name,
+        row.deadline_ms,
+        row.start,
+        snapshot,
+        encode_row(row) if producers or encoded is None else encoded,
+        producers,
+    )
 
 
 class CatalogWriter(CatalogFile):
@@ -162,11 +181,14 @@ class CatalogWriter(CatalogFile):
         dropped: Mapping[str, int],
         last_ms: int,
         now_ms: int,
+        producers_kept: int = 0,
+        idle_before_ms: int = 0,
     ) -> None:
         """Put a flush's packs into use, and update the streams' rows.
 
         `dropped` are snapshots that streams no longer have, with their sizes; `last_ms` is the time
-        of the last record.
+        of the last record. A stream with new writes and more than `producers_kept` producers
+        forgets those that wrote last before `idle_before_ms`.
         """
         with self.transaction() as connection:
             if self.fact("flushed") != after:
@@ -178,6 +200,10 @@ class CatalogWriter(CatalogFile):
             changed = list(rows)
             gone_bytes = sum(_remove_stream(connection, number) for number in removed)
             put_rows(connection, changed)
+            if idle_before_ms > 0:
+                for row in changed:
+                    if row.producers:
+                        _forget_idle(connection, row.number, producers_kept, idle_before_ms)
             gone_bytes += sum(
                 _drop_before(connection, row.number, row.start) for row in changed if row.start
             )
@@ -209,12 +235,38 @@ def add_to_fact(connection: sqlite3.Connection, name: str, amount: int) -> None:
 
 
 def put_rows(connection: sqlite3.Connection, rows: Iterable[RowChange]) -> None:
+    """Write streams' rows and those of their producers that changed."""
+    with_producers: list[RowChange] = []
+
+    def columns() -> Iterator[Sequence[object]]:
+        for change in rows:
+            if change.producers:
+                with_producers.append(change)
+            yield change[:-1]
+
     connection.executemany(
-        "INSERT INTO streams VALUES (?, ?, ?, ?, ?, ?) ON CONFLICT (number) DO UPDATE "
+        "INSERT INTO streams VALUES (?, ?, ?, ?, ?, ?, 0, NULL) ON CONFLICT (number) DO UPDATE "
         "SET deadline_ms = excluded.deadline_ms, start = excluded.start, "
         "snapshot = excluded.snapshot, row = excluded.row",
-        rows,
+        columns(),
     )
+    for change in with_producers:
+        put_producers(connection, change.number, change.producers)
+
+
+def _forget_idle(connection: sqlite3.Connection, stream: int, kept: int, before_ms: int) -> None:
+    """Delete the producers of a stream that wrote last before this time, if it has many."""
+    forgotten = connection.execute(
+        "DELETE FROM producers WHERE stream = ?1 AND used_ms < ?2 "
+        "AND (SELECT producers FROM streams WHERE number = ?1) > ?3",
+        (stream, before_ms, kept),
+    ).rowcount
+    if forgotten:
+        connection.execute(
+            "UPDATE streams SET forgotten_ms = max(coalesce(forgotten_ms, 0), ?) WHERE number = ?",
+            (before_ms, stream),
+        )
+        _log.info("stream %x has forgotten %d idle producers", stream, forgotten)
 
 
 def put_documents(connection: sqlite3.Connection, documents: Mapping[str, bytes | None]) -> None:
@@ -266,8 +318,14 @@ def extent_values(pack: int, extents: Iterable[Extent]) -> Iterator[tuple[object
 def _remove_stream(connection: sqlite3.Connection, number: int) -> int:
     """Delete a stream; returns how many bytes of it are dead now."""
     total = _drop_before(connection, number, OFFSET_MAX)
-    connection.execute("DELETE FROM streams WHERE number = ?", (number,))
+    delete_stream(connection, number)
     return total
+
+
+def delete_stream(connection: sqlite3.Connection, number: int) -> None:
+    """Delete a stream's row and producers."""
+    connection.execute("DELETE FROM streams WHERE number = ?", (number,))
+    connection.execute("DELETE FROM producers WHERE stream = ?", (number,))
 
 
 def _drop_before(connection: sqlite3.Connection, number: int, start: int) -> int:

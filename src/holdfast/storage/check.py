@@ -153,6 +153,7 @@ class _Verification:
         self._done = self._total
         self._progress(self._done, self._total)
         catalog.check_streams()
+        catalog.check_producers()
         catalog.check_lineage()
         self._deltas.finish(flushed)
         (streams,) = catalog.query("SELECT count(*) FROM streams").fetchone()

@@ -92,6 +92,8 @@ class Child:
             self._clock,
             merge_packs=setup.storage.merge_packs,
             garbage_grace_s=setup.storage.garbage_grace_s,
+            producers_max=setup.limits.producers_max,
+            producer_idle_s=setup.limits.producer_idle_s,
             read_file=lambda path: Path(path).read_bytes(),
             held_snapshots=self._held_snapshots,
         )

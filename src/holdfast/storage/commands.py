@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 import msgspec
 
-from holdfast.settings.groups import LogSettings, StorageSettings
+from holdfast.settings.groups import LimitSettings, LogSettings, StorageSettings
 from holdfast.storage.flush import SegmentRef
 
 if TYPE_CHECKING:
@@ -26,6 +26,7 @@ class Setup(msgspec.Struct, tag="setup"):
     catalog_path: str
     objects_path: str
     storage: StorageSettings
+    limits: LimitSettings
     log: LogSettings
 
 

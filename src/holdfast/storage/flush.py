@@ -55,9 +55,10 @@ if TYPE_CHECKING:
 
 
 RANGE_BYTES_MAX: Final = 64 * 1024 * 1024
-# What a stream and a message take in memory besides their bytes.
+# What a stream, a message and a producer take in memory besides their bytes.
 _SHARE_BYTES: Final = 1200
 _MESSAGE_BYTES: Final = 64
+_PRODUCER_BYTES: Final = 320
 # A stream with more bytes than this in one range gets a pack of its own.
 OWN_PACK_BYTES: Final = 8 * 1024 * 1024
 # Their times are deadlines, which may be in the past or in the future.
@@ -87,11 +88,17 @@ class Flush:
         store: ObjectStore,
         clock: Clock,
         read_file: Callable[[str], bytes],
+        *,
+        producers_max: int = 0,
+        producer_idle_s: float = 0,
     ) -> None:
         self._catalog = catalog
         self._store = store
         self._clock = clock
         self._read_file = read_file
+        # A stream keeps this many producers, however long they have been idle.
+        self._producers_kept = producers_max // 2
+        self._idle_ms = int(producer_idle_s * 1000) if producers_max else 0
 
     def run(self, segments: Sequence[SegmentRef]) -> Flushed:
         """Flush what is not flushed yet of these segments."""
@@ -198,7 +205,7 @@ class Flush:
             gather.after,
             gather.through,
             packs,
-            (row_change(share.row, encode_row(share.row)) for share in shares.values()),
+            (row_change(share.row) for share in shares.values()),
             gather.removed,
             gather.documents(),
             created=sum(map(gather.is_new, shares)),
@@ -206,6 +213,9 @@ class Flush:
             dropped=gather.dropped,
             last_ms=gather.last_ms,
             now_ms=self._clock.now_ms(),
+            producers_kept=self._producers_kept,
+            # By the times of the log, so that a flush that is repeated has the same result.
+            idle_before_ms=gather.last_ms - self._idle_ms if self._idle_ms else 0,
         )
 
 
@@ -229,9 +239,12 @@ class Share:
         self.size_bytes = 0
 
     def write(self, record: Record, position: int) -> int:
-        """Apply an append, or the content of a creation; returns the number of messages."""
+        """Apply an append, or the content of a creation.
+
+        Returns the memory that its messages and its producer take besides their bytes.
+        """
         row, payload, at_ms = self.row, record.payload, record.at_ms
-        count = len(self.messages)
+        messages, producers = len(self.messages), len(row.producers or ())
         self.bucket.last_write_ms = at_ms
         if payload:
             self.bucket.size_bytes += len(payload)
@@ -248,7 +261,8 @@ class Share:
             apply_write(row, record)
         if row.meta.ttl_s is not None:
             row.deadline_ms = renewed_deadline_ms(row.meta, at_ms) or row.deadline_ms
-        return len(self.messages) - count
+        producers = len(row.producers or ()) - producers
+        return _MESSAGE_BYTES * (len(self.messages) - messages) + _PRODUCER_BYTES * producers
 
     def take_data(self) -> bytes:
         """All bytes it gained, which are released."""
@@ -276,7 +290,7 @@ class Gather:
         # The time of the last record that carries the time of its writing.
         self.last_ms = 0
         self._log_bytes = 0
-        self._messages = 0
+        self._message_bytes = 0
         # Documents by key, None for deleted ones; buckets' rows are kept apart.
         self._documents: dict[str, bytes | None] = {}
         self._buckets: dict[str, BucketRow] = {}
@@ -293,7 +307,7 @@ class Gather:
             kind = record.kind
             if kind == Kind.APPEND:
                 share = shares.get(record.stream) or self._share(record.stream)
-                self._messages += share.write(record, position)
+                self._message_bytes += share.write(record, position)
                 self.last_ms = record.at_ms
             elif kind == Kind.CREATE:
                 self._create(record, position)
@@ -307,7 +321,7 @@ class Gather:
     def held_bytes(self) -> int:
         """About how much memory it takes."""
         streams = len(self.shares) + len(self.removed)
-        return self._log_bytes + _SHARE_BYTES * streams + _MESSAGE_BYTES * self._messages
+        return self._log_bytes + _SHARE_BYTES * streams + self._message_bytes
 
     def documents(self) -> dict[str, bytes | None]:
         """The documents that changed, including buckets' rows, at the end of the range."""
@@ -371,7 +385,7 @@ class Gather:
         bucket = self._bucket(meta.name.partition("/")[0], record.at_ms)
         bucket.streams += 1
         share = self.shares[record.stream] = Share(row, bucket)
-        self._messages += share.write(record, position)
+        self._message_bytes += share.write(record, position)
 
     def _end(self, share: Share) -> None:
         """End a deleted or expired stream: it is removed, or kept for its forks."""

@@ -76,6 +76,11 @@ _LIVE_RANGES: Final = (
     "SELECT stream, start, start + length FROM extents INDEXED BY extents_by_pack "
     "WHERE pack = ? ORDER BY stream, start"
 )
+# The second condition matters only if the clock was set back.
+_FORGOTTEN: Final = (
+    "SELECT number, min(forgotten_ms, coalesce((SELECT min(used_ms) FROM producers "
+    "WHERE stream = number), forgotten_ms)) FROM streams WHERE forgotten_ms IS NOT NULL"
+)
 
 
 def next_merge(packs: Sequence[PackRow], merge_packs: int, spoilt: set[str]) -> list[PackRow]:
@@ -178,6 +183,7 @@ def plan_merge(catalog: CatalogWriter, sources: list[PackRow]) -> MergePlan:
         _Extents(catalog.path, sources),
         [row.name for row in superseded],
         frozenset(row.name for row in companions),
+        dict(catalog.read(_FORGOTTEN)),
     )
 
 

@@ -39,6 +39,7 @@ from holdfast.storage.catalog_check import CatalogCheck, Findings
 from holdfast.storage.catalog_schema import complete, open_for_reading
 from holdfast.storage.catalog_writer import (
     CatalogWriter,
+    delete_stream,
     insert_pack,
     put_documents,
     put_rows,
@@ -261,10 +262,8 @@ def _insert(catalog: CatalogWriter, pack: Pack, delta: Delta | None) -> None:
         try:
             insert_pack(connection, new.info, new.extents)
             if delta is not None:
-                connection.executemany(
-                    "DELETE FROM streams WHERE number = ?",
-                    ((number,) for number in delta.meta.removed),
-                )
+                for number in delta.meta.removed:
+                    delete_stream(connection, number)
                 rows = dict(delta.items()).values()
                 put_rows(connection, (row_change(decode_row(row), row) for row in rows))
                 put_documents(connection, delta.meta.documents)

@@ -60,6 +60,8 @@ class StorageWorker:
         *,
         merge_packs: int,
         garbage_grace_s: float,
+        producers_max: int = 0,
+        producer_idle_s: float = 0,
         read_file: Callable[[str], bytes],
         held_snapshots: HeldOf,
     ) -> None:
@@ -68,7 +70,14 @@ class StorageWorker:
         self._clock = clock
         self._merge_packs = merge_packs
         self._grace_ms = int(garbage_grace_s * 1000)
-        self._flush = Flush(catalog, store, clock, read_file)
+        self._flush = Flush(
+            catalog,
+            store,
+            clock,
+            read_file,
+            producers_max=producers_max,
+            producer_idle_s=producer_idle_s,
+        )
         self._sweep = OrphanSweep(store, held_snapshots)
         # Packs that could not be read: merging them would fail again.
         self._spoilt: set[str] = set()

@@ -4,6 +4,7 @@ import pytest
 
 from holdfast.engine.writes import AppendRequest, Deleted, StreamAppended, StreamCreated
 from holdfast.errors import CommitFailedError, CommitUnknownError, OverloadedError, UnavailableError
+from holdfast.protocol.producer import ProducerState
 from tests.unit.engine.driver import (
     COMMIT_TIMEOUT_S,
     COMMITTED,
@@ -292,7 +293,9 @@ class TestHang:
         assert isinstance(ask.outcome, CommitUnknownError)
         assert driver.read() == b"firstxy"
         assert driver.produce(0, b"x").outcome.added is False
-        assert driver.committed(driver.produce(1, b"z")) == appended(8, producer=(0, 1))
+        assert driver.committed(driver.produce(1, b"z")) == appended(
+            8, producer=ProducerState(0, 1)
+        )
 
     def test_settles_as_failed_later(self, driver):
         driver.produce(0, b"x")

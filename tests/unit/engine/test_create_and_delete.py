@@ -11,7 +11,7 @@ from holdfast.errors import (
     StreamSeqError,
 )
 from holdfast.format.records import stream_number
-from holdfast.protocol.producer import Producer
+from holdfast.protocol.producer import Producer, ProducerState
 from tests.unit.engine.driver import JSON, NAME, TEXT, Driver, appended, created
 
 
@@ -131,7 +131,7 @@ def test_created_again_it_is_another_stream(driver):
     assert second.number > first.number
     assert (second.tail, second.producers, second.seq) == (0, None, None)
     ask = driver.append(b"1", media=JSON, producer=Producer(b"p", 0, 0), seq=b"1")
-    assert driver.committed(ask) == appended(2, producer=(0, 0))
+    assert driver.committed(ask) == appended(2, producer=ProducerState(0, 0))
 
 
 class TestPositionsAndNumbers:

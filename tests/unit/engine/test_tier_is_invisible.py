@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from holdfast.engine.writes import StreamAppended, StreamCreated
 from holdfast.errors import BucketNotEmptyError, HoldfastError
 from tests.memory_directory import memory_directory
+from tests.producer_states import known_producers
 from tests.thorough import examples
 from tests.unit.engine.driver import FAILED, TEXT, Driver
 from tests.unit.engine.tiered import Tiered
@@ -38,7 +39,7 @@ BUCKETS = ("b", "c", "unused")
 
 
 FIELDS = (
-    "tail", "closed", "closer", "producers", "seq", "last_write_ms", "start", "earliest", "forks",
+    "tail", "closed", "closer", "seq", "last_write_ms", "start", "earliest", "forks",
 )  # fmt: skip
 
 
@@ -173,6 +174,8 @@ class Pair:
                 one, other = self.tiered.shard.find(name), self.plain.shard.find(name)
                 for field in FIELDS:
                     assert getattr(one, field) == getattr(other, field)
+                known = known_producers(self.tiered.shard.catalog, one)
+                assert known == known_producers(None, other)
                 assert self.tiered.content(name) == self.plain.content(name)
         self.commit()
         one, other = self.tiered.state, self.plain.shard.state

@@ -222,7 +222,6 @@ class TestComingBack:
             "tail",
             "closed",
             "closer",
-            "producers",
             "seq",
             "deadline_ms",
             "recorded_deadline_ms",

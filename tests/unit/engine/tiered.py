@@ -91,6 +91,8 @@ class Tiered(Driver):
         hard_bytes=2000 * MIB,
         flush_age_s=600.0,
         streams_cached_max=5000,
+        producers_max=0,
+        producer_idle_s=0,
     ):
         self.path = path
         self.clock = clock or FakeClock()
@@ -104,12 +106,15 @@ class Tiered(Driver):
             "flush_age_s": flush_age_s,
             "streams_cached_max": streams_cached_max,
         }
+        self.of_producers = {"producers_max": producers_max, "producer_idle_s": producer_idle_s}
         inner = StorageWorker(
             self.writer,
             self.store,
             self.clock,
             merge_packs=4,
             garbage_grace_s=60.0,
+            producers_max=producers_max,
+            producer_idle_s=producer_idle_s,
             read_file=self.log.files.__getitem__,
             held_snapshots=lambda names: self.tier.unflushed_snapshots & set(names),
         )
@@ -121,6 +126,8 @@ class Tiered(Driver):
             pending_bytes_max=1000 * MIB,
             commit_timeout_s=COMMIT_TIMEOUT_S,
             catalog=self.catalog,
+            producers_max=producers_max,
+            producer_idle_s=producer_idle_s,
         )
         self.cold = ColdReader(
             self.catalog, PostedRanges(self.store, self.clock.call_soon), 10 * MIB
@@ -144,7 +151,7 @@ class Tiered(Driver):
             batches=list(self.log.batches),
             clock=clock or self.clock,
             store=self.store,
-            **{**self.limits, **limits},
+            **{**self.limits, **self.of_producers, **limits},
         )
 
     # Flushing.

@@ -18,6 +18,7 @@ from holdfast.format.rows import (
     publish_snapshot,
     remove,
     renewed_deadline_ms,
+    take_producers,
 )
 from holdfast.protocol.producer import NUMBER_MAX, Producer, ProducerState
 
@@ -44,7 +45,7 @@ stream_rows = st.builds(
     closer=st.none() | producers,
     seq=st.none() | st.binary(max_size=12),
     producers=st.none()
-    | st.dictionaries(ids, st.builds(ProducerState, counts, counts), max_size=3),
+    | st.dictionaries(ids, st.builds(ProducerState, counts, counts, times), max_size=3),
     deadline_ms=st.none() | times,
 )
 META = StreamMeta("b/s", "text/plain")
@@ -82,14 +83,29 @@ def test_meta_that_a_later_version_adds_to_is_read():
 
 
 def test_fold_takes_the_later_row_and_the_later_state_of_each_producer():
-    older = row(tail=4, producers={b"p": ProducerState(0, 3), b"q": ProducerState(1, 1)})
-    newer = row(tail=9, producers={b"q": ProducerState(2, 0), b"r": ProducerState(0, 0)})
+    older = row(tail=4, producers={b"p": ProducerState(0, 3, 1), b"q": ProducerState(1, 1, 2)})
+    newer = row(tail=9, producers={b"q": ProducerState(2, 0, 3), b"r": ProducerState(0, 0, 4)})
     producers = {**older.producers, **newer.producers}
     folded = decode_row(later_row(encode_row(older), encode_row(newer)))
     assert folded == row(tail=9, producers=producers)
     without = encode_row(row(tail=12))
     assert later_row(encode_row(row(tail=1)), without) == without
     assert decode_row(later_row(encode_row(newer), without)).producers == newer.producers
+
+
+def test_fold_leaves_out_producers_that_were_idle_for_long():
+    older = row(producers={b"p": ProducerState(0, 3, 10), b"q": ProducerState(1, 1, 20)})
+    newer = row(tail=9, producers={b"r": ProducerState(0, 0, 5)})
+    folded = decode_row(later_row(encode_row(older), encode_row(newer), 20))
+    assert folded.producers.keys() == {b"q", b"r"}
+
+
+def test_producers_without_a_time_wrote_when_the_stream_was_written_last():
+    fields = msgspec.msgpack.decode(encode_row(row(producers={})))
+    fields[8] = {b"p": [0, 3]}
+    old = decode_row(msgspec.msgpack.encode(fields))
+    assert take_producers(old) == {b"p": ProducerState(0, 3, 1000)}
+    assert old == row()
 
 
 class TestTakeOver:

@@ -2,6 +2,7 @@
 
 import pytest
 
+from holdfast.errors import SettingsError
 from holdfast.node.proxy import open_proxy
 from holdfast.proxy.access import session_stream_id
 from holdfast.storage.pending import Pending
@@ -190,3 +191,11 @@ class TestGone:
         for query in ("", "offset=-1&live=sse", "offset=-1&live=long-poll", "last=1"):
             slot = ask(served, "GET", path, query)
             assert (slot.status, slot.code) == (404, "STREAM_NOT_FOUND")
+
+
+def test_producers_are_remembered_for_longer_than_a_response_may_be_silent():
+    settings = {"producer_idle": "600", "proxy_inactivity_timeout": "600"}
+    with pytest.raises(SettingsError, match="producer_idle must be longer than proxy_inactivity"):
+        served_by(Driver(), **settings)
+    assert served_by(Driver(), **(settings | {"producer_idle": "601"}))
+    assert served_by(Driver(), **(settings | {"producer_idle": "0"}))

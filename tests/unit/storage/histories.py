@@ -14,6 +14,7 @@ from holdfast.format.records import Snapshot, decode
 from holdfast.protocol.content import JSON as JSON_MEDIA
 from holdfast.protocol.content import SEPARATOR
 from holdfast.protocol.producer import Producer
+from tests.producer_states import stored_producers
 from tests.unit.storage.rig import BINARY, JSON, TEXT, Log
 
 NAMES = ("b/one", "b/two", "c/ünï", "b/three", "d/four", "c/five")
@@ -329,6 +330,14 @@ def fields_of_stream(stream):
 
 def fields_of_row(row):
     return {name: getattr(row, name) for name in row.__struct_fields__}
+
+
+def stored_row(catalog, number):
+    """A row of the catalog with its producers, which are in another table."""
+    row = catalog.find_number(number)
+    assert row.producers is None
+    row.producers = stored_producers(catalog, number) or None
+    return row
 
 
 def hot_bytes(stream):

@@ -11,6 +11,8 @@ from holdfast.errors import CatalogError, UnknownFormatError
 from holdfast.format import pack_builder
 from holdfast.format.packs import checksum
 from holdfast.format.rows import BUCKET_PREFIX, BucketRow, decode_bucket
+from holdfast.protocol.producer import ProducerState
+from holdfast.storage import catalog_schema
 from holdfast.storage.catalog import Catalog, Due
 from holdfast.storage.catalog_schema import FORMAT_VERSION, open_for_writing
 from holdfast.storage.catalog_writer import CatalogWriter
@@ -34,6 +36,7 @@ NAMES = [
 FIRST = """
 DROP TABLE documents;
 DROP TABLE dropped_snapshots;
+DROP TABLE producers;
 DROP TABLE streams;
 CREATE TABLE streams (
     number INTEGER PRIMARY KEY,
@@ -273,7 +276,7 @@ class TestOpening:
         connection = sqlite3.connect(path)
         connection.execute(f"PRAGMA user_version = {FORMAT_VERSION + 1}")
         connection.close()
-        with pytest.raises(UnknownFormatError, match=r"c\.db has the format 3"):
+        with pytest.raises(UnknownFormatError, match=r"c\.db has the format 4"):
             opener(path)
 
     @pytest.mark.parametrize("opener", [Catalog, CatalogWriter])
@@ -384,7 +387,52 @@ def test_reader_says_who_can(path):
 
 def test_two_writers_at_once(path):
     with closing(CatalogWriter(path)), closing(CatalogWriter(path)):
-        assert version(path) == 2
+        assert version(path) == 3
+
+
+SECOND = """
+DROP TRIGGER producers_added;
+DROP TRIGGER producers_removed;
+DROP TABLE producers;
+DROP INDEX streams_forgotten;
+ALTER TABLE streams DROP COLUMN producers;
+ALTER TABLE streams DROP COLUMN forgotten_ms;
+PRAGMA user_version = 2;
+"""
+
+
+def second_row(number, name, written_ms, producers):
+    """A row of format 2: its producers are part of it, without times."""
+    meta = {"name": name, "content_type": "text/plain"}
+    fields = [number, meta, 100, written_ms, 0, False, None, None, producers, None]
+    return number, name, None, 0, None, msgspec.msgpack.encode([*fields, 0, 0, None, 0, False])
+
+
+def test_producers_move_out_of_the_rows(tmp_path, monkeypatch):
+    monkeypatch.setattr(catalog_schema, "_ROWS_PER_STEP", 2)
+    path = tmp_path / "c.db"
+    open_for_writing(path).close()
+    rows = [second_row(number, f"a/{number}", 500, None) for number in range(10, 15)]
+    rows.append(second_row(15, "a/15", 700, {b"p": (3, 7), b"q": (0, 0)}))
+    rows.append(second_row(16, "a/16", 800, {b"p": (1, 0)}))
+    with closing(sqlite3.connect(path)) as connection:
+        connection.executescript(SECOND)
+        connection.executemany("INSERT INTO streams VALUES (?, ?, ?, ?, ?, ?)", rows)
+        connection.commit()
+    with pytest.raises(UnknownFormatError, match="brings it up to date"):
+        Catalog(path)
+    CatalogWriter(path).close()
+    assert version(path) == 3
+    with closing(Catalog(path)) as catalog:
+        assert catalog.find_number(15).producers is None
+        # Nobody knows when they wrote: not after the stream's last write.
+        assert catalog.find_producer(15, b"p") == (2, ProducerState(3, 7, 700))
+        assert catalog.find_producer(15, b"q") == (2, ProducerState(0, 0, 700))
+        assert catalog.find_producer(16, b"q") == (1, None)
+        assert catalog.find_producer(16, b"p") == (1, ProducerState(1, 0, 800))
+        assert catalog.find_producer(10, b"p") == (0, None)
+        kept = catalog.read("SELECT number, row FROM streams WHERE number < 15")
+        assert kept == [(row[0], row[-1]) for row in rows[:5]]
 
 
 def test_damaged_row_leaves_it_as_it_was(path):

@@ -15,13 +15,14 @@ from holdfast.errors import (
     SwapRefusedError,
 )
 from holdfast.format import pack_builder
-from holdfast.format.rows import decode_row
+from holdfast.format.rows import decode_row, later_row, take_producers
 from holdfast.objects import pack_merge
 from holdfast.objects.pack_merge import merge_packs
 from holdfast.objects.pack_reader import Pack
 from holdfast.storage import flush
 from holdfast.storage.merge import plan_merge, swap
 from tests.memory_directory import memory_directory
+from tests.producer_states import stored_producers
 from tests.thorough import examples
 from tests.unit.storage.histories import (
     History,
@@ -29,6 +30,7 @@ from tests.unit.storage.histories import (
     fields_of_stream,
     hot_bytes,
     steps,
+    stored_row,
 )
 from tests.unit.storage.rig import Rig, calls, failing_at
 
@@ -148,7 +150,7 @@ class TestBytes:
             assert len([row for row in rig.packs if row.has_delta]) < max(2, merge_packs)
             state = history.state()
             for number, stream in state.by_number.items():
-                assert fields_of_row(rig.catalog.find_number(number)) == fields_of_stream(stream)
+                assert fields_of_row(stored_row(rig.catalog, number)) == fields_of_stream(stream)
                 assert rig.stored(number) == hot_bytes(stream)
                 assert rig.messages(number) == history.by_number[number].needed_messages()
             rig.verify()
@@ -161,11 +163,16 @@ class TestBytes:
         rows, documents = {}, {}
         for row in rig.packs:
             delta = rig.open_pack(row).delta()
-            rows.update(delta.items())
+            for number, encoded in delta.items():
+                rows[number] = later_row(rows[number], encoded) if number in rows else encoded
             documents.update(delta.meta.documents)
             for number in delta.meta.removed:
                 del rows[number]
-        assert rows == dict(rig.writer.read("SELECT number, row FROM streams"))
+        decoded = {number: decode_row(encoded) for number, encoded in rows.items()}
+        for number, row in decoded.items():
+            assert take_producers(row) == stored_producers(rig.catalog, number)
+        stored = rig.writer.read("SELECT number, row FROM streams")
+        assert decoded == {number: decode_row(encoded) for number, encoded in stored}
         there = {key: value for key, value in documents.items() if value is not None}
         assert there == dict(rig.writer.read("SELECT key, value FROM documents"))
 
