@@ -37,6 +37,7 @@ def test_writers_that_come_again_get_everything_in(start_server, client_of) -> N
         "active": False,
         "reason": None,
         "refused": found["backpressure"]["refused"],
+        "delayed_s": metrics(client)["holdfast_write_delay_seconds_total"],
     }
     assert found["backpressure"]["refused"] >= refused
     assert metrics(client)["holdfast_write_backpressure"] == 0

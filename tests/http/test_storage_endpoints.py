@@ -75,7 +75,12 @@ class TestStats:
         assert found["flush"]["position"] == 1
         assert found["flush"]["flushed_position"] == 0
         assert found["flush"]["backlog_log_bytes"] > 1000
-        assert found["backpressure"] == {"active": False, "reason": None, "refused": 0}
+        assert found["backpressure"] == {
+            "active": False,
+            "reason": None,
+            "refused": 0,
+            "delayed_s": 0.0,
+        }
         flush(client)
         # The log's own thread removes what is flushed, a moment later.
         until(lambda: stats(client)["flush"]["backlog_segments"] == 1)

@@ -128,6 +128,10 @@ class Writes:
         if commits.pending_bytes > commits.pending_bytes_max:
             self._run.refused("pending bytes")
             return Refusal(OverloadedError)
+        room_bytes = tier.hard_bytes - tier.cost_bytes
+        if commits.pending_bytes > room_bytes and kind not in TAKEN_WHEN_FULL:
+            self._run.refused("hot limit")
+            return Refusal(OverloadedError)
         return None
 
     # Answers.

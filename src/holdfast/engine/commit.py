@@ -3,7 +3,8 @@
 Rules:
 
 - One batch is open. It closes when it is handed to the log or reaches `batch_bytes_max`. The log
-  gets it as soon as the one before is done; there is no timer, so batches grow with the load.
+  gets it as soon as the one before is done; there is no timer, so batches grow with the load. Only
+  while memory runs out the tier has batches wait, so that writers come at the pace of the flush.
 - Every reply waits in the batch it depends on. COMMITTED: the batch is published, then its replies
   are sent. FAILED: this batch and every later one are dropped, and their replies become errors.
 - UNKNOWN: nothing is undone, and no write is accepted until the log has settled the outcome.
@@ -114,11 +115,18 @@ class CommitLoop:
         self._started_s = 0.0
         self._timer: Timer | None = None
         # Writes are rejected while `stalled` or `full` is set, or too many bytes are pending.
-        # `full` holds the reason why memory has no room for more writes.
+        # `full` holds the reason why memory has no room for more writes, and `room_bytes` is how
+        # many pending ones it has room for.
         self.stalled = False
         self.full = ""
+        self.room_bytes = pending_bytes_max
         self.refusals = 0
         self.pending_bytes = 0
+        # The log gets the next batch at this time, and batches have waited for so long in all.
+        self._not_before_s = 0.0
+        self._pause: Timer | None = None
+        self._paused_s = 0.0
+        self.delayed_s = 0.0
         self._on_idle: list[Callable[[], None]] = []
 
     def start_after(self, position: int) -> None:
@@ -135,6 +143,12 @@ class CommitLoop:
             self.refusals += 1
             raise OverloadedError(f"Writes are rejected: {self.full}. Try again later.")
         self.check_log()
+        if self.pending_bytes > self.room_bytes:
+            self.refusals += 1
+            raise OverloadedError(
+                "Writes are rejected: those that wait for the disk reach the hot limit. "
+                "Try again later."
+            )
 
     def check_log(self) -> None:
         """Raise if the log accepts nothing now."""
@@ -176,10 +190,29 @@ class CommitLoop:
             call()
         else:
             self._on_idle.append(call)
+            self.wait_until(0.0)
+
+    def wait_until(self, time_s: float) -> None:
+        """Give the log no further batch before this time, unless somebody waits for the end."""
+        self._not_before_s = 0.0 if self._on_idle else time_s
+        if self._pause is not None:
+            self._pause.cancel()
+            self._end_pause()
+
+    def _end_pause(self) -> None:
+        self._pause = None
+        self.delayed_s += self._clock.monotonic_s() - self._paused_s
+        self._commit_next()
 
     def _commit_next(self) -> None:
-        if self._under_way is not None or not self._waiting:
+        if self._under_way is not None or not self._waiting or self._pause is not None:
             return
+        if self._not_before_s:
+            self._paused_s = self._clock.monotonic_s()
+            if self._not_before_s > self._paused_s:
+                delay_s = self._not_before_s - self._paused_s
+                self._pause = self._clock.call_later(delay_s, self._end_pause)
+                return
         batch = self._waiting.popleft()
         if batch is self._open:
             self._open = None

@@ -241,7 +241,7 @@ class Shard:
     def append(self, name: str, request: AppendRequest, reply: Reply, context: Any) -> None:
         """Append to a stream, close it, or both; `reply(context, outcome)` is called once."""
         commits = self.commits
-        if commits.stalled or commits.full or commits.pending_bytes > commits.pending_bytes_max:
+        if commits.stalled or commits.full or commits.pending_bytes > commits.room_bytes:
             commits.check()
         now_ms = self._clock.now_ms()
         staged = self._overlay.get(name)

@@ -5,7 +5,9 @@ Rules:
 - One flush runs at a time. It covers everything up to a cut of the log; later writes belong to the
   next generation.
 - The log is cut past the soft limit, or past an age. Past the hard limit writes are rejected until
-  a flush has made room.
+  a flush has made room; writes that wait for the disk count.
+- From half way between the limits on, batches wait. The bytes that go to the log in a second are
+  half way from there as many as the flush writes, and fewer the closer the hard limit is.
 - Bytes are released and the log is trimmed only once the storage worker reports that the catalog
   covers the cut. A failed flush is repeated with growing pauses until it succeeds.
 - A stream may be evicted if it has no pending write, no live reader and no unrecorded renewal. Up
@@ -39,6 +41,8 @@ _RETRY_S_MIN: Final = 0.2
 _RETRY_S_MAX: Final = 10.0
 # Streams whose bytes are released in one round of the event loop.
 _STREAMS_PER_ROUND: Final = 500
+# How long a batch waits at most.
+_WAIT_S_MAX: Final = 1.0
 # How many streams that cannot be evicted are skipped to find one that can.
 _SKIPPED_MAX: Final = 8
 
@@ -76,6 +80,14 @@ class Tier:
         self._flushing: Generation | None = None
         self._flushing_cost = self._flushing_bytes = 0
         self._cut: Cut | None = None
+        self._began_s = 0.0
+        # The mark past which batches wait, and the cost and the time of the last one past it.
+        self._mark_bytes = (soft_bytes + hard_bytes) // 2
+        self._last_cost = 0
+        self._last_s: float | None = None
+        # How long the last large flush took, and how much writers have lately sent at once.
+        self._flush_s_per_byte = 0.0
+        self._burst_bytes = self._burst_bytes_min = (hard_bytes - self._mark_bytes) // 8
         self._dirty_since_s: float | None = None
         self._retry_s = _RETRY_S_MIN
         self._waiting: list[Callable[[HoldfastError | None], None]] = []
@@ -98,6 +110,7 @@ class Tier:
     def stop(self) -> None:
         """Start no more flushes; the log has everything."""
         self._stopped = True
+        self._commits.wait_until(0.0)
 
     @property
     def cost_bytes(self) -> int:
@@ -137,8 +150,38 @@ class Tier:
         elif self._commits.full:
             self._commits.full = ""
             _log.info("memory has room again: appends are accepted")
+        self._commits.room_bytes = min(
+            self._commits.pending_bytes_max, self.hard_bytes - cost_bytes
+        )
         if self._flushing is None and cost_bytes > self.soft_bytes:
             self._begin()
+        if self._mark_bytes < cost_bytes <= self.hard_bytes and not self._stopped:
+            self._commits.wait_until(self._next_s(cost_bytes))
+        elif self._last_s is not None:
+            # Past the hard limit, only writes that free memory or add little are accepted.
+            self._last_s = None
+            self._commits.wait_until(0.0)
+
+    def _next_s(self, cost_bytes: int) -> float:
+        """When the log gets the next batch: once what the last one added has had its time."""
+        now_s, last_s, last_cost = self._clock.monotonic_s(), self._last_s, self._last_cost
+        self._last_cost, self._last_s = cost_bytes, now_s
+        if last_s is None or not self._flushing_cost:
+            return 0.0
+        # A flush that takes longer than the last one is slower.
+        flush_s = max(now_s - self._began_s, self._flushing_cost * self._flush_s_per_byte)
+        added_bytes = max(0, cost_bytes - last_cost)
+        # Writers that got their replies are about to send as much again. There must be room for
+        # that when the next batch is in memory, and the same once more is on its way.
+        self._burst_bytes = max(self._burst_bytes, self._commits.pending_bytes + added_bytes)
+        held_bytes = cost_bytes + 2 * self._burst_bytes
+        # From 0 at the mark to 1 at the limit.
+        share = (held_bytes - self._mark_bytes) / max(1, self.hard_bytes - self._mark_bytes)
+        share = min(1.0, share)
+        needed_s = flush_s * share * added_bytes
+        spare = self._flushing_cost * (1.0 - share)
+        wait_s = needed_s / spare if needed_s < spare * _WAIT_S_MAX else _WAIT_S_MAX
+        return last_s + wait_s
 
     def _why_full(self) -> str:
         if not self._commits.full:
@@ -176,6 +219,7 @@ class Tier:
             self._fail_waiting(UnavailableError("The server is shutting down."))
             return
         self._dirty_since_s = None
+        self._began_s = self._clock.monotonic_s()
         # Until the cut is done, writes still go to the generation that will be flushed.
         self._flushing = self._state.generation
         self._log.cut(self._was_cut)
@@ -258,6 +302,10 @@ class Tier:
         if self._flushing is not None:
             # Breaks the reference cycle of streams and generations: collections are very rare.
             self._flushing.streams.clear()
+        self._burst_bytes = max(self._burst_bytes_min, 7 * self._burst_bytes // 8)
+        if 2 * self._flushing_cost >= self.soft_bytes:
+            took_s = self._clock.monotonic_s() - self._began_s
+            self._flush_s_per_byte = took_s / self._flushing_cost
         self._flushing, self._cut = None, None
         self._flushing_cost = self._flushing_bytes = 0
         waiting, self._waiting = self._waiting, self._waiting_for_cut

@@ -205,6 +205,11 @@ def _memory(shard: Shard, tier: Tier) -> Iterator[Metric]:
         "Writes refused for lack of memory.",
         shard.commits.refusals,
     )
+    yield counter(
+        "holdfast_write_delay_seconds",
+        "Time that batches waited so that writers come at the pace of the flush.",
+        shard.commits.delayed_s,
+    )
 
 
 def _work(tier: Tier) -> Iterator[Metric]:

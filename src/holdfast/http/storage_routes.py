@@ -141,6 +141,7 @@ def _stats(app: App, _request: Request, slot: Slot, _name: str) -> None:
                 "active": bool(shard.commits.full),
                 "reason": shard.commits.full or None,
                 "refused": shard.commits.refusals,
+                "delayed_s": shard.commits.delayed_s,
             },
             "cache": _cache_stats(cold, app.settings.storage.block_cache_bytes),
         }

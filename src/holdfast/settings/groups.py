@@ -260,7 +260,9 @@ class StorageSettings:
         100_663_296,
     )
     hot_bytes_hard: Count = option(
-        "Size of the data not yet in packs at which appends are answered with 503.", 268_435_456
+        "Size of the data not yet in packs and of appends that wait for the disk at which further "
+        "appends are answered with 503. Half way from `hot_bytes_soft` on they are slowed down.",
+        268_435_456,
     )
     flush_age_s: Seconds = option("Age at which data not yet in packs is flushed.", 600.0)
     block_cache_bytes: Annotated[int, Meta(ge=0)] = option(

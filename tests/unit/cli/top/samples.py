@@ -20,7 +20,7 @@ STORAGE = b"""{
  "flush": {"position": 9, "flushed_position": 5, "backlog_log_bytes": 3000,
            "backlog_segments": 1, "in_progress": false, "trouble": null, "retries": 0,
            "process_restarts": 0},
- "backpressure": {"active": false, "reason": null, "refused": 0},
+ "backpressure": {"active": false, "reason": null, "refused": 0, "delayed_s": 0.0},
  "cache": {"bytes": 10, "limit_bytes": 100, "blocks": 1, "hits": 3, "misses": 1}
 }"""
 
