@@ -1,9 +1,11 @@
 """`holdfast append`: what becomes of arguments, files and stdin."""
 
 import json
+import re
 import signal
 import subprocess
 
+import httpx
 import pytest
 
 from tests.cli.holdfast_command import DEADLINE_S, interrupt
@@ -20,6 +22,12 @@ def payloads(command, stream, *flags):
     return [
         next(each[key] for key in ("json", "text", "base64") if key in each) for each in documents
     ]
+
+
+def append_requests(server):
+    page = httpx.get(f"{server.url}/metrics").text
+    found = re.search(r'requests_total\{route="append",status="200"\} (\S+)', page)
+    return float(found[1]) if found else 0
 
 
 def test_arguments_are_messages(command, new_stream):
@@ -160,6 +168,15 @@ def test_a_producer_with_an_old_epoch_is_fenced_unless_it_claims(command, new_st
     assert (done.returncode, "epoch 3" in done.stderr) == (4, True)
     command("append", stream, "claimed", *producer, "--claim")
     assert payloads(command, stream) == ["new", "claimed"]
+
+
+def test_lines_of_a_byte_stream_share_requests_and_stay_messages(command, new_stream, server):
+    stream = new_stream()
+    lines = [f"line {number}\n" for number in range(900)]
+    before = append_requests(server)
+    command("append", stream, "--lines", stdin="".join(lines))
+    assert payloads(command, stream) == lines
+    assert append_requests(server) - before < 10
 
 
 def test_a_batch_on_a_byte_stream_is_one_message(command, new_stream):

@@ -16,7 +16,7 @@ from tests.http.messages import (
     messages_of,
     pages,
 )
-from tests.http.streams import BINARY, JSON, TEXT, check_error, data_of
+from tests.http.streams import BINARY, JSON, TEXT, check_error, data_of, producer
 from tests.http.test_forks import fork_of
 from tests.server_process import ServerProcess
 from tests.storage_stats import flush
@@ -54,6 +54,45 @@ def test_lengths_are_those_of_the_appends(new_stream, kind: str) -> None:
     assert answer.headers[LENGTHS] == "5,7,3"
     assert answer.content == b"123451234567123"
     assert answer.headers["Stream-Up-To-Date"] == "true"
+
+
+@pytest.mark.parametrize("kind", BYTES)
+def test_append_may_hold_several_messages(new_cold_stream, kind: str) -> None:
+    """Readers see the same as after an append of each, from memory and from packs."""
+    stream, bodies = new_cold_stream(kind), small_bodies(kind)
+    listed = {"stream_message_lengths": ",".join(str(len(body)) for body in bodies)}
+    written = stream.append(b"".join(bodies), **listed, **producer(0))
+    assert written.status_code == 200
+    assert int(written.headers["Stream-Next-Offset"]) == sum(map(len, bodies))
+    assert stream.append(b"".join(bodies), **listed, **producer(0)).status_code == 204
+    for _ in range(2):
+        assert messages_of(stream) == bodies
+        assert stream.read(None, last=2).content == b"".join(bodies[-2:])
+        flush(stream.client)
+    closing = {"stream_message_lengths": "1,2", "stream_closed": "true"}
+    assert stream.append(b"abb", **closing, **producer(1)).headers["Stream-Closed"] == "true"
+    assert messages_of(stream) == [*bodies, b"a", b"bb"]
+    assert stream.append(b"abb", **closing, **producer(1)).status_code == 204
+
+
+@pytest.mark.parametrize("lengths", ["", "0", "3,0", "1,1", "4", "3,", "+3", "1, 2", "x", "-3,6"])
+def test_lengths_of_an_append_add_up_to_its_body(new_stream, lengths: str) -> None:
+    stream = new_stream()
+    check_error(stream.append(b"abc", stream_message_lengths=lengths), 400, about="Lengths")
+    assert stream.read().content == b""
+
+
+def test_lengths_of_an_append_have_a_limit(new_stream) -> None:
+    stream = new_stream()
+    listed = {"stream_message_lengths": ",".join("1" * 1000)}
+    assert stream.append(bytes(1000), **listed).status_code == 204
+    listed["stream_message_lengths"] += ",1"
+    check_error(stream.append(bytes(1001), **listed), 400, about="2000")
+
+
+def test_messages_of_a_json_stream_are_the_elements(new_stream) -> None:
+    refused = new_stream(JSON).append(b"[1]", stream_message_lengths="3")
+    check_error(refused, 400, about="array")
 
 
 @pytest.mark.parametrize("kind", KINDS)

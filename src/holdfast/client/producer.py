@@ -18,8 +18,9 @@ Rules:
   batches again, but not one that may have been stored under the old epoch.
 - An error that a retry cannot fix ends the producer, because later messages must not be stored
   without the earlier ones. Callers that wait for a message that will not be stored get that error.
-- On a byte stream each message is an append of its own, unless the stream is framed or `joins` says
-  that message boundaries do not matter.
+- On a byte stream each message is an append of its own, unless the stream is framed, `joins` says
+  that message boundaries do not matter, or `lists_lengths` has requests list the lengths of their
+  messages. Servers other than Holdfast do not know that list and store one message per request.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ from holdfast.errors import (
     ProducerGapError,
 )
 from holdfast.protocol.content import JSON, media_type
-from holdfast.protocol.headers import CURSOR_EPOCH_MS
+from holdfast.protocol.headers import CURSOR_EPOCH_MS, LENGTHS_BYTES_MAX
 
 if TYPE_CHECKING:
     from holdfast.client.calls import Calls
@@ -83,6 +84,8 @@ class ProducerLimits:
     pending_bytes_max: int = 32 * 1024 * 1024
     # Whether messages of a byte stream may become one append.
     joins: bool = False
+    # Whether several messages of a byte stream share an append that lists their lengths.
+    lists_lengths: bool = False
 
     def __post_init__(self) -> None:
         for name in ("batch_bytes", "batch_messages", "in_flight", "pending_bytes_max"):
@@ -153,6 +156,9 @@ class Producer:
         self._content_type = ""
         self._media = ""
         self._batch_messages = 1
+        # Whether requests list the lengths of their messages, and how long the list is so far.
+        self._lists_lengths = False
+        self._list_bytes = 0
         self._open: list[bytes] = []
         self._open_bytes = 0
         self._pending_bytes = 0
@@ -245,6 +251,8 @@ class Producer:
         self._media = media_type(self._content_type)
         if self._media == JSON or self._stream.framing is not None or self._limits.joins:
             self._batch_messages = self._limits.batch_messages
+        elif self._limits.lists_lengths:
+            self._batch_messages, self._lists_lengths = self._limits.batch_messages, True
 
     def _put(self, encoded: bytes, *, seal: bool = True) -> None:
         if self._error is not None:
@@ -256,6 +264,11 @@ class Producer:
             raise InvalidRequestError("An empty message cannot be appended.")
         if self._open and self._open_bytes + size > self._limits.batch_bytes:
             self._seal()
+        if self._lists_lengths:
+            entry_bytes = len(str(size)) + 1
+            if self._list_bytes + entry_bytes > LENGTHS_BYTES_MAX:
+                self._seal()
+            self._list_bytes += entry_bytes
         self._open.append(encoded)
         self._open_bytes += size
         self._pending_bytes += size
@@ -275,7 +288,7 @@ class Producer:
             batch = _Batch(self._sealed, self._open, self._open_bytes, close=close)
             self._queue.append(batch)
             self._sealed += 1
-            self._open, self._open_bytes = [], 0
+            self._open, self._open_bytes, self._list_bytes = [], 0, 0
         self._start()
 
     def _start(self) -> None:
@@ -314,7 +327,9 @@ class Producer:
         self._start()
 
     async def _send_until_settled(self, batch: _Batch) -> Appended:
-        body = request_body(batch.messages, self._media) if batch.messages else b""
+        messages = batch.messages
+        body = request_body(messages, self._media) if messages else b""
+        lengths = tuple(map(len, messages)) if self._lists_lengths and len(messages) > 1 else ()
         failures = 0
         while True:
             alone = not self._before(batch)
@@ -324,6 +339,7 @@ class Producer:
                     self._content_type if body else None,
                     close=batch.close,
                     producer=ProducerStamp(self.producer_id, self.epoch, batch.seq),
+                    lengths=lengths,
                     retry=NO_RETRY,
                 )
             except ProducerGapError:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Iterable
+from collections.abc import AsyncGenerator, Iterable, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from functools import cached_property
@@ -181,14 +181,16 @@ class Stream:
         close: bool = False,
         if_match: str | None = None,
         producer: ProducerStamp | None = None,
+        lengths: Sequence[int] = (),
         retry: Retry | None = None,
     ) -> Appended:
-        """Append an encoded body."""
+        """Append an encoded body; `lengths` are those of its messages, if they are several."""
         headers: dict[str, str] = {}
         _set(headers, "Content-Type", content_type)
         _set(headers, "Stream-Seq", seq)
         _set(headers, "Stream-Closed", "true" if close else None)
         _set(headers, "If-Match", if_match)
+        _set(headers, "Stream-Message-Lengths", ",".join(map(str, lengths)) or None)
         if producer is not None:
             headers |= {
                 "Producer-Id": producer.producer_id,

@@ -184,6 +184,22 @@ class CommitLoop:
             self._open = None
         return batch
 
+    def begin_append(self, records: list[Record]) -> None:
+        """Add the first messages of an append; `add` of its last one puts it into the same batch.
+
+        A batch is durable as a whole, so all messages of the append are stored, or none.
+        """
+        batch = self._open or self.batch()
+        if len(batch.records) + len(records) >= RECORDS_MAX:
+            self._open = None
+            batch = self.batch()
+        parts = [encode(record) for record in records]
+        batch.records += records
+        batch.parts += parts
+        size = sum(map(len, parts))
+        batch.size_bytes += size
+        self.pending_bytes += size
+
     def when_idle(self, call: Callable[[], None]) -> None:
         """Run `call` as soon as nothing is pending."""
         if self._under_way is None and not self._waiting:

@@ -208,6 +208,12 @@ class Staging:
         self.overlay[meta.name] = staged
         return batch
 
+    def add_all(self, staged: Staged, records: list[Record]) -> Batch:
+        """Add the messages of one append to one batch; the last has the append's other effects."""
+        self._commits.begin_append(records[:-1])
+        staged.tail += sum(len(record.payload) for record in records[:-1])
+        return self.add(staged, records[-1])
+
     def remove(self, staged: Staged, record: Record) -> None:
         """Add a deletion or expiry to the open batch."""
         self._load_sources(staged)

@@ -90,6 +90,8 @@ class AppendRequest(msgspec.Struct, gc=False):
     if_match: bytes | None = None
     # Accept it even if the bucket's quota is used up.
     over_quota: bool = False
+    # The lengths of the messages in the body of a byte stream; without them it is one message.
+    lengths: list[int] | None = None
 
 
 class StreamCreated(msgspec.Struct, gc=False):
@@ -190,7 +192,10 @@ class StreamWrites:
         if is_new_producer and self._producers_max and not request.over_quota:
             self._check_producers(staged, now_ms)
         record = Record(Kind.APPEND, staged.number, now_ms, body, request.close, producer, seq)
-        batch = self._staging.add(staged, record)
+        if request.lengths is None:
+            batch = self._staging.add(staged, record)
+        else:
+            batch = self._staging.add_all(staged, _cut(record, request.lengths))
         if is_new_producer:
             batch.new_producers.append(staged)
         return StreamAppended(
@@ -328,6 +333,18 @@ def _repeated(staged: Staged, state: ProducerState | None) -> StreamAppended:
     assert state is not None, "only a known producer repeats itself"
     last = ProducerState(state.epoch, state.seq)
     return StreamAppended(staged.tail, staged.closed, last, False, staged.number)
+
+
+def _cut(record: Record, lengths: list[int]) -> list[Record]:
+    """One record for each message; the last carries everything else that the append does."""
+    body, end = record.payload, 0
+    records = []
+    for length in lengths:
+        start, end = end, end + length
+        records.append(Record(Kind.APPEND, record.stream, record.at_ms, body[start:end]))
+    last = records[-1]
+    last.closes, last.producer, last.seq = record.closes, record.producer, record.seq
+    return records
 
 
 def _confirm_closed(staged: Staged, request: AppendRequest) -> StreamAppended:

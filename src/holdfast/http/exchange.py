@@ -39,6 +39,7 @@ _KEPT: Final = (
     b"stream-fork-offset",
     b"stream-fork-sub-offset",
     b"stream-forked-from",
+    b"stream-message-lengths",
     b"stream-seq",
     b"stream-ttl",
     b"transfer-encoding",

@@ -24,6 +24,7 @@ from holdfast.http.sse import sse
 from holdfast.protocol.content import CHARACTER_BYTES_MAX, JSON, array_form
 from holdfast.protocol.headers import (
     CURSOR_JITTER_S_MAX,
+    LENGTHS_BYTES_MAX,
     NOW,
     START,
     matches_etag,
@@ -45,10 +46,9 @@ if TYPE_CHECKING:
 
 LAST_MAX: Final = 10_000
 MAX_AGE_S: Final = 60
-VALUE_BYTES_MAX: Final = 2000
 _BYTES_MAX: Final = 10**18 - 1
 # More than can be listed: the shortest length is a digit and a comma.
-_ENDS_MAX: Final = VALUE_BYTES_MAX // 2 + 1
+_ENDS_MAX: Final = LENGTHS_BYTES_MAX // 2 + 1
 _LENGTHS: Final = b"Stream-Message-Lengths: %b\r\n"
 _JSON_LENGTHS: Final = _LENGTHS % b"json"
 _NONE: Final = b"none"
@@ -359,7 +359,7 @@ def list_lengths(start: int, ends: Sequence[int]) -> ListedLengths:
     for end in ends:
         length = b"%d" % (end - at)
         size += len(length) + 1
-        if size > VALUE_BYTES_MAX:
+        if size > LENGTHS_BYTES_MAX:
             return ListedLengths(b",".join(lengths), at, is_cut=True)
         lengths.append(length)
         at = end

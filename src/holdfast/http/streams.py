@@ -34,6 +34,7 @@ from holdfast.protocol.headers import (
     is_true,
     matches_etag,
     parse_expires_at_ms,
+    parse_lengths,
     parse_offset,
     parse_ttl_s,
     state_etag,
@@ -61,7 +62,7 @@ _NUMBER: Final = re.compile(rb"0|[1-9][0-9]{0,15}")
 _PREFLIGHT: Final = (
     b"Access-Control-Allow-Methods: GET, HEAD, POST, PUT, DELETE, OPTIONS\r\n"
     b"Access-Control-Allow-Headers: Content-Type, Authorization, If-Match, If-None-Match, "
-    b"Stream-Closed, Stream-Expires-At, Stream-Seq, Stream-TTL, "
+    b"Stream-Closed, Stream-Expires-At, Stream-Message-Lengths, Stream-Seq, Stream-TTL, "
     b"Stream-Forked-From, Stream-Fork-Offset, Stream-Fork-Sub-Offset, "
     b"Producer-Id, Producer-Epoch, Producer-Seq\r\n"
     b"Access-Control-Max-Age: 86400\r\n"
@@ -94,6 +95,13 @@ def append(app: App, request: Request, slot: Slot, name: str) -> None:
     if seq is not None:
         check_stream_seq(seq)
     wanted = AppendRequest(body, media, close, producer, seq, headers.get(b"if-match"))
+    lengths = headers.get(b"stream-message-lengths")
+    if lengths is not None:
+        if media == JSON:
+            raise InvalidRequestError(
+                "Stream-Message-Lengths is for byte streams. On a JSON stream send an array."
+            )
+        wanted.lengths = parse_lengths(lengths, len(body))
     app.shard.append(name, wanted, _respond_appended, slot)
 
 

@@ -13,10 +13,14 @@ NOW: Final = "now"
 OFFSET_MAX: Final = 2**63 - 1
 _OFFSET_DIGITS_MAX: Final = 20
 
+# Of a list of message lengths in a header. Proxies refuse large headers; nginx by default those of
+# more than 4 or 8 KiB.
+LENGTHS_BYTES_MAX: Final = 2000
 STREAM_SEQ_BYTES_MAX: Final = 255
 TTL_S_MAX: Final = 10**10
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _MS: Final = timedelta(milliseconds=1)
+_LENGTHS: Final = re.compile(rb"[1-9][0-9]{0,9}(,[1-9][0-9]{0,9})*")
 _TTL: Final = re.compile(rb"0|[1-9][0-9]{0,10}")
 _RFC3339: Final = re.compile(
     r"\d{4}-\d{2}-\d{2}[Tt]\d{2}:\d{2}:\d{2}(\.\d+)?([Zz]|[+-]\d{2}:\d{2})"
@@ -106,6 +110,21 @@ def check_stream_seq(raw: bytes | None) -> bytes | None:
     if raw is not None and not 0 < len(raw) <= STREAM_SEQ_BYTES_MAX:
         raise InvalidRequestError(f"Stream-Seq must have 1 to {STREAM_SEQ_BYTES_MAX} bytes.")
     return raw
+
+
+def parse_lengths(raw: bytes, body_bytes: int) -> list[int]:
+    """`Stream-Message-Lengths` of an append: the lengths of the messages in its body."""
+    if len(raw) > LENGTHS_BYTES_MAX or not _LENGTHS.fullmatch(raw):
+        raise InvalidRequestError(
+            "Stream-Message-Lengths lists the lengths of the messages in bytes, such as 5,7, with "
+            f"at most {LENGTHS_BYTES_MAX} characters."
+        )
+    lengths = list(map(int, raw.split(b",")))
+    if sum(lengths) != body_bytes:
+        raise InvalidRequestError(
+            f"Stream-Message-Lengths adds up to {sum(lengths)} bytes; the body has {body_bytes}."
+        )
+    return lengths
 
 
 # Entity tags: the stream's number, the range of bytes, and whether the stream is closed there.

@@ -65,6 +65,25 @@ class TestBatches:
 
         run(scenario())
 
+    def test_of_a_byte_stream_can_list_the_lengths_of_their_messages(self):
+        """As many as the list has room for; one message needs none."""
+
+        async def scenario():
+            async with scripted(handler=ProducerServer(), clock=FakeClock()) as (server, client):
+                limits = {"lists_lengths": True, "linger_s": 1000.0}
+                async with producer_of(client, limits=limits) as producer:
+                    await producer.append_many(["a" * 10] * 1001)
+                    await producer.flush()
+                    await producer.append("alone")
+                listed = [
+                    request.headers.get("stream-message-lengths") for request in server.requests
+                ]
+                assert listed == [",".join(["10"] * 666), ",".join(["10"] * 335), None]
+                assert [len(body) for body in bodies(server)] == [6660, 3350, 5]
+                assert producer.acknowledged == 1002
+
+        run(scenario())
+
     def test_wait_for_company_as_long_as_they_may(self):
         async def scenario():
             clock = FakeClock()

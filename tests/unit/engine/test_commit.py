@@ -9,6 +9,7 @@ from tests.unit.engine.driver import (
     COMMIT_TIMEOUT_S,
     COMMITTED,
     FAILED,
+    NAME,
     UNKNOWN,
     Driver,
     appended,
@@ -44,6 +45,21 @@ class TestLimits:
         driver.commit()
         assert driver.read() == b"x" * 1000 + b"y"
         assert driver.restart().read() == driver.read()
+
+    def test_messages_of_one_append_are_in_one_batch(self):
+        driver = Driver(batch_bytes_max=100)
+        driver.create()
+        driver.commit()
+        driver.append(b"ab")
+        several = driver.produce(0, b"x" * 500, lengths=[100] * 5, close=True)
+        driver.commit()
+        assert several.outcome == appended(502, True, ProducerState(0, 0))
+        assert len(driver.log.batches) == 2
+        stream = driver.restart().shard.find(NAME)
+        assert (stream.tail, stream.closed) == (502, True)
+        assert driver.restart().produce(0, b"x" * 500, lengths=[100] * 5, close=True).outcome == (
+            appended(502, True, ProducerState(0, 0), False)
+        )
 
     def test_stream_created_when_a_batch_has_just_closed_gets_the_next_number(self):
         driver = Driver(batch_bytes_max=1)

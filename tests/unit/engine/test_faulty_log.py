@@ -47,8 +47,10 @@ class Clients:
         self.sent.append((name, producer_id, seq, self.produce(name, producer_id, seq)))
 
     def produce(self, name, producer_id, seq):
+        """One producer's appends are several messages each, which are stored together or not."""
         body = message(producer_id, seq)
-        return self.driver.produce(seq, body, producer_id=producer_id, name=name)
+        lengths = [1, 2, 5] if producer_id == b"q" else None
+        return self.driver.produce(seq, body, producer_id=producer_id, name=name, lengths=lengths)
 
     def next_seq(self, name, producer_id):
         acknowledged = [

@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.http.read import VALUE_BYTES_MAX, list_lengths
+from holdfast.http.read import list_lengths
+from holdfast.protocol.headers import LENGTHS_BYTES_MAX
 from tests.unit.engine.held_ends import HeldEnds
 from tests.unit.engine.tiered import Tiered
 from tests.unit.http.apps import Served
@@ -28,14 +29,14 @@ def test_as_many_lengths_as_fit(start, lengths):
     assert found == lengths[: len(found)]
     assert listed.end == start + sum(found)
     assert listed.is_cut == (len(found) < len(lengths))
-    assert len(value) <= VALUE_BYTES_MAX
+    assert len(value) <= LENGTHS_BYTES_MAX
     if listed.is_cut:
-        assert len(f"{value},{lengths[len(found)]}") > VALUE_BYTES_MAX
+        assert len(f"{value},{lengths[len(found)]}") > LENGTHS_BYTES_MAX
 
 
 def test_a_list_can_be_just_as_long_as_it_may():
     ends = range(1, 1001)
-    assert len(list_lengths(0, ends).value) == VALUE_BYTES_MAX - 1
+    assert len(list_lengths(0, ends).value) == LENGTHS_BYTES_MAX - 1
     assert list_lengths(0, [*ends, 1011]).is_cut
     assert not list_lengths(0, ends).is_cut
 

@@ -21,7 +21,7 @@ from holdfast.cli.terminal import Advance, progress
 from holdfast.client import Appended, Client, Producer, ProducerLimits, Stream
 from holdfast.clock import SystemClock
 from holdfast.errors import HoldfastError, SettingsError
-from holdfast.protocol.content import JSON, media_type
+from holdfast.protocol.content import media_type
 
 # How often the progress bar is updated.
 TICK_S: Final = 0.1
@@ -63,8 +63,8 @@ async def append(
     batch: Annotated[
         int | None,
         Parameter(
-            help="Messages in one request. (default 1; without --producer 1000 on JSON and framed "
-            "streams)"
+            help="Messages in one request, which become one message on byte streams without "
+            "framing. (default up to 1000, which stay apart; with --producer 1)"
         ),
     ] = None,
     framing: Annotated[
@@ -88,7 +88,7 @@ async def append(
     media = media_type(await target.known_content_type())
     if not is_conditional:
         sources.invite(output)
-        writer = _writer(target, producer, epoch, batch, media, claims=claim)
+        writer = _writer(target, producer, epoch, batch, claims=claim)
         result = await _send(sources, writer, output, media, close=close)
         count = writer.acknowledged
     else:
@@ -117,16 +117,16 @@ def _check(batch: int | None, epoch: int, producer: str | None, *, is_conditiona
 
 
 def _writer(
-    target: Stream, producer: str | None, epoch: int, batch: int | None, media: str, *, claims: bool
+    target: Stream, producer: str | None, epoch: int, batch: int | None, *, claims: bool
 ) -> Producer:
-    has_boundaries = media == JSON or target.framing is not None
-    size = batch or (1000 if producer is None and has_boundaries else 1)
+    size = batch or (1000 if producer is None else 1)
     limits = ProducerLimits(
         batch_messages=size,
         # The split into requests must not depend on how fast the input arrives.
         linger_s=3600.0 if producer is not None else 0.05,
         batch_bytes=4 * 1024 * 1024,
-        joins=size > 1,
+        joins=batch is not None,
+        lists_lengths=True,
     )
     name = producer or f"append-{SystemClock().random_u64():016x}"
     return target.producer(name, epoch=epoch, auto_claim=claims, limits=limits)
