@@ -114,7 +114,7 @@ def make_constants(random):
         ((cold,), "_EXTENTS_AT_FIRST", random.choice([1, 3])),
         ((cold,), "_RECENT_MAX", random.choice([0, 1, 256])),
         ((cold,), "READ_AHEAD_BYTES", random.choice([0, 300, 4 << 20])),
-        ((flush,), "RANGE_BYTES_MAX", random.choice([1, 3000, 1 << 20])),
+        ((flush,), "RANGE_BYTES_MAX", random.choice([2000, 8000, 1 << 20])),
         ((flush,), "OWN_PACK_BYTES", random.choice([200, 1500, 1 << 20])),
         ((pack_merge,), "_PART_BYTES", random.choice([50, 1000, 1 << 20])),
         ((merge,), "_TIER_BYTES", tier_bytes),

@@ -131,6 +131,7 @@ class SimWorker:
             garbage_grace_s=self._garbage_grace_s,
             read_file=self._read_file,
             held_snapshots=self._held_snapshots,
+            between_ranges=self._between_ranges,
         )
         self._is_running, self._may_merge = True, True
         self._collect_at_s = self._merge_at_s = self._clock.monotonic_s()
@@ -302,6 +303,11 @@ class SimWorker:
         self._may_merge = True
         if not worker.finish_merge(result, 0.0):
             self._merge_at_s = self._clock.monotonic_s() + _MERGE_RETRY_S
+
+    def _between_ranges(self) -> None:
+        """A flush of several packs lets a merge that is written come into use."""
+        if self._worker is not None and self._merged is not None:
+            self._finish_merge(self._worker)
 
     def _collect(self, worker: StorageWorker) -> None:
         self._collect_at_s = self._clock.monotonic_s() + self._collect_s

@@ -168,7 +168,8 @@ class Filled:
 
     def swap(self, added, removed):
         """What a job asks for that has rewritten packs."""
-        swap(self._catalog, verified_packs(self.store, added), removed, self.clock.now_ms())
+        packs = verified_packs(self.store, added, self._catalog.path.parent)
+        swap(self._catalog, packs, removed, self.clock.now_ms())
 
     def collect(self):
         """Remove garbage after the grace period."""

@@ -65,7 +65,7 @@ class ManyStreams:
     async def run(self, rounds):
         """Write and flush every stream so many times, and merge what there is to merge."""
         loop = asyncio.get_running_loop()
-        self._process.start(loop.call_soon_threadsafe)
+        self._process.start(loop.call_soon_threadsafe, lambda _: set())
         try:
             for _ in range(rounds):
                 segments = self._write_round()

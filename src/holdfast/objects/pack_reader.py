@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from holdfast.errors import PackCorruptError, UnknownFormatError
-from holdfast.format.pack_builder import Messages, PackBuilder
+from holdfast.format.pack_builder import HeldBytes, Messages, PackBuilder
 from holdfast.format.packs import (
     FOOTER_BYTES,
     HEADER_BYTES,
@@ -36,6 +36,7 @@ from holdfast.format.packs import (
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
+    from holdfast.format.pack_builder import Spool
     from holdfast.format.packs import Directory, Extent, Read
     from holdfast.objects.store import ObjectStore
 
@@ -77,10 +78,11 @@ class Pack:
             raise PackCorruptError(f"The pack {self.name} is damaged: it ends too early.")
         return data
 
-    def directory(self) -> Iterable[Extent]:
+    def directory(self, copy: Spool | None = None) -> Iterable[Extent]:
+        """The extents; with a spool for a copy they can be iterated without the store."""
         footer = self.footer
         read = self._verified(
-            footer.directory_at, footer.delta_at, footer.directory_sum, "directory"
+            footer.directory_at, footer.delta_at, footer.directory_sum, "directory", copy
         )
         return _StoredExtents(self.name, directory_in(read, footer))
 
@@ -90,10 +92,10 @@ class Pack:
         with naming(self.name):
             return Delta(read, footer)
 
-    def describe(self) -> NewPack:
+    def describe(self, copy: Spool | None = None) -> NewPack:
         """The pack as the catalog takes it."""
         info = describe_pack(self.name, self.footer, self.delta().meta)
-        return NewPack(info, self.directory())
+        return NewPack(info, self.directory(copy))
 
     def index(self) -> MessageIndex:
         footer = self.footer
@@ -102,21 +104,24 @@ class Pack:
         )
         return MessageIndex(read, footer)
 
-    def _verified(self, at: int, end: int, expected: int, what: str) -> Read:
+    def _verified(
+        self, at: int, end: int, expected: int, what: str, copy: Spool | None = None
+    ) -> Read:
         """A function that reads from a part of the pack, whose checksum is verified first."""
         if at >= self._tail_at or end - at <= _READ_BYTES:
-            data = self._part(at, end)
-            self._check_sum([data], expected, what)
-            return lambda first, size: data[first : first + size]
-        pieces = range(at, end, _READ_BYTES)
-        self._check_sum(
-            (self._part(piece, min(piece + _READ_BYTES, end)) for piece in pieces), expected, what
-        )
+            copy = HeldBytes()
+        with naming(self.name):
+            check_sum(self._pieces(at, end, copy), self.footer.salt, expected, what)
+        if copy is not None:
+            return copy.read
         return lambda first, size: self._part(at + first, at + first + size)
 
-    def _check_sum(self, pieces: Iterable[bytes], expected: int, what: str) -> None:
-        with naming(self.name):
-            check_sum(pieces, self.footer.salt, expected, what)
+    def _pieces(self, at: int, end: int, copy: Spool | None) -> Iterator[bytes]:
+        for piece_at in range(at, end, _READ_BYTES):
+            piece = self._part(piece_at, min(piece_at + _READ_BYTES, end))
+            if copy is not None:
+                copy.write(piece)
+            yield piece
 
     def verify(self) -> Iterator[int]:
         """Read and check everything; yields the number of bytes read since the last time."""

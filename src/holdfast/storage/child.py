@@ -96,7 +96,9 @@ class Child:
             producer_idle_s=setup.limits.producer_idle_s,
             read_file=lambda path: Path(path).read_bytes(),
             held_snapshots=self._held_snapshots,
+            between_ranges=self._go_on_merging,
         )
+        self._merged: _Merged | None = None
         self._collect_at_s = self._merge_at_s = self._clock.monotonic_s()
 
     def run(self) -> None:
@@ -109,23 +111,31 @@ class Child:
             send(WorkReport(self._worker.counters))
 
     def _housekeeping(self) -> None:
-        """Merge packs and collect garbage; failures there must not stop flushes."""
-        now_s = self._clock.monotonic_s()
+        self._tend(self._collect_garbage, self._start_merge)
+
+    def _go_on_merging(self) -> None:
+        """Finish a merge and start the next one, between two ranges of a flush."""
+        self._tend(self._finish_merge, self._start_merge)
+
+    def _tend(self, *work: Callable[[], None]) -> None:
+        """Merge packs or collect garbage; failures there must not stop flushes."""
         try:
-            if now_s >= self._collect_at_s:
-                self._collect_at_s = now_s + _COLLECT_S
-                self._check_owner()
-                if self._worker.collect():
-                    self._collect_at_s = now_s + _COLLECT_MORE_S
-            if now_s >= self._merge_at_s:
-                self._merge_at_s = now_s
-                self._start_merge()
+            for each in work:
+                each()
         except HoldfastError as error:
-            self._merge_at_s = now_s + _MERGE_RETRY_S
+            self._merge_at_s = self._clock.monotonic_s() + _MERGE_RETRY_S
             _log.warning("merging or collecting garbage failed: %s", error.message)
         except Exception:  # noqa: BLE001 (see above)
-            self._merge_at_s = now_s + _MERGE_RETRY_S
+            self._merge_at_s = self._clock.monotonic_s() + _MERGE_RETRY_S
             _log.exception("merging or collecting garbage ended in a defect")
+
+    def _collect_garbage(self) -> None:
+        now_s = self._clock.monotonic_s()
+        if now_s >= self._collect_at_s:
+            self._collect_at_s = now_s + _COLLECT_S
+            self._check_owner()
+            if self._worker.collect():
+                self._collect_at_s = now_s + _COLLECT_MORE_S
 
     def _idle_s(self) -> float:
         """Seconds until the next scheduled work."""
@@ -142,8 +152,7 @@ class Child:
 
     def _handle(self, item: Ask | _Merged | _Verified) -> None:
         if isinstance(item, _Merged):
-            if not self._worker.finish_merge(item.result, item.seconds):
-                self._merge_at_s = self._clock.monotonic_s() + _MERGE_RETRY_S
+            self._finish_merge()
         elif isinstance(item, _Verified):
             swap = item.swap
             self._respond(item.id, lambda: self._worker.finish_swap(swap, item.packs))
@@ -184,9 +193,19 @@ class Child:
             self._is_ours = True
 
     def _start_merge(self) -> None:
+        now_s = self._clock.monotonic_s()
+        if now_s < self._merge_at_s:
+            return
+        self._merge_at_s = now_s
         plan = self._worker.plan_merge() if self._is_ours else None
         if plan is not None:
             threading.Thread(target=self._merge, args=(plan,), daemon=True).start()
+
+    def _finish_merge(self) -> None:
+        """Put the pack of a merge into use, unless that was done between two ranges of a flush."""
+        merged, self._merged = self._merged, None
+        if merged is not None and not self._worker.finish_merge(merged.result, merged.seconds):
+            self._merge_at_s = self._clock.monotonic_s() + _MERGE_RETRY_S
 
     def _merge(self, plan: MergePlan) -> None:
         started_s = self._clock.monotonic_s()
@@ -195,7 +214,8 @@ class Child:
         except BaseException as error:  # noqa: BLE001 (a panic of obstore's is no Exception)
             _log.exception("a merge ended in a defect")
             result = HoldfastError(f"{type(error).__name__}: {error}")
-        self._inbox.put(_Merged(result, self._clock.monotonic_s() - started_s))
+        self._merged = _Merged(result, self._clock.monotonic_s() - started_s)
+        self._inbox.put(self._merged)
 
 
 class _ToServer(logging.Handler):

@@ -100,7 +100,9 @@ class Flush:
         self._producers_kept = producers_max // 2
         self._idle_ms = int(producer_idle_s * 1000) if producers_max else 0
 
-    def run(self, segments: Sequence[SegmentRef]) -> Flushed:
+    def run(
+        self, segments: Sequence[SegmentRef], between_ranges: Callable[[], None] = lambda: None
+    ) -> Flushed:
         """Flush what is not flushed yet of these segments."""
         failpoint("flush.started")
         flushed = self._catalog.flushed
@@ -115,6 +117,7 @@ class Flush:
                 ) from error
             if gather.held_bytes >= RANGE_BYTES_MAX:
                 done = self._finish(gather, done)
+                between_ranges()
                 gather = self._gather(done.through)
         return self._finish(gather, done) if gather.through > done.through else done
 

@@ -39,6 +39,7 @@ from holdfast.format.packs import Extent, NewPack
 from holdfast.objects.pack_check import merge_join
 from holdfast.objects.pack_merge import LiveExtent, MergePlan
 from holdfast.objects.pack_reader import Pack
+from holdfast.objects.spool import FileSpool
 from holdfast.protocol.headers import OFFSET_MAX
 from holdfast.storage.catalog_schema import CatalogFile, open_for_reading
 from holdfast.storage.catalog_writer import (
@@ -65,6 +66,7 @@ ROWS_MAX: Final = 1 << 24
 _TIER_BYTES: Final = (1 << 20, 8 << 20, 64 << 20, 512 << 20)
 _DEAD_BYTES_MIN: Final = 1 << 20
 _EXTENTS_PER_STEP: Final = 1000
+_COPY_BYTES_HELD: Final = 1 << 20
 _LIVE_EXTENTS: Final = (
     "SELECT extents.stream, extents.start, length, data_at, message_at, messages, first_position, "
     "last_position, sums, streams.start FROM extents INDEXED BY extents_by_pack "
@@ -250,15 +252,18 @@ def _put_into_use(connection: sqlite3.Connection, pack: NewPack) -> int:
     return int(size_bytes)
 
 
-def verified_packs(store: ObjectStore, names: Iterable[str]) -> list[NewPack]:
-    """Packs uploaded by a job, after reading them completely."""
+def verified_packs(store: ObjectStore, names: Iterable[str], directory: Path) -> list[NewPack]:
+    """Packs uploaded by a job, after reading them completely.
+
+    Their extents are copied to temporary files, so that the swap need not wait for the store.
+    """
     packs = []
     for name in names:
         try:
             pack = Pack(store, name)
             for _ in pack.verify():
                 pass
-            packs.append(pack.describe())
+            packs.append(pack.describe(FileSpool(_COPY_BYTES_HELD, directory)))
         except (ObjectMissingError, PackCorruptError, UnknownFormatError) as error:
             # The job's fault: the packs in use are not affected.
             raise SwapRefusedError(error.message) from None

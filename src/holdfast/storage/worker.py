@@ -1,7 +1,8 @@
 """The storage worker: carries out commands one at a time, and merges in between.
 
 The child process runs it, and the simulation runs it on a fake clock. A merge has three steps
-(plan, write, swap), so that the slow writing can run beside flushes.
+(plan, write, swap), so that the slow writing can run beside flushes. A flush of many streams calls
+`between_ranges` after each of its packs, so that merging keeps up with it.
 """
 
 from __future__ import annotations
@@ -64,6 +65,7 @@ class StorageWorker:
         producer_idle_s: float = 0,
         read_file: Callable[[str], bytes],
         held_snapshots: HeldOf,
+        between_ranges: Callable[[], None] = lambda: None,
     ) -> None:
         self._catalog = catalog
         self._store = store
@@ -78,6 +80,7 @@ class StorageWorker:
             producers_max=producers_max,
             producer_idle_s=producer_idle_s,
         )
+        self._between_ranges = between_ranges
         self._sweep = OrphanSweep(store, held_snapshots)
         # Packs that could not be read: merging them would fail again.
         self._spoilt: set[str] = set()
@@ -105,8 +108,9 @@ class StorageWorker:
     def verify_swap(self, command: SwapPacks) -> list[NewPack] | HoldfastError:
         """Read the packs to be added and check the swap; may run in any thread."""
         try:
-            packs = verified_packs(self._store, command.add)
-            check_swap(self._catalog.path, packs, command.remove)
+            path = self._catalog.path
+            packs = verified_packs(self._store, command.add, path.parent)
+            check_swap(path, packs, command.remove)
             return packs
         except HoldfastError as error:
             return error
@@ -133,7 +137,7 @@ class StorageWorker:
 
     def _run_flush(self, command: FlushLog) -> None:
         started_s = self._clock.monotonic_s()
-        done = self._flush.run(command.segments)
+        done = self._flush.run(command.segments, self._between_ranges)
         counters = self.counters
         counters.flushes += 1
         counters.flush_us += int((self._clock.monotonic_s() - started_s) * 1e6)

@@ -140,7 +140,7 @@ class Rig:
         self.held = set()
         self.start(merge_packs, garbage_grace_s)
 
-    def start(self, merge_packs=4, garbage_grace_s=DAY_S):
+    def start(self, merge_packs=4, garbage_grace_s=DAY_S, **more):
         """Start the worker, as after a restart of the process."""
         self.worker = StorageWorker(
             self.writer,
@@ -150,6 +150,7 @@ class Rig:
             garbage_grace_s=garbage_grace_s,
             read_file=self.log.files.__getitem__,
             held_snapshots=self.held.intersection,
+            **more,
         )
 
     def close(self):

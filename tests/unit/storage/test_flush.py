@@ -157,6 +157,19 @@ class TestRanges:
         assert [rig.stored(number) for number in numbers] == [b"%d" % at for at in range(40)]
         rig.verify()
 
+    def test_merges_keep_up_with_a_flush_of_many_packs(self, rig, monkeypatch):
+        monkeypatch.setattr(flush, "RANGE_BYTES_MAX", 1)
+        rig.start(merge_packs=4, between_ranges=rig.merge)
+        number = rig.log.create("b/s", b"x")
+        for _ in range(40):
+            rig.log.append(number, b"x")
+            rig.log.commit()
+        rig.flush()
+        assert rig.worker.counters.packs - rig.worker.counters.merges == 40
+        assert len(rig.packs) < 8
+        assert rig.stored(number) == b"x" * 41
+        rig.verify()
+
     def test_failure_in_a_later_range_keeps_the_earlier_ones(self, rig, monkeypatch):
         monkeypatch.setattr(flush, "RANGE_BYTES_MAX", 1)
         number = rig.log.create("b/s", b"one")

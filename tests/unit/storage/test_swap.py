@@ -298,17 +298,18 @@ class TestCommand:
         assert written.worker.counters.swaps == 1
         written.verify()
 
-    def test_what_is_read_is_what_the_builder_knew(self, written):
+    def test_what_is_read_is_what_the_builder_knew(self, written, tmp_path):
         made = written_merge(written)
-        [found] = verified_packs(written.memory, [made.name])
+        [found] = verified_packs(written.memory, [made.name], tmp_path)
         assert found.info == made.info
         assert list(found.extents) == list(made.extents)
 
-    def test_pack_with_the_delta_comes_first(self, written):
+    def test_pack_with_the_delta_comes_first(self, written, tmp_path):
         made = written_merge(written)
         halves = TestDone._split(written, made)
         names = [pack.name for pack in halves]
-        assert [pack.name for pack in verified_packs(written.memory, names[::-1])] == names
+        found = verified_packs(written.memory, names[::-1], tmp_path)
+        assert [pack.name for pack in found] == names
 
     def test_damaged_pack_is_refused(self, written):
         made = written_merge(written)
