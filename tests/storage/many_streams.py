@@ -17,7 +17,7 @@ from holdfast.clock import SystemClock
 from holdfast.errors import HoldfastError
 from holdfast.format.records import Kind, Record, StreamMeta, encode, stream_number
 from holdfast.format.segments import SegmentHeader, encode_batch, encode_header
-from holdfast.settings.groups import LogSettings, StorageSettings
+from holdfast.settings.groups import LimitSettings, LogSettings, StorageSettings
 from holdfast.storage.catalog import Catalog
 from holdfast.storage.catalog_writer import pack_rows
 from holdfast.storage.commands import FlushLog, PinPacks, Setup
@@ -57,6 +57,7 @@ class ManyStreams:
             str(self._catalog_path),
             str(path / "objects"),
             StorageSettings(merge_packs=merge_packs, garbage_grace_s=0.0),
+            LimitSettings(),
             LogSettings(),
         )
         self._process = StorageProcess(setup, SystemClock(), ())

@@ -7,7 +7,7 @@ than memory, so each is written to a spool of the caller's choice and read back 
 from __future__ import annotations
 
 from array import array
-from itertools import chain, islice
+from itertools import chain
 from typing import TYPE_CHECKING, Final, Protocol
 
 from xxhash import xxh3_64
@@ -38,9 +38,8 @@ from holdfast.format.packs import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterable, Iterator
 
-# Extents and rows that are held before they go to a spool.
+# Extents that are held before they go to spools.
 _EXTENTS_HELD: Final = 4096
-_ROWS_HELD: Final = 256
 
 
 def pack_name(after: int, through: int, salt: int) -> str:
@@ -263,16 +262,11 @@ class PackBuilder:
 
     def _rows(self, rows: Iterable[tuple[int, bytes]]) -> list[_Column]:
         """The columns of the delta: the streams' numbers, the sizes of their rows, and the rows."""
-        columns = [_Column(self._spool()) for _ in range(3)]
-        remaining = iter(rows)
-        while some := list(islice(remaining, _ROWS_HELD)):
-            parts = (
-                array("Q", (number for number, _ in some)).tobytes(),
-                array("I", (len(row) for _, row in some)).tobytes(),
-                b"".join(row for _, row in some),
-            )
-            for column, part in zip(columns, parts, strict=True):
-                column.write(part)
+        numbers, sizes, encoded = columns = [_Column(self._spool()) for _ in range(3)]
+        for number, row in rows:
+            numbers.write(number.to_bytes(8, "little"))
+            sizes.write(len(row).to_bytes(4, "little"))
+            encoded.write(row)
         return columns
 
 
