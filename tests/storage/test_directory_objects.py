@@ -1,19 +1,21 @@
 """Objects in a directory: durable, and tidy after a crash."""
 
+import asyncio
 import errno
 import os
 import random
 import shutil
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from holdfast.clock import SystemClock
-from holdfast.errors import StoreError
+from holdfast.errors import ObjectMissingError, StoreError
 from holdfast.objects import directory_objects
-from holdfast.objects.directory_objects import UNFINISHED, DirectoryObjects
+from holdfast.objects.directory_objects import UNFINISHED, DirectoryObjects, PooledRanges
 from holdfast.settings import StorageSettings
 from holdfast.storage.open_objects import open_objects
 from tests.storage.stores import contents, files_below
@@ -251,3 +253,44 @@ class TestLargeParts:
         store.put("packs/a", data)
         (found,) = store.read_ranges("packs/a", [(7, self.SIZE - 7)])
         assert found == data[7:]
+
+
+class TestRangeReader:
+    def test_reads_of_one_round_are_handed_over_in_groups(self, root):
+        """Each gets its own result or error, however they are grouped."""
+
+        opened = []
+
+        class Counted(DirectoryObjects):
+            def read_parts(self, name, ranges):
+                opened.append((name, len(ranges)))
+                return super().read_parts(name, ranges)
+
+        store, results = Counted(root), {}
+        store.put("packs/a", b"0123456789")
+        reader = PooledRanges(store)
+
+        async def read_all():
+            reads = [("packs/a", at) for at in range(6)] + [("packs/none", 0), ("packs/a", 6)]
+            done = asyncio.Event()
+
+            def keep(read, result):
+                results[read] = result
+                if len(results) == len(reads):
+                    done.set()
+
+            for read in reads:
+                reader.read(*read, 2, partial(keep, read))
+            assert results == {}
+            await done.wait()
+            reader.close()
+
+        asyncio.run(read_all())
+        assert isinstance(results.pop(("packs/none", 0)), ObjectMissingError)
+        assert results == {("packs/a", at): b"%d%d" % (at, at + 1) for at in range(7)}
+        assert sorted(opened) == [
+            ("packs/a", 1),
+            ("packs/a", 2),
+            ("packs/a", 4),
+            ("packs/none", 1),
+        ]

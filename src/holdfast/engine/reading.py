@@ -159,8 +159,13 @@ class ShardReader:
         # Set if there is storage.
         self.cold: ColdReader | None = None
 
-    async def read(self, stream: Stream, start: int, bytes_max: int) -> ColdBytes:
-        """Read up to `bytes_max` bytes from an offset."""
+    async def read(
+        self, stream: Stream, start: int, bytes_max: int, *, with_ends: bool = False
+    ) -> ColdBytes:
+        """Read up to `bytes_max` bytes from an offset.
+
+        With `with_ends`, `message_ends` for the same bytes does not have to wait again.
+        """
         at, left = start, bytes_max
         parts: list[bytes] = []
         stretches = await self._stretches(stream, at)
@@ -173,7 +178,7 @@ class ShardReader:
             if at < owner.base:
                 limit = min(limit, owner.base)
                 request = ColdRequest(
-                    owner.number, owner.media, at, limit, left, at_least_one=not parts
+                    owner.number, owner.media, at, limit, left, not parts, with_ends
                 )
                 end, data = await self._read_cold(stream, request)
             else:

@@ -186,7 +186,7 @@ class Router:
         resource = tree.of_stream.get(below)
         if resource is None:
             raise NotFoundError("Nothing lives at this path below /{bucket}/{stream}.")
-        return Match(resource, name, bucketed=True)
+        return self._remember(path, Match(resource, name, bucketed=True))
 
     def _remember(self, path: bytes, match: Match) -> Match:
         bucket, _, stream_id = match.name.partition("/")

@@ -28,7 +28,7 @@ from holdfast.errors import (
 from holdfast.failpoints import failpoint
 from holdfast.format.records import Snapshot
 from holdfast.http.exchange import parse_query
-from holdfast.http.responses import respond_error, result_of
+from holdfast.http.responses import respond_error, respond_later, result_of
 from holdfast.protocol.content import DEFAULT, JSON, parse_content_type
 from holdfast.protocol.headers import parse_offset
 from holdfast.protocol.multipart import Multipart
@@ -37,10 +37,12 @@ from holdfast.storage.pending import run
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
 
+    from holdfast.engine.reading import ShardReader
     from holdfast.engine.stream import Stream
     from holdfast.format.records import Snapshot
     from holdfast.http.app import App
     from holdfast.http.exchange import Request, Slot
+    from holdfast.protocol.multipart import Buffer
 
 # Bodies up to this size are sent in one piece.
 _AT_ONCE_BYTES_MAX: Final = 1024 * 1024
@@ -199,12 +201,33 @@ def bootstrap(app: App, request: Request, slot: Slot, name: str) -> None:
     body = _at_once(app, stream, multipart)
     if body is not None:
         slot.respond(200, headers, body)
+        return
+    snapshot, start, end = stream.snapshot, stream.earliest, stream.tail
+    first = b"" if snapshot is None else app.snapshots.cached(snapshot)
+    if first is not None and _is_small(stream):
+        head = multipart.first(DEFAULT if snapshot is None else snapshot.content_type)
+        read_body = _whole(app, stream, multipart, [head, first], start, end)
+        respond_later(slot, read_body, partial(slot.respond, 200, headers))
+        return
+    pieces = _pieces(app, stream, multipart, snapshot, start, end)
+    if _is_small(stream):
+        app.spawn(_respond_whole(slot, headers, pieces), slot)
     else:
-        pieces = _pieces(app, stream, multipart, stream.snapshot, stream.earliest, stream.tail)
-        if _is_small(stream):
-            app.spawn(_respond_whole(slot, headers, pieces), slot)
-        else:
-            app.respond_streamed(request, slot, headers, pieces)
+        app.respond_streamed(request, slot, headers, pieces)
+
+
+async def _whole(
+    app: App, stream: Stream, multipart: Multipart, parts: list[Buffer], at: int, end: int
+) -> bytes:
+    """The body from its first parts and the messages from `at` to `end`, which are small."""
+    bytes_max = app.settings.read.read_bytes_max
+    while at < end:
+        window = _window(app.shard.reader, stream, at, min(bytes_max, end - at))
+        data, at_end, ends = await window
+        parts += multipart.messages(data, at, ends)
+        at = at_end
+    parts.append(multipart.last())
+    return b"".join(parts)
 
 
 def _is_small(stream: Stream) -> bool:
@@ -249,7 +272,7 @@ def _at_once(app: App, stream: Stream, multipart: Multipart) -> bytes | None:
             content_type, first, stream.chunks[bisect_right(stream.ends, start) :]
         )
     messages = multipart.messages(read(stream, start, end), start, ())
-    return b"".join((multipart.first(content_type), first, messages, multipart.last()))
+    return b"".join((multipart.first(content_type), first, *messages, multipart.last()))
 
 
 async def _pieces(
@@ -262,37 +285,39 @@ async def _pieces(
             yield piece
     bytes_max = app.settings.read.read_bytes_max
     while at < end:
-        data, at_end, ends = await _window(app, stream, at, min(bytes_max, end - at))
-        yield multipart.messages(data, at, ends)
+        window = _window(app.shard.reader, stream, at, min(bytes_max, end - at))
+        data, at_end, ends = await result_of(partial(run, window))
+        yield b"".join(multipart.messages(data, at, ends))
         at = at_end
     yield multipart.last()
 
 
 async def _window(
-    app: App, stream: Stream, at: int, bytes_max: int
+    reader: ShardReader, stream: Stream, at: int, bytes_max: int
 ) -> tuple[bytes, int, list[int]]:
     """At least one whole message from an offset on: their bytes, their end, and each end."""
-    reader = app.shard.reader
-    end, data = await result_of(partial(run, reader.read(stream, at, bytes_max)))
-    if stream.media == JSON:
+    is_json = stream.media == JSON
+    end, data = await reader.read(stream, at, bytes_max, with_ends=not is_json)
+    if is_json:
         return data, end, []
-    ends = await result_of(partial(run, reader.message_ends(stream, at, end)))
+    ends = await reader.message_ends(stream, at, end)
     if not ends:
-        return await _large_message(app, stream, at)
+        return await _large_message(reader, stream, at)
     return data[: ends[-1] - at], ends[-1], ends
 
 
-async def _large_message(app: App, stream: Stream, at: int) -> tuple[bytes, int, list[int]]:
+async def _large_message(
+    reader: ShardReader, stream: Stream, at: int
+) -> tuple[bytes, int, list[int]]:
     """A message that is larger than one read."""
-    reader, size = app.shard.reader, _AT_ONCE_BYTES_MAX
+    size = _AT_ONCE_BYTES_MAX
     ends: list[int] = []
     while not ends:
         size *= 2
-        until = min(stream.tail, at + size)
-        ends = await result_of(partial(run, reader.message_ends(stream, at, until)))
+        ends = await reader.message_ends(stream, at, min(stream.tail, at + size))
     end = ends[0]
     parts = []
     while at < end:
-        at, data = await result_of(partial(run, reader.read(stream, at, end - at)))
+        at, data = await reader.read(stream, at, end - at)
         parts.append(data)
     return b"".join(parts), end, [end]

@@ -17,10 +17,13 @@ import os
 import tempfile
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
+from functools import partial
+from itertools import groupby
+from operator import attrgetter
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
-from holdfast.errors import StoreError
+from holdfast.errors import HoldfastError, StoreError
 from holdfast.objects.store import FutureRanges, ObjectInfo, cut_short, missing
 
 if TYPE_CHECKING:
@@ -29,6 +32,8 @@ if TYPE_CHECKING:
 # Where files are written before they are renamed; no object may have this name.
 UNFINISHED: Final = ".unfinished"
 _READ_THREADS: Final = 8
+# What a thread reads at a time: few, because the disk may have to be waited for.
+_GROUP_READS_MAX: Final = 4
 # Smaller parts are quicker to copy than to map.
 _MAPPED_BYTES_MIN: Final = 1024 * 1024
 # Linux 5.14 and later; Python has no name for it.
@@ -137,6 +142,11 @@ class DirectoryObjects:
             if size is None:
                 size = max(0, os.fstat(descriptor).st_size - at)
             return _read(descriptor, at, size)
+
+    def read_parts(self, name: str, ranges: Sequence[tuple[int, int]]) -> list[bytes]:
+        """Read each (at, size) as `read` does."""
+        with self._opened(name) as descriptor:
+            return [_read(descriptor, at, size) for at, size in ranges]
 
     def read_ranges(self, name: str, ranges: Sequence[tuple[int, int]]) -> Sequence[memoryview]:
         """Read parts of the file; large ones are mapped and stay in the system's cache."""
@@ -275,19 +285,70 @@ class DirectoryObjects:
             ) from None
 
 
+class _Wanted(NamedTuple):
+    name: str
+    at: int
+    size: int
+    found: asyncio.Future[bytes]
+
+
 class PooledRanges(FutureRanges):
-    """A range reader over a blocking store, with a few threads."""
+    """A range reader over a blocking store, with a few threads.
+
+    What is requested in one round of the event loop is handed over in groups: that costs more than
+    reading from the system's cache does.
+    """
 
     def __init__(self, store: DirectoryObjects) -> None:
         super().__init__(store.url)
         self._store = store
         self._pool = ThreadPoolExecutor(_READ_THREADS, "range-reader")
+        self._wanted: list[_Wanted] = []
 
     def _start(self, name: str, at: int, size: int) -> asyncio.Future[bytes]:
         loop = asyncio.get_running_loop()
-        return loop.run_in_executor(self._pool, self._store.read, name, at, size)
+        if not self._wanted:
+            loop.call_soon(self._hand_over)
+        found: asyncio.Future[bytes] = loop.create_future()
+        self._wanted.append(_Wanted(name, at, size, found))
+        return found
+
+    def _hand_over(self) -> None:
+        wanted, self._wanted = self._wanted, []
+        if self._closed:
+            return
+        loop = asyncio.get_running_loop()
+        for first in range(0, len(wanted), _GROUP_READS_MAX):
+            group = wanted[first : first + _GROUP_READS_MAX]
+            work = loop.run_in_executor(self._pool, self._read_group, group)
+            work.add_done_callback(partial(_deliver, group))
+
+    def _read_group(self, group: list[_Wanted]) -> list[bytes | HoldfastError]:
+        """Read in a thread; neighbours of one object are read from one descriptor."""
+        results: list[bytes | HoldfastError] = []
+        for name, parts in groupby(group, key=attrgetter("name")):
+            ranges = [(each.at, each.size) for each in parts]
+            try:
+                results += self._store.read_parts(name, ranges)
+            except HoldfastError as error:
+                results += [error] * len(ranges)
+        return results
 
     def close(self) -> None:
         """Fail pending reads; their threads end by themselves."""
         super().close()
         self._pool.shutdown(wait=False, cancel_futures=True)
+
+
+def _deliver(group: list[_Wanted], work: asyncio.Future[list[bytes | HoldfastError]]) -> None:
+    if work.cancelled():
+        return
+    error = work.exception()
+    results = [error] * len(group) if error is not None else work.result()
+    for wanted, result in zip(group, results, strict=True):
+        if wanted.found.done():
+            continue
+        if isinstance(result, BaseException):
+            wanted.found.set_exception(result)
+        else:
+            wanted.found.set_result(result)

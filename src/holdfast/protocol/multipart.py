@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from itertools import pairwise
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from holdfast.errors import BadAnswerError
@@ -14,6 +15,8 @@ from holdfast.protocol.content import JSON, SEPARATOR
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+    Buffer = bytes | memoryview
 
 PART_HEAD_BYTES_MAX: Final = 16_384
 _BOUNDARY: Final = re.compile(r';\s*boundary=(?:"([^"]+)"|([^\s;]+))', re.IGNORECASE)
@@ -40,18 +43,20 @@ class Multipart:
         """The head of the first part; its body follows."""
         return b"--%b\r\nContent-Type: %b\r\n\r\n" % (self._boundary, content_type.encode())
 
-    def messages(self, stored: bytes, start: int, ends: Sequence[int]) -> bytes:
-        """Parts for stored messages that begin at the offset `start` and end at `ends`."""
+    def messages(self, stored: bytes, start: int, ends: Sequence[int]) -> list[Buffer]:
+        """Parts for stored messages that begin at the offset `start` and end at `ends`.
+
+        In pieces, because callers join them with others, and large bodies are copied once then.
+        """
         if not stored:
-            return b""
+            return []
         if self._is_json:
-            return self._delimiter + stored[:-1].replace(SEPARATOR, self._delimiter)
-        pieces = [b""]
-        at = 0
-        for end in ends:
-            pieces.append(stored[at : end - start])
-            at = end - start
-        return self._delimiter.join(pieces)
+            return [self._delimiter, stored[:-1].replace(SEPARATOR, self._delimiter)]
+        view = memoryview(stored)
+        pieces: list[Buffer] = [self._delimiter] * (2 * len(ends))
+        starts = [0, *(end - start for end in ends)]
+        pieces[1::2] = [view[at:until] for at, until in pairwise(starts)]
+        return pieces
 
     def whole(self, content_type: str, first: bytes, messages: Sequence[bytes]) -> bytes:
         """The complete body from separate messages, copying their bytes once."""

@@ -32,6 +32,9 @@ _REQUEST_BLOCKS_MAX: Final = _REQUEST_BYTES_MAX // BLOCK_BYTES
 REQUESTS_MAX: Final = 64
 # Memory that a cached part takes besides its bytes, as measured.
 ENTRY_COST_BYTES: Final = 768
+SMALL_INDEX_BYTES_MAX: Final = 16 * 1024
+# Small indexes may take one such share of the cache.
+_INDEX_SHARE: Final = 8
 
 
 @dataclass(slots=True)
@@ -61,41 +64,58 @@ class BlockCache:
     """The most recently used parts, up to a number of bytes.
 
     Blocks that were fetched together share one buffer, so they are dropped together: the size is
-    that of the memory in use.
+    that of the memory in use. Small indexes take a fetch like a block does, and hardly any memory:
+    blocks do not displace them while they take less than their share.
     """
 
     def __init__(self, bytes_max: int) -> None:
         self.bytes_max = bytes_max
         self._parts: OrderedDict[BlockKey, tuple[Part, tuple[BlockKey, ...]]] = OrderedDict()
-        self.size_bytes = 0
+        self._indexes: OrderedDict[BlockKey, Part] = OrderedDict()
+        self.size_bytes = self._indexes_bytes = 0
 
     def __len__(self) -> int:
-        return len(self._parts)
+        return len(self._parts) + len(self._indexes)
 
     def get(self, key: BlockKey) -> Part | None:
         """The part, if it is cached; marks it as used."""
         entry = self._parts.get(key)
-        if entry is None:
-            return None
-        self._parts.move_to_end(key)
-        return entry[0]
+        if entry is not None:
+            self._parts.move_to_end(key)
+            return entry[0]
+        index = self._indexes.get(key)
+        if index is not None:
+            self._indexes.move_to_end(key)
+        return index
 
     def put(self, parts: dict[BlockKey, Part]) -> None:
         """Cache parts that were fetched together, and drop the least recently used ones."""
         together = tuple(parts)
         for key, part in parts.items():
             self._drop(key)
-            self._parts[key] = part, together
-            self.size_bytes += _size(part)
+            size_bytes = _size(part)
+            if key.is_index and size_bytes <= SMALL_INDEX_BYTES_MAX:
+                self._indexes[key] = part
+                self._indexes_bytes += size_bytes
+            else:
+                self._parts[key] = part, together
+            self.size_bytes += size_bytes
         while self.size_bytes > self.bytes_max:
+            if not self._parts or self._indexes_bytes * _INDEX_SHARE > self.bytes_max:
+                self._drop(next(iter(self._indexes)))
+                continue
             _, oldest = next(iter(self._parts.values()))
             for key in oldest:
                 self._drop(key)
 
     def _drop(self, key: BlockKey) -> None:
         entry = self._parts.pop(key, None)
+        index = self._indexes.pop(key, None)
         if entry is not None:
             self.size_bytes -= _size(entry[0])
+        if index is not None:
+            self.size_bytes -= _size(index)
+            self._indexes_bytes -= _size(index)
 
 
 def _size(part: Part) -> int:

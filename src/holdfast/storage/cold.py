@@ -49,7 +49,8 @@ class ColdBytes(NamedTuple):
 class ColdRequest(NamedTuple):
     """A read of `stream` from `start`; everything up to `limit` is in packs.
 
-    With `at_least_one` a first message that does not fit is returned nevertheless.
+    With `at_least_one` a first message that does not fit is returned nevertheless. `with_ends`
+    fetches together with the bytes what `message_ends` will need for them.
     """
 
     stream: int
@@ -58,6 +59,7 @@ class ColdRequest(NamedTuple):
     limit: int
     bytes_max: int
     at_least_one: bool = True
+    with_ends: bool = False
 
 
 class ColdReader:
@@ -111,6 +113,10 @@ class ColdReader:
         # certain at the start of an extent.
         is_checked = request.media == JSON and start > extents[0].start
         at = start - 1 if is_checked else start
+        if request.with_ends:
+            for extent in extents:
+                if extent.start < end:
+                    self.blocks.ends(extent)
         parts = await all_of(
             [
                 part

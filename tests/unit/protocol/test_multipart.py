@@ -99,13 +99,15 @@ class TestRoundTrip:
     def test_messages_cut_out_of_stored_bytes(self):
         body = Multipart(BOUNDARY, TEXT, TEXT)
         stored, ends = b"onetwothree", [13, 16, 21]
-        whole = body.first(TEXT) + b"state" + body.messages(stored, 10, ends) + body.last()
+        whole = (
+            body.first(TEXT) + b"state" + b"".join(body.messages(stored, 10, ends)) + body.last()
+        )
         assert parts_of([whole]) == [(TEXT, each) for each in (b"state", b"one", b"two", b"three")]
 
     def test_messages_of_a_json_stream(self):
         body = Multipart(BOUNDARY, "application/json", "application/json")
         stored = store_form(b'[1, "two", [3, 4], {"a": null}]')
-        whole = body.first(TEXT) + body.messages(stored, 0, []) + body.last()
+        whole = body.first(TEXT) + b"".join(body.messages(stored, 0, [])) + body.last()
         kind = "application/json"
         assert parts_of(single_bytes(whole)) == [
             (TEXT, b""),

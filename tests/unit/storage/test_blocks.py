@@ -61,6 +61,17 @@ class TestCache:
             cache.put({BlockKey("p", 0): memoryview(b"block")})
         assert cache.size_bytes == 5 + ENTRY_COST_BYTES
 
+    def test_small_indexes_stay_while_they_take_little(self):
+        cache = BlockCache(100 * ENTRY_COST_BYTES)
+        for at in range(20):
+            cache.put({BlockKey("p", at, is_index=True): array("Q")})
+        for at in range(200):
+            cache.put({BlockKey("p", at): memoryview(b"")})
+        kept = [at for at in range(20) if cache.get(BlockKey("p", at, is_index=True)) is not None]
+        assert kept == list(range(8, 20)), "an eighth of the cache is theirs, and no more"
+        assert cache.get(BlockKey("p", 199)) is not None
+        assert cache.size_bytes <= cache.bytes_max
+
     def test_what_shares_a_buffer_goes_together(self):
         buffer = memoryview(bytes(400))
         cache = BlockCache(4 * ENTRY_COST_BYTES)

@@ -155,6 +155,14 @@ class TestFetches:
             written.held.answer_all()
             assert answers[0].end == min(bytes_max, 80)
 
+    def test_indexes_are_fetched_with_the_bytes_if_they_will_be_needed(self, written):
+        answers, found = ask(written, with_ends=True), []
+        assert len(written.held.asked) == 8
+        written.held.answer_all()
+        assert answers == [ColdBytes(80, written.data)]
+        run(written.reader.message_ends(written.number, 0, 80), found.append)
+        assert found == [[20, 40, 60, 80]]
+
     def test_what_comes_next_is_fetched_meanwhile(self, written):
         answers = ask(written, 0, 20)
         written.held.answer()
