@@ -43,6 +43,8 @@ SPELLINGS = {
     "URL": "{base}/{bucket}/{id}",
     "flat URL": "{base}/v1/stream/{bucket}/{id}",
     "URL of another name": "https://streams.example.com/{bucket}/{id}",
+    "URL with a query": "{base}/{bucket}/{id}?offset=-1#x",
+    "URL with an odd host": "http://[::1/{bucket}/{id}",
     "encoded": "/{bucket}/%{first:02X}{rest}",
     "flat, all encoded": "/v1/stream/{bucket}%2F%{first:02X}{rest}",
 }
@@ -70,6 +72,8 @@ def test_source_is_named_by_path_or_url(client, spelling, surface) -> None:
         ("", 400),
         ("/", 400),
         ("source", 400),
+        ("https://\xff/", 400),
+        ("http://[::1", 400),
         ("/ab/source", 400),
         ("/{bucket}/", 400),
         ("/{bucket}/a%2Fb", 400),
@@ -88,8 +92,8 @@ def test_source_is_named_by_path_or_url(client, spelling, surface) -> None:
 def test_source_that_is_none(client, path, status) -> None:
     source = bucket_stream(client, b"12345", stream_id="source")
     fork = BucketStream(client, source.bucket, "fork")
-    answer = fork.fork(path.format(bucket=source.bucket))
-    check_error(answer, status)
+    named = {"Stream-Forked-From": path.format(bucket=source.bucket).encode("latin-1")}
+    check_error(client.put(fork.url, headers=named), status)
     assert ids(client, source.bucket) == ["source"]
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from functools import partial
 from typing import TYPE_CHECKING, Final
-from urllib.parse import urlsplit
 
 import msgspec
 
@@ -58,6 +57,8 @@ _MEDIA_ENTRIES_MAX: Final = 1024
 _media: dict[bytes, str] = {}
 # What the upstream conformance tests call the start of a stream.
 _ZERO: Final = "0000000000000000_0000000000000000"
+# Any URL, of which only the path matters. The standard library raises for odd hosts and bytes.
+_URL: Final = re.compile(rb"[A-Za-z][A-Za-z0-9+.-]*://[^/?#]*([^?#]*).*", re.DOTALL)
 _NUMBER: Final = re.compile(rb"0|[1-9][0-9]{0,15}")
 _PREFLIGHT: Final = (
     b"Access-Control-Allow-Methods: GET, HEAD, POST, PUT, DELETE, OPTIONS\r\n"
@@ -241,8 +242,8 @@ def _parse_fork(request: Request) -> ForkRequest | None:
 
 def _source_name(raw: bytes, prefix: bytes) -> str:
     """The name of the stream that a URL, or the path of one, leads to."""
-    path = urlsplit(raw).path if b"://" in raw else raw
-    path = path.removeprefix(prefix)
+    url = _URL.fullmatch(raw)
+    path = (raw if url is None else url[1]).removeprefix(prefix)
     if path.startswith(STREAM_PREFIX):
         return parse_flat_path(path[len(STREAM_PREFIX) :])
     bucket, slash, stream = path.removeprefix(b"/").partition(b"/")
