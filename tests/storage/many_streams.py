@@ -26,8 +26,7 @@ from holdfast.storage.merge import _TIER_BYTES, next_merge
 from holdfast.storage.process import StorageProcess
 
 BATCH_RECORDS = 1000
-SEGMENT_BATCHES = 500
-MESSAGE = b"twenty bytes of data"
+SEGMENT_BYTES = 32 << 20
 NOW_MS = 1_800_000_000_000
 
 
@@ -45,10 +44,11 @@ class Report:
 
 
 class ManyStreams:
-    def __init__(self, path, streams, merge_packs):
+    def __init__(self, path, streams, merge_packs=8, message_bytes=20):
         self._path = path
         self._streams = streams
         self._merge_packs = merge_packs
+        self._message = bytes(message_bytes)
         self._numbers = []
         self._position = 0
         self._segments = 0
@@ -105,26 +105,29 @@ class ManyStreams:
 
     def _write_round(self):
         """A record for each stream: its creation at first, then an append."""
-        segments, batches = [], []
-        for first in range(0, self._streams, BATCH_RECORDS):
+        segments, batches, size = [], [], 0
+        step = max(1, min(BATCH_RECORDS, (1 << 20) // len(self._message)))
+        for first in range(0, self._streams, step):
             self._position += 1
-            batches.append((self._position, self._body(first)))
-            if len(batches) == SEGMENT_BATCHES or first + BATCH_RECORDS >= self._streams:
+            batches.append((self._position, self._body(range(first, first + step))))
+            size += len(batches[-1][1])
+            if size >= SEGMENT_BYTES or first + step >= self._streams:
                 segments.append(self._segment(batches))
-                batches = []
+                batches, size = [], 0
         return segments
 
-    def _body(self, first):
-        places = range(first, min(first + BATCH_RECORDS, self._streams))
+    def _body(self, places):
+        places = places[: self._streams - places[0]]
         if len(self._numbers) == self._streams:
             return b"".join(
-                encode(Record(Kind.APPEND, self._numbers[at], NOW_MS, MESSAGE)) for at in places
+                encode(Record(Kind.APPEND, self._numbers[at], NOW_MS, self._message))
+                for at in places
             )
         records = []
         for index, at in enumerate(places):
             self._numbers.append(stream_number(self._position, index))
             meta = StreamMeta(f"bucket/stream-{at:07d}", "application/octet-stream")
-            records.append(Record(Kind.CREATE, self._numbers[-1], NOW_MS, MESSAGE, meta=meta))
+            records.append(Record(Kind.CREATE, self._numbers[-1], NOW_MS, self._message, meta=meta))
         return b"".join(map(encode, records))
 
     def _segment(self, batches):
@@ -153,7 +156,7 @@ class ManyStreams:
             ((right,),) = catalog.read(
                 "SELECT count(*) FROM (SELECT stream FROM extents GROUP BY stream "
                 "HAVING sum(length) = ? AND min(start) = 0)",
-                (rounds * len(MESSAGE),),
+                (rounds * len(self._message),),
             )
             report.wrong_streams = self._streams - right
         finally:
@@ -165,9 +168,10 @@ def main():
     parser.add_argument("--streams", type=int, default=1_000_000)
     parser.add_argument("--rounds", type=int, default=8, help="how often each stream changes")
     parser.add_argument("--merge-packs", type=int, default=8)
+    parser.add_argument("--message-bytes", type=int, default=20)
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as path:
-        many = ManyStreams(Path(path), options.streams, options.merge_packs)
+        many = ManyStreams(Path(path), options.streams, options.merge_packs, options.message_bytes)
         print(asyncio.run(many.run(options.rounds)))
         size = sum(each.stat().st_size for each in Path(path).rglob("*") if each.is_file())
         print(f"on disk: {size / 1e6:.0f} MB")

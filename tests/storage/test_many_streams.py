@@ -12,7 +12,7 @@ MIB = 1 << 20
 @pytest.mark.slow
 def test_memory_and_extents_stay_bounded(tmp_path):
     """For a million streams: `python -m tests.storage.many_streams`."""
-    report = asyncio.run(ManyStreams(tmp_path, 150_000, merge_packs=8).run(rounds=6))
+    report = asyncio.run(ManyStreams(tmp_path, 150_000).run(rounds=6))
     assert report.merges >= 2
     assert report.wrong_streams == 0
     assert max(report.extents_per_tier.values()) <= 16

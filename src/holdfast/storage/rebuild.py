@@ -264,7 +264,7 @@ def _insert(catalog: CatalogWriter, pack: Pack, delta: Delta | None) -> None:
             if delta is not None:
                 for number in delta.meta.removed:
                     delete_stream(connection, number)
-                rows = dict(delta.items()).values()
+                rows = (row for _, row in delta.items())
                 put_rows(connection, (row_change(decode_row(row), row) for row in rows))
                 put_documents(connection, delta.meta.documents)
                 connection.execute(
