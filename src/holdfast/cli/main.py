@@ -59,7 +59,7 @@ _COMMANDS = (
     ("client.streams:snapshot", "snapshot", "Publish, get, delete snapshots.", _STREAMS),
     ("client.streams:bootstrap", "bootstrap", "Print a snapshot and the messages since.", _STREAMS),
     ("proxy.commands:commands", "proxy", "Call upstreams, record their responses.", _STREAMS),
-    ("client.top:top", "top", "Watch a server.", _MORE),
+    ("top.command:top", "top", "Watch a server.", _MORE),
     ("bench.command:commands", "bench", "Measure a server.", _MORE),
     ("pipeline:commands", "pipeline", "Run jobs on Spark.", _MORE),
     ("client.context:context", "context", "Manage named servers.", _MORE),

@@ -42,8 +42,9 @@ class Client:
             print(message.text)
 
     `auth`, `headers` and `params` are sent with every request to this server; a value may be a
-    function that is called each time. `streams_path` and `proxy_path` say where other servers have
-    their streams and their proxy.
+    function that is called each time. `tls` is for this client alone, which sets the context's ALPN
+    protocols. `streams_path` and `proxy_path` say where other servers have their streams and their
+    proxy.
     """
 
     def __init__(

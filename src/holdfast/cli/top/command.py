@@ -1,4 +1,4 @@
-"""`holdfast top`: the flags of the live view in `cli/top`."""
+"""The command `holdfast top` and its flags."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from cyclopts import Parameter
 
 from holdfast.cli.client.connection import DEFAULT_SERVER, Server, connect
 from holdfast.cli.client.output import Output
-from holdfast.cli.top import run_top
+from holdfast.cli.top.run import run_top
 from holdfast.clock import SystemClock
 
 
