@@ -17,7 +17,7 @@ from tests.http.raw import RawConnection
 from tests.http.streams import JSON, TEXT, EventStream, Stream, check_error, producer
 from tests.storage_stats import flush, until
 
-PAGE_ENTRIES = 5_000
+PAGE_ENTRIES = 2_000
 
 
 def page(client: httpx.Client, bucket: str, after: str = "-1", **parameters: str) -> dict[str, Any]:

@@ -25,7 +25,7 @@ _APPENDED: Final = (int(Kind.APPEND), "")
 _WITH_BYTES: Final = frozenset({Kind.APPEND, Kind.CREATE})
 _ENDINGS: Final = frozenset({Kind.DELETE, Kind.EXPIRE})
 # Changes that a caller processes without yielding to the event loop.
-PAGE_ENTRIES_MAX: Final = 5_000
+PAGE_ENTRIES_MAX: Final = 2_000
 
 
 class StreamChange(NamedTuple):

@@ -160,11 +160,18 @@ class ShardReader:
         self.cold: ColdReader | None = None
 
     async def read(
-        self, stream: Stream, start: int, bytes_max: int, *, with_ends: bool = False
+        self,
+        stream: Stream,
+        start: int,
+        bytes_max: int,
+        *,
+        with_ends: bool = False,
+        ends_only: bool = False,
     ) -> ColdBytes:
         """Read up to `bytes_max` bytes from an offset.
 
-        With `with_ends`, `message_ends` for the same bytes does not have to wait again.
+        With `with_ends`, `message_ends` for the same bytes does not have to wait again. With
+        `ends_only` only the end counts, and the bytes may be missing.
         """
         at, left = start, bytes_max
         parts: list[bytes] = []
@@ -178,17 +185,16 @@ class ShardReader:
             if at < owner.base:
                 limit = min(limit, owner.base)
                 request = ColdRequest(
-                    owner.number, owner.media, at, limit, left, not parts, with_ends
+                    owner.number, owner.media, at, limit, left, at == start, with_ends, ends_only
                 )
                 end, data = await self._read_cold(stream, request)
             else:
-                end = end_of_read(owner, at, left, at_least_one=not parts, limit=limit)
-                if end > at and not parts and not _starts_message(owner, at):
+                end = end_of_read(owner, at, left, at_least_one=at == start, limit=limit)
+                if start == at < end and not _starts_message(owner, at):
                     raise InvalidOffsetError(f"Offset {at:020d} is inside a JSON message.")
-                data = read(owner, at, end)
-            if data:
-                parts.append(data)
-                left -= len(data)
+                data = b"" if ends_only else read(owner, at, end)
+            parts.append(data)
+            left -= end - at
             if end < limit or end in {at, stream.tail} or left <= 0:
                 return ColdBytes(end, parts[0] if len(parts) == 1 else b"".join(parts))
             at = end

@@ -38,6 +38,8 @@ from holdfast.http.snapshots import (
 )
 from holdfast.http.sse import EventEncoder
 from holdfast.http.streams import append, create, delete, head, options
+from holdfast.http.turns import Turns, Unsent
+from holdfast.http.windows import Windows
 from holdfast.storage.pending import run
 from holdfast.storage.warm_catalog import CatalogWait
 
@@ -95,9 +97,14 @@ class App:
         self.clock = clock
         self.events = EventEncoder()
         self.counted_events = EventEncoder(says_lengths=True)
+        self.windows = Windows(shard.reader)
+        self.unsent = Unsent(clock, settings.http.unsent_bytes_max)
+        self.turns = Turns(clock, self.unsent)
         self.counters = HttpCounters()
         self.bodies = BodyBudget(settings.http, has_access_control=settings.access.is_on)
-        self.metrics = MetricsPage(self.counters, self.bodies, shard, subscriptions, mount)
+        self.metrics = MetricsPage(
+            self.counters, self.bodies, self.unsent, shard, subscriptions, mount
+        )
         # Why the server cannot take requests yet; empty once it can.
         self.not_ready = "The server is recovering its log."
         self.draining = False
@@ -191,13 +198,20 @@ class App:
         task.add_done_callback(partial(self._task_done, slot))
 
     def respond_streamed(
-        self, request: Request, slot: Slot, headers: bytes, pieces: AsyncIterator[bytes]
+        self,
+        request: Request,
+        slot: Slot,
+        headers: bytes,
+        pieces: AsyncIterator[bytes],
+        length: int | None = None,
     ) -> None:
         """Respond with a body that comes in pieces; HEAD gets the headers alone."""
         if request.method == b"HEAD":
+            if length is not None:
+                headers += b"Content-Length: %d\r\n" % length
             slot.respond(200, headers)
         else:
-            self.spawn(respond_in_pieces(slot, headers, pieces), slot)
+            self.spawn(respond_in_pieces(self.turns, slot, headers, pieces, length), slot)
 
     def _task_done(self, slot: Slot, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)

@@ -48,6 +48,8 @@ class AsgiSlot:
         self._started_s = app.clock.monotonic_s()
         self.done = False
         self.has_begun = False
+        # What is missing of a body that is sent in pieces, if its length is known.
+        self._missing_bytes = 0
         # Whether the response waits until the host has sent the rest of the request.
         self._held = False
         self.route = "unknown"
@@ -70,10 +72,16 @@ class AsgiSlot:
             self.write(body)
         self.end()
 
-    def begin(self, status: int, headers: bytes) -> None:
-        if not self.done:
-            self.has_begun = True
-            self._begin(status, headers, 0.0)
+    def begin(self, status: int, headers: bytes, length: int | None = None) -> None:
+        if self.done:
+            return
+        self.has_begun = True
+        seconds = 0.0
+        if length is not None:
+            headers += b"Content-Length: %d\r\n" % length
+            self._missing_bytes = length
+            seconds = self._app.clock.monotonic_s() - self._started_s
+        self._begin(status, headers, seconds)
 
     def _begin(self, status: int, headers: bytes, seconds: float) -> None:
         self._app.counters.count(self.route, status, seconds)
@@ -84,13 +92,17 @@ class AsgiSlot:
         ]
         self._put({"type": "http.response.start", "status": status, "headers": pairs})
 
-    def write(self, data: bytes) -> None:
-        if data and not self.done:
-            self._queued_bytes += len(data)
-            self._put({"type": "http.response.body", "body": data, "more_body": True})
+    def write(self, data: bytes, more: bytes = b"") -> None:
+        for part in (data, more):
+            if part and not self.done:
+                self._queued_bytes += len(part)
+                self._missing_bytes -= len(part)
+                self._put({"type": "http.response.body", "body": part, "more_body": True})
 
     def end(self) -> None:
-        if not self.done:
+        if self._missing_bytes > 0:
+            self.abort()
+        elif not self.done:
             self.done = True
             self._put({"type": "http.response.body", "body": b"", "more_body": False})
 

@@ -31,7 +31,8 @@ if TYPE_CHECKING:
     from holdfast.http.listener import Listener
     from holdfast.http.native_slot import NativeSlot
 
-WRITE_BUFFER_BYTES: Final = 65_536
+# How much the transport takes before it pauses the connection; the kernel takes more before that.
+WRITE_BUFFER_BYTES: Final = 16_384
 LINGER_S: Final = 2
 # A POST below these is not an append.
 NO_APPENDS: Final = (CONTROL_PREFIX, b"/cluster/")
@@ -68,6 +69,7 @@ class Connection(RequestReader):
     def connection_lost(self, exc: Exception | None) -> None:
         del exc
         self._listener.left(self)
+        self.app.unsent.remove(self)
         self._discarding = self._closing = True
         self._drop_body()
         self._fail_stream()
@@ -84,7 +86,7 @@ class Connection(RequestReader):
         """The client sends no more; responses under way are still delivered."""
         if self._listener.is_tls or not (self._slots or self._backlog):
             return False
-        if self._slots and self._slots[0].has_begun:
+        if self._slots and self._slots[0].has_begun and self._slots[0].missing_bytes is None:
             # A reader of events does not half-close: the client is gone.
             return False
         self._discarding = self._at_eof = True
@@ -98,11 +100,13 @@ class Connection(RequestReader):
         """The client does not read: stop reading from it as well."""
         self.paused = True
         self._unsent_bytes = unsent_bytes(self.transport)
+        self.app.unsent.add(self, self.transport.get_write_buffer_size())
         self._reset_deadline()
         self._update_reading()
 
     def resume_writing(self) -> None:
         self.paused = False
+        self.app.unsent.remove(self)
         self._reset_deadline()
         if self._slots:
             self._slots[0].resume()

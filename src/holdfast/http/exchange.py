@@ -107,11 +107,11 @@ class Slot(Protocol):
     def respond(self, status: int, headers: bytes, body: bytes = b"") -> None:
         """Send a whole response."""
 
-    def begin(self, status: int, headers: bytes) -> None:
-        """Start a response whose body comes in pieces."""
+    def begin(self, status: int, headers: bytes, length: int | None = None) -> None:
+        """Start a response whose body comes in pieces; `length` is its size if that is known."""
 
-    def write(self, data: bytes) -> None:
-        """Send a piece of the body."""
+    def write(self, data: bytes, more: bytes = b"") -> None:
+        """Send a piece of the body, in two parts if that saves joining them."""
 
     def end(self) -> None:
         """Finish the body."""

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from holdfast.engine.tier import Tier
     from holdfast.http.bodies import BodyBudget
     from holdfast.http.mount import Mount
+    from holdfast.http.turns import Unsent
     from holdfast.storage.cold import ColdReader
     from holdfast.subscriptions.service import Subscriptions
 
@@ -78,12 +79,14 @@ class MetricsPage:
         self,
         http: HttpCounters,
         bodies: BodyBudget,
+        unsent: Unsent,
         shard: Shard,
         subscriptions: Subscriptions,
         mount: Mount | None = None,
     ) -> None:
         self._http = http
         self._bodies = bodies
+        self._unsent = unsent
         self._shard = shard
         self._subscriptions = subscriptions
         self._mount = mount
@@ -135,6 +138,16 @@ class MetricsPage:
             "holdfast_http_body_bytes",
             "Bytes of request bodies that are incomplete or wait.",
             self._bodies.held_bytes,
+        )
+        yield gauge(
+            "holdfast_http_unsent_bytes",
+            "Bytes of responses that wait for clients that do not read.",
+            self._unsent.size_bytes,
+        )
+        yield counter(
+            "holdfast_http_unsent_disconnects",
+            "Clients disconnected because too many of these bytes waited.",
+            self._unsent.disconnects,
         )
         yield counter(
             "holdfast_http_body_refusals",

@@ -20,6 +20,10 @@ _STATUS_LINES: Final = {
 }
 
 
+# A larger piece is not copied into a frame, so that connections can share it.
+_FRAMED_BYTES_MAX: Final = 16_384
+
+
 class _LastChunk:
     """The last framed chunk: fan-out writes the same piece to many connections."""
 
@@ -43,6 +47,8 @@ class NativeSlot(msgspec.Struct, eq=False, weakref=True):
     route: str = "unknown"
     on_gone: Callable[[], None] | None = None
     on_resume: Callable[[], None] | None = None
+    # What is missing of a body that is sent in pieces, if its length is known.
+    missing_bytes: int | None = None
     # Bytes to write when it is this slot's turn; None while there is no response.
     output: bytes | None = None
 
@@ -84,28 +90,41 @@ class NativeSlot(msgspec.Struct, eq=False, weakref=True):
         app.counters.count(self.route, status, app.clock.monotonic_s() - self.started_s)
         connection.completed(self)
 
-    def begin(self, status: int, headers: bytes) -> None:
+    def begin(self, status: int, headers: bytes, length: int | None = None) -> None:
         """Start a response in pieces; only the oldest request of a connection does."""
         connection = self.connection
         if connection is None:
             return
-        self.status = status
-        connection.app.counters.count(self.route, status, 0.0)
-        if self.chunked:
+        app, seconds = connection.app, 0.0
+        if length is not None:
+            headers += b"Content-Length: %d\r\n" % length
+            seconds = app.clock.monotonic_s() - self.started_s
+            if not self.chunked and not self.closes:
+                headers += b"Connection: keep-alive\r\n"
+            self.chunked = False
+            self.missing_bytes = length
+        elif self.chunked:
             headers += b"Transfer-Encoding: chunked\r\n"
         else:
             self.closes = True
+        self.status = status
+        app.counters.count(self.route, status, seconds)
         if self.closes:
             headers += b"Connection: close\r\n"
-        head = _STATUS_LINES[status] + headers + connection.app.head_end
-        connection.transport.write(head)
+        connection.transport.write(_STATUS_LINES[status] + headers + app.head_end)
 
-    def write(self, data: bytes) -> None:
+    def write(self, data: bytes, more: bytes = b"") -> None:
         connection = self.connection
         if connection is None or not data:
             return
         if not self.chunked:
-            connection.transport.write(data)
+            if self.missing_bytes is not None:
+                self.missing_bytes -= len(data) + len(more)
+            connection.transport.writelines((data, more))
+            return
+        if more or len(data) > _FRAMED_BYTES_MAX:
+            head = b"%x\r\n" % (len(data) + len(more))
+            connection.transport.writelines((head, data, more, b"\r\n"))
             return
         if data is not _LastChunk.piece:
             _LastChunk.piece = data
@@ -115,6 +134,10 @@ class NativeSlot(msgspec.Struct, eq=False, weakref=True):
     def end(self) -> None:
         connection = self.connection
         if connection is None:
+            return
+        if self.missing_bytes:
+            # The client must not take the next response for the rest of this one.
+            self.abort()
             return
         app = connection.app
         if app.draining:

@@ -21,6 +21,8 @@ from holdfast.errors import (
 from holdfast.http.exchange import int_parameter, parse_query
 from holdfast.http.responses import respond_error, respond_later
 from holdfast.http.sse import sse
+from holdfast.http.stored_body import StoredBody
+from holdfast.http.turns import PIECE_BYTES
 from holdfast.protocol.content import CHARACTER_BYTES_MAX, JSON, array_form
 from holdfast.protocol.headers import (
     CURSOR_JITTER_S_MAX,
@@ -255,7 +257,7 @@ def _respond_bytes(app: App, slot: Slot, request: ReadRequest, headers: bytes = 
             headers += _JSON_LENGTHS
         respond_later(
             slot,
-            app.shard.reader.read(stream, start, bytes_max),
+            _read_stored(app, stream, start, bytes_max),
             lambda stored: _respond_stored(app, slot, request, stored, headers),
         )
         return
@@ -267,10 +269,21 @@ def _respond_bytes(app: App, slot: Slot, request: ReadRequest, headers: bytes = 
     elif request.lengths:
         headers += _JSON_LENGTHS
     end = end_of_read(stream, start, bytes_max)
-    # The bytes are joined only if the client lacks them.
+    # The bytes are joined only if the client lacks them, and long ones piece by piece.
     if not _respond_unchanged(app, slot, request, end, headers):
-        data = reading.read(stream, start, end)
+        data = reading.read(stream, start, end) if end - start <= PIECE_BYTES else b""
         _respond_data(app, slot, request, ColdBytes(end, data), headers)
+
+
+async def _read_stored(app: App, stream: Stream, start: int, bytes_max: int) -> ColdBytes:
+    """Read from packs, or find only the end of what is too long for one piece."""
+    reader = app.shard.reader
+    if min(bytes_max, stream.tail - start) > PIECE_BYTES:
+        end, _ = await reader.read(stream, start, bytes_max, ends_only=True)
+        if end - start > PIECE_BYTES:
+            return ColdBytes(end, b"")
+        bytes_max = end - start
+    return await reader.read(stream, start, bytes_max)
 
 
 def _respond_stored(
@@ -294,9 +307,14 @@ def _respond_unchanged(
 def _respond_data(
     app: App, slot: Slot, request: ReadRequest, stored: ColdBytes, headers: bytes
 ) -> None:
+    """Respond with bytes; long ones are missing, and are read as the client takes them."""
     end, data = stored
-    body = array_form(data) if request.stream.media == JSON else data
-    slot.respond(200, _read_headers(app, request, end) + headers, body)
+    stream, start = request.stream, request.start
+    headers = _read_headers(app, request, end) + headers
+    if end - start > PIECE_BYTES:
+        StoredBody(app, slot, stream, start, end).respond(headers)
+    else:
+        slot.respond(200, headers, array_form(data) if stream.media == JSON else data)
 
 
 def _etag(request: ReadRequest, end: int) -> bytes:
@@ -388,7 +406,7 @@ def _respond_listed(app: App, slot: Slot, request: ReadRequest, headers: bytes) 
         ends = await reader.first_ends(stream, start, until, _ENDS_MAX)
         lengths = list_lengths(start, ends)
         limit = lengths.end - start if lengths.is_cut else bytes_max
-        stored = await reader.read(stream, start, limit)
+        stored = await _read_stored(app, stream, start, limit)
         # The read may have ended before the last of these messages.
         lengths = list_lengths(start, ends[: bisect_right(ends, stored.end)])
         return stored, _LENGTHS % lengths.value

@@ -32,10 +32,13 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Coroutine
 
     from holdfast.http.exchange import Slot
+    from holdfast.http.turns import Turns
     from holdfast.storage.pending import Pending
 
 _log = logging.getLogger(__name__)
 JSON_HEADERS: Final = b"Content-Type: application/json\r\nCache-Control: no-store\r\n"
+# Bodies up to this size are sent in one piece. With what a connection takes it is 256 KiB.
+AT_ONCE_BYTES_MAX: Final = 208 * 1024
 encode_json: Final = msgspec.json.Encoder().encode
 T = TypeVar("T")
 
@@ -146,20 +149,40 @@ def respond_later(
     run(read, done)
 
 
-async def respond_in_pieces(slot: Slot, headers: bytes, pieces: AsyncIterator[bytes]) -> None:
-    """Send a body as fast as the client reads it; a failure before the first piece is an error."""
+async def respond_in_pieces(
+    turns: Turns,
+    slot: Slot,
+    headers: bytes,
+    pieces: AsyncIterator[bytes],
+    length: int | None = None,
+) -> None:
+    """Send a body as fast as the client reads it, and a short one in one piece.
+
+    A failure before the response has begun is an error.
+    """
     begun = False
+    held: list[bytes] = []
+    held_bytes = 0
     resumed = asyncio.Event()
     slot.on_resume = resumed.set
     try:
-        async for piece in pieces:
-            if not begun:
-                begun = True
-                slot.begin(200, headers)
-            slot.write(piece)
+        while True:
             while slot.paused:
                 resumed.clear()
                 await resumed.wait()
+            await turns.next()
+            piece = await anext(pieces, None)
+            if piece is None:
+                break
+            held.append(piece)
+            held_bytes += len(piece)
+            if not begun and held_bytes <= AT_ONCE_BYTES_MAX:
+                continue
+            if not begun:
+                begun = True
+                slot.begin(200, headers, length)
+            slot.write(b"".join(held))
+            held.clear()
     except HoldfastError as error:
         slot.on_resume = slot.on_gone = None
         if begun:
@@ -173,4 +196,4 @@ async def respond_in_pieces(slot: Slot, headers: bytes, pieces: AsyncIterator[by
     if begun:
         slot.end()
     else:
-        slot.respond(200, headers)
+        slot.respond(200, headers, b"".join(held))

@@ -31,6 +31,7 @@ from holdfast.http.exchange import int_parameter, parse_query
 from holdfast.http.responses import encode_json, respond_json, result_of
 from holdfast.http.scan import TURN_ENTRIES, ScanRequest, scan_request
 from holdfast.http.storage_routes import NDJSON_HEADERS, cursor_text, store_id
+from holdfast.http.turns import PIECE_BYTES
 from holdfast.protocol.content import JSON, SEPARATOR, SEPARATOR_BYTE
 from holdfast.storage.catalog_scan import Scanned
 from holdfast.storage.pending import run
@@ -71,9 +72,9 @@ async def _record_lines(
     app: App, request: ScanRequest, batches: list[JournalBatch]
 ) -> AsyncIterator[bytes]:
     state = app.shard.state
-    examined = 0
+    examined = size_bytes = 0
+    lines: list[bytes] = []
     for batch in batches:
-        lines: list[bytes] = []
         for change in batch.changes():
             examined += 1
             if examined % TURN_ENTRIES == 0:
@@ -81,9 +82,14 @@ async def _record_lines(
                 await asyncio.sleep(0)
             name = name_of(state, change)
             if change.length and request.covers(name):
-                lines += await _message_lines(app, change, name[request.skip :])
-        if lines:
-            yield b"\n".join([*lines, b""])
+                found = await _message_lines(app, change, name[request.skip :])
+                lines += found
+                size_bytes += sum(map(len, found))
+            if size_bytes > PIECE_BYTES:
+                yield b"\n".join([*lines, b""])
+                lines, size_bytes = [], 0
+    if lines:
+        yield b"\n".join([*lines, b""])
 
 
 async def _message_lines(app: App, change: StreamChange, stream_id: str) -> list[bytes]:

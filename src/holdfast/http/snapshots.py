@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 from bisect import bisect_right
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from holdfast.engine.reading import read
 from holdfast.engine.writes import SnapshotPublished
@@ -28,8 +28,9 @@ from holdfast.errors import (
 from holdfast.failpoints import failpoint
 from holdfast.format.records import Snapshot
 from holdfast.http.exchange import parse_query
-from holdfast.http.responses import respond_error, respond_later, result_of
-from holdfast.protocol.content import DEFAULT, JSON, parse_content_type
+from holdfast.http.responses import AT_ONCE_BYTES_MAX, respond_error, respond_later, result_of
+from holdfast.http.turns import PIECE_BYTES
+from holdfast.protocol.content import DEFAULT, JSON, SEPARATOR, parse_content_type
 from holdfast.protocol.headers import parse_offset
 from holdfast.protocol.multipart import Multipart
 from holdfast.storage.pending import run
@@ -43,9 +44,6 @@ if TYPE_CHECKING:
     from holdfast.http.app import App
     from holdfast.http.exchange import Request, Slot
     from holdfast.protocol.multipart import Buffer
-
-# Bodies up to this size are sent in one piece.
-_AT_ONCE_BYTES_MAX: Final = 1024 * 1024
 
 
 def publish_snapshot(app: App, request: Request, slot: Slot, name: str) -> None:
@@ -152,10 +150,11 @@ def read_snapshot(app: App, request: Request, slot: Slot, name: str) -> None:
         _snapshot_headers(stream, snapshot),
     )
     cached = app.snapshots.cached(snapshot)
-    if cached is not None:
+    if cached is not None and len(cached) <= AT_ONCE_BYTES_MAX:
         slot.respond(200, headers, cached)
     else:
-        app.respond_streamed(request, slot, headers, app.snapshots.pieces(snapshot))
+        pieces = app.snapshots.pieces(snapshot)
+        app.respond_streamed(request, slot, headers, pieces, snapshot.size_bytes)
 
 
 def delete_snapshot(app: App, request: Request, _slot: Slot, name: str) -> None:
@@ -204,45 +203,36 @@ def bootstrap(app: App, request: Request, slot: Slot, name: str) -> None:
         return
     snapshot, start, end = stream.snapshot, stream.earliest, stream.tail
     first = b"" if snapshot is None else app.snapshots.cached(snapshot)
-    if first is not None and _is_small(stream):
-        head = multipart.first(DEFAULT if snapshot is None else snapshot.content_type)
-        read_body = _whole(app, stream, multipart, [head, first], start, end)
-        respond_later(slot, read_body, partial(slot.respond, 200, headers))
-        return
-    pieces = _pieces(app, stream, multipart, snapshot, start, end)
-    if _is_small(stream):
-        app.spawn(_respond_whole(slot, headers, pieces), slot)
-    else:
+
+    def stream_body() -> None:
+        pieces = _pieces(app, stream, multipart, snapshot, start, end)
         app.respond_streamed(request, slot, headers, pieces)
+
+    def respond(body: bytes | None) -> None:
+        if body is None:
+            stream_body()
+        else:
+            slot.respond(200, headers, body)
+
+    if first is None or len(first) + end - start > AT_ONCE_BYTES_MAX:
+        stream_body()
+    else:
+        head = multipart.first(DEFAULT if snapshot is None else snapshot.content_type)
+        respond_later(slot, _whole(app, stream, multipart, [head, first], start, end), respond)
 
 
 async def _whole(
     app: App, stream: Stream, multipart: Multipart, parts: list[Buffer], at: int, end: int
-) -> bytes:
-    """The body from its first parts and the messages from `at` to `end`, which are small."""
-    bytes_max = app.settings.read.read_bytes_max
+) -> bytes | None:
+    """The body from its first parts and the messages from `at` to `end`; None if it is long."""
+    inside = False
     while at < end:
-        window = _window(app.shard.reader, stream, at, min(bytes_max, end - at))
-        data, at_end, ends = await window
-        parts += multipart.messages(data, at, ends)
-        at = at_end
+        until, data, ends = await _window(app.shard.reader, stream, at, end - at)
+        parts += multipart.messages(data, at, ends, inside=inside)
+        inside = not ends or ends[-1] < until
+        at = until
     parts.append(multipart.last())
-    return b"".join(parts)
-
-
-def _is_small(stream: Stream) -> bool:
-    """Whether the whole body may be held in memory."""
-    size_bytes = stream.tail - stream.earliest
-    if stream.snapshot is not None:
-        size_bytes += stream.snapshot.size_bytes
-    return size_bytes <= _AT_ONCE_BYTES_MAX
-
-
-async def _respond_whole(slot: Slot, headers: bytes, pieces: AsyncIterator[bytes]) -> None:
-    """Fetch a small body, then respond in one piece, which is faster than in many."""
-    body = b"".join([piece async for piece in pieces])
-    slot.on_gone = None
-    slot.respond(200, headers, body)
+    return b"".join(parts) if sum(map(len, parts)) <= AT_ONCE_BYTES_MAX else None
 
 
 def _bootstrap_headers(stream: Stream, multipart: Multipart) -> bytes:
@@ -260,18 +250,20 @@ def _bootstrap_headers(stream: Stream, multipart: Multipart) -> bytes:
 def _at_once(app: App, stream: Stream, multipart: Multipart) -> bytes | None:
     """The whole body, if all of it is in memory and small; else None."""
     start, end, snapshot = stream.earliest, stream.tail, stream.snapshot
-    if start < stream.base or end - start > _AT_ONCE_BYTES_MAX:
-        return None
     first = b"" if snapshot is None else app.snapshots.cached(snapshot)
-    if first is None:
+    if first is None or start < stream.base or end - start > AT_ONCE_BYTES_MAX:
         return None
     content_type = DEFAULT if snapshot is None else snapshot.content_type
-    if stream.media != JSON:
-        # In memory each append is a chunk, and a stream starts where one ends.
-        return multipart.whole(
-            content_type, first, stream.chunks[bisect_right(stream.ends, start) :]
-        )
-    messages = multipart.messages(read(stream, start, end), start, ())
+    is_json = stream.media == JSON
+    data = read(stream, start, end) if is_json else b""
+    # In memory each append is a chunk, and a stream starts where one ends.
+    chunks = [] if is_json else stream.chunks[bisect_right(stream.ends, start) :]
+    size_bytes = len(first) + multipart.size(end - start, data.count(SEPARATOR) + len(chunks))
+    if size_bytes > AT_ONCE_BYTES_MAX:
+        return None
+    if not is_json:
+        return multipart.whole(content_type, first, chunks)
+    messages = multipart.messages(data, start, ())
     return b"".join((multipart.first(content_type), first, *messages, multipart.last()))
 
 
@@ -283,41 +275,29 @@ async def _pieces(
     if snapshot is not None:
         async for piece in app.snapshots.pieces(snapshot):
             yield piece
-    bytes_max = app.settings.read.read_bytes_max
+    reader, is_json = app.shard.reader, stream.media == JSON
+    inside, size = False, PIECE_BYTES
     while at < end:
-        window = _window(app.shard.reader, stream, at, min(bytes_max, end - at))
-        data, at_end, ends = await result_of(partial(run, window))
-        yield b"".join(multipart.messages(data, at, ends))
-        at = at_end
+        window = _window(reader, stream, at, min(size, end - at))
+        until, data, ends = await result_of(partial(run, window))
+        count = data.count(SEPARATOR) if is_json else len(ends)
+        encoded_bytes = multipart.size(len(data), count)
+        if encoded_bytes > AT_ONCE_BYTES_MAX and count > 1:
+            # Many small messages, whose part heads are longer than they are.
+            size = max(1, (until - at) * AT_ONCE_BYTES_MAX // encoded_bytes)
+            continue
+        yield b"".join(multipart.messages(data, at, ends, inside=inside))
+        inside = not is_json and (not ends or ends[-1] < until)
+        at = until
+        size = min(2 * size, PIECE_BYTES)
     yield multipart.last()
 
 
 async def _window(
     reader: ShardReader, stream: Stream, at: int, bytes_max: int
-) -> tuple[bytes, int, list[int]]:
-    """At least one whole message from an offset on: their bytes, their end, and each end."""
+) -> tuple[int, bytes, list[int]]:
+    """Bytes from an offset on: where they end, the bytes, and where messages end in them."""
     is_json = stream.media == JSON
     end, data = await reader.read(stream, at, bytes_max, with_ends=not is_json)
-    if is_json:
-        return data, end, []
-    ends = await reader.message_ends(stream, at, end)
-    if not ends:
-        return await _large_message(reader, stream, at)
-    return data[: ends[-1] - at], ends[-1], ends
-
-
-async def _large_message(
-    reader: ShardReader, stream: Stream, at: int
-) -> tuple[bytes, int, list[int]]:
-    """A message that is larger than one read."""
-    size = _AT_ONCE_BYTES_MAX
-    ends: list[int] = []
-    while not ends:
-        size *= 2
-        ends = await reader.message_ends(stream, at, min(stream.tail, at + size))
-    end = ends[0]
-    parts = []
-    while at < end:
-        at, data = await reader.read(stream, at, end - at)
-        parts.append(data)
-    return b"".join(parts), end, [end]
+    ends = [] if is_json else await reader.message_ends(stream, at, end)
+    return end, data, ends

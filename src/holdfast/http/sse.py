@@ -1,8 +1,9 @@
 """GET {stream}?live=sse: a stream as Server-Sent Events, encoded once for all its readers.
 
-Readers at the same offset get the same bytes, so the last encoded event is kept and handed to each
-of them. A reader whose connection is paused is skipped; it catches up from its own offset once its
-client reads again, in events of at most `read_bytes_max`. The response begins with the first event,
+Readers at the tail get the same bytes, so the last encoded event is kept and handed to each of
+them. A reader that is further behind catches up by windows (`http.windows`), which it shares with
+others, one in each of its turns (`http.turns`). A reader whose connection is paused is skipped, and
+continues from its own offset once its client reads again. The response begins with the first event,
 so that it can still become an error while that event is read from packs.
 """
 
@@ -10,9 +11,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from holdfast.engine.reading import end_of_read, ends_in_memory, read
+from holdfast.engine.reading import ends_in_memory, read
 from holdfast.errors import HoldfastError
 from holdfast.http.responses import respond_error
+from holdfast.http.turns import PIECE_BYTES
+from holdfast.http.windows import window_bytes
 from holdfast.protocol.content import JSON, is_text
 from holdfast.protocol.headers import (
     CURSOR_JITTER_S_MAX,
@@ -29,19 +32,20 @@ from holdfast.protocol.sse import (
     control_event,
     data_event,
     with_lengths,
+    with_listed,
 )
-from holdfast.storage.pending import run
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from holdfast.engine.stream import Stream
     from holdfast.http.app import App
     from holdfast.http.exchange import Slot
     from holdfast.http.read import ReadRequest
+    from holdfast.http.windows import Window
 
 _HEAD: Final = b"Content-Type: text/event-stream\r\nCache-Control: no-cache\r\n"
 _ENCODED_HEAD: Final = _HEAD + ENCODING_HEADER
+# Readers that lack no more than this get it at once, when it is published.
+_NEAR_BYTES: Final = PIECE_BYTES // 2
 
 
 class Event(NamedTuple):
@@ -56,15 +60,8 @@ class Event(NamedTuple):
     data: bytes
 
 
-class Stored(NamedTuple):
-    """Bytes from packs, and where messages end in them if the encoder lists lengths."""
-
-    data: bytes
-    ends: Sequence[int] = ()
-
-
 class EventEncoder:
-    """Encodes what one reader needs next, and keeps it for others at the same offset.
+    """Encodes what a reader near the tail needs, and keeps it for others at the same offset.
 
     Readers that asked for message lengths share an encoder of their own.
     """
@@ -75,10 +72,8 @@ class EventEncoder:
         self.says_lengths = says_lengths
         self.last = Event(None, 0, 0, 0, up_to_date=False, closed=False, data=b"")
 
-    def encode(
-        self, stream: Stream, start: int, end: int, cursor: int, stored: Stored | None = None
-    ) -> Event:
-        """The event from `start` to `end`, as the stream is now; `stored` if it was in packs."""
+    def encode(self, stream: Stream, start: int, end: int, cursor: int) -> Event:
+        """The event from `start` to `end`, which are in memory, as the stream is now."""
         up_to_date = end == stream.tail
         closed = stream.closed and up_to_date
         last = self.last
@@ -86,9 +81,9 @@ class EventEncoder:
             return last
         data = control_event(format_offset(end), cursor, up_to_date=up_to_date, closed=closed)
         if end > start:
-            payload = read(stream, start, end) if stored is None else stored.data
+            payload = read(stream, start, end)
             if self.says_lengths:
-                ends = ends_in_memory(stream, start, end) if stored is None else stored.ends
+                ends = ends_in_memory(stream, start, end)
                 changed = changes_line_ends(payload, stream.media)
                 data = with_lengths(data, start, ends, line_ends_changed=changed)
             data = data_event(payload, stream.media) + data
@@ -109,9 +104,9 @@ class SseReader:
         "_app",
         "_begun",
         "_bytes_max",
+        "_catching_up",
         "_ended",
         "_events",
-        "_fetching",
         "_floor",
         "_head",
         "_offset",
@@ -119,6 +114,7 @@ class SseReader:
         "_stream",
         "_timer",
         "_until_s",
+        "_window",
         "_written_s",
     )
 
@@ -133,7 +129,9 @@ class SseReader:
         self._events = app.counted_events if counts else app.events
         self._begun = False
         self._ended = False
-        self._fetching = False
+        # Whether a turn is due, perhaps once a window is read from packs. `_window` is for it.
+        self._catching_up = False
+        self._window: Window | None = None
         # An echoed cursor that is not in the past must be exceeded: the floor is chosen once.
         clock = app.clock
         jitter_s = clock.random_int(1, CURSOR_JITTER_S_MAX)
@@ -145,13 +143,13 @@ class SseReader:
     def start(self) -> None:
         """Send what there is, or a first control event, and wait for more."""
         self._slot.on_gone = self._leave
-        self._slot.on_resume = self._send
+        self._slot.on_resume = self._catch_up
         self._app.shard.live.add(self._stream, self)
         self._app.shard.lifetimes.renew(self._stream)
         if self._stream.tail == self._offset:
             self._write(self._offset)
         else:
-            self._send()
+            self._catch_up()
 
     def wake(self) -> None:
         """Send what was published.
@@ -168,15 +166,17 @@ class SseReader:
             and self._floor <= last.cursor
             and not stream.closed
             and not stream.gone
-            and not self._fetching
+            and not self._catching_up
         ):
             slot = self._slot
             if not slot.paused:
                 slot.write(last.data)
                 self._offset = last.end
                 self._written_s = self._app.clock.monotonic_s()
-        else:
-            self._send()
+        elif not self._is_near_tail() or stream.gone:
+            self._catch_up()
+        elif not (self._catching_up or self._slot.paused) and self._has_more():
+            self._write(stream.tail)
 
     def finish(self) -> None:
         """The server is stopping: a last control event says where to continue."""
@@ -184,55 +184,82 @@ class SseReader:
             self._write(self._offset)
         self._end()
 
-    def _send(self) -> None:
-        """Send one event; if more is stored, continue in the loop's next round."""
+    def _has_more(self) -> bool:
+        """Whether there is something to send: bytes, or the end."""
+        return self._offset < self._stream.tail or self._stream.closed
+
+    def _is_near_tail(self) -> bool:
+        """Whether everything up to the tail fits into one event and is in memory."""
         stream = self._stream
-        if self._ended or self._slot.paused:
+        limit = min(self._bytes_max, _NEAR_BYTES)
+        return stream.tail - limit <= self._offset >= stream.base
+
+    def _catch_up(self) -> None:
+        """Wait for a turn."""
+        if not self._catching_up and not self._ended:
+            self._catching_up = True
+            self._app.turns.add(self._turn)
+
+    def _turn(self) -> None:
+        """Send one event, and wait for another turn if more is stored."""
+        stream = self._stream
+        if self._ended:
             return
         if stream.gone:
             self._fail(not_found(stream.meta.name))
-        elif self._offset < stream.base:
-            self._fetch()
-        elif self._offset < stream.tail or stream.closed:
-            self._write(end_of_read(stream, self._offset, self._bytes_max))
-            if self._offset < stream.tail:
-                self._app.clock.call_soon(self._send)
+        elif self._slot.paused or not self._has_more():
+            self._rest()
+        elif self._is_near_tail():
+            self._rest()
+            self._write(stream.tail)
+        elif self._window is None:
+            limit = window_bytes(self._offset, self._bytes_max)
+            windows, lengths = self._app.windows, self._events.says_lengths
+            windows.get(stream, self._offset, limit, lengths=lengths).then(self._found)
+        else:
+            self._send_window(self._window)
 
-    def _fetch(self) -> None:
-        if not self._fetching:
-            self._fetching = True
-            run(self._read(), self._fetched)
+    def _rest(self) -> None:
+        self._catching_up = False
+        self._window = None
 
-    async def _read(self) -> tuple[int, Stored]:
-        """Read the next bytes from packs, and where messages end in them if the client wants it."""
-        reader, stream, start = self._app.shard.reader, self._stream, self._offset
-        end, data = await reader.read(stream, start, self._bytes_max)
-        ends: list[int] = []
-        if self._events.says_lengths:
-            ends = await reader.message_ends(stream, start, end)
-        return end, Stored(data, ends)
-
-    def _fetched(self, result: tuple[int, Stored] | HoldfastError) -> None:
-        self._fetching = False
+    def _found(self, result: Window | HoldfastError) -> None:
+        """The next window is there; reading it may have taken some time, in which others wait."""
         if self._ended:
             return
         if isinstance(result, HoldfastError):
             self._fail(result)
-            return
-        self._write(*result)
-        if not self._ended:
-            self._app.clock.call_soon(self._send)
+        else:
+            self._window = result
+            self._app.turns.add(self._turn)
 
-    def _write(self, end: int, stored: Stored | None = None) -> None:
-        """Send data up to `end` and a control event, and end with the stream."""
-        app, stream = self._app, self._stream
+    def _send_window(self, window: Window) -> None:
+        stream, end = self._stream, window.end
+        event, listed = window.encode()
+        is_last = end == stream.tail
+        control = control_event(
+            format_offset(end), self._cursor(), up_to_date=is_last, closed=stream.closed and is_last
+        )
+        self._rest()
+        self._send(end, event, with_listed(control, listed))
+        self._catch_up()
+
+    def _write(self, end: int) -> None:
+        """Send data up to `end`, which is in memory, and a control event."""
+        event = self._events.encode(self._stream, self._offset, end, self._cursor())
+        self._send(end, event.data)
+
+    def _cursor(self) -> int:
+        return max(self._floor, interval_at(self._app.clock.now_ms()))
+
+    def _send(self, end: int, data: bytes, more: bytes = b"") -> None:
+        """Send what leads to the offset `end`, and end with the stream."""
         if not self._begun:
             self._begin()
-        cursor = max(self._floor, interval_at(app.clock.now_ms()))
-        self._slot.write(self._events.encode(stream, self._offset, end, cursor, stored).data)
+        self._slot.write(data, more)
         self._offset = end
-        self._written_s = app.clock.monotonic_s()
-        if stream.closed and end == stream.tail:
+        self._written_s = self._app.clock.monotonic_s()
+        if self._stream.closed and end == self._stream.tail:
             self._end()
 
     def _begin(self) -> None:

@@ -46,7 +46,7 @@ PACK_NAME_CHARACTERS_MAX: Final = 200
 DATA_BYTES_MAX: Final = 16 * 1024 * 1024
 _BYTES_HEADERS: Final = b"Content-Type: application/octet-stream\r\nCache-Control: no-store\r\n"
 _AT_MAX: Final = 10**18 - 1
-_LINES: Final = 1000
+_LINES: Final = 250
 _HOTTEST_MAX: Final = 20
 # With more changed streams than this, the hottest are looked for in a sample.
 _SAMPLE_STREAMS: Final = 20_000

@@ -43,20 +43,29 @@ class Multipart:
         """The head of the first part; its body follows."""
         return b"--%b\r\nContent-Type: %b\r\n\r\n" % (self._boundary, content_type.encode())
 
-    def messages(self, stored: bytes, start: int, ends: Sequence[int]) -> list[Buffer]:
-        """Parts for stored messages that begin at the offset `start` and end at `ends`.
+    def size(self, stored_bytes: int, messages: int) -> int:
+        """How long the parts for some messages are together."""
+        return stored_bytes + messages * len(self._delimiter)
 
-        In pieces, because callers join them with others, and large bodies are copied once then.
+    def messages(
+        self, stored: bytes, start: int, ends: Sequence[int], *, inside: bool = False
+    ) -> list[Buffer]:
+        """Parts for stored messages from the offset `start`, which end at `ends`.
+
+        The last message may go on in the next call, which is told that it starts inside of one. In
+        pieces, because callers join them with others, and large bodies are copied once then.
         """
         if not stored:
             return []
         if self._is_json:
             return [self._delimiter, stored[:-1].replace(SEPARATOR, self._delimiter)]
         view = memoryview(stored)
-        pieces: list[Buffer] = [self._delimiter] * (2 * len(ends))
         starts = [0, *(end - start for end in ends)]
+        if starts[-1] < len(stored):
+            starts.append(len(stored))
+        pieces: list[Buffer] = [self._delimiter] * (2 * len(starts) - 2)
         pieces[1::2] = [view[at:until] for at, until in pairwise(starts)]
-        return pieces
+        return pieces[1:] if inside else pieces
 
     def whole(self, content_type: str, first: bytes, messages: Sequence[bytes]) -> bytes:
         """The complete body from separate messages, copying their bytes once."""

@@ -7,21 +7,20 @@ a conforming client strips the first.
 
 from __future__ import annotations
 
-import re
 from binascii import b2a_base64
+from operator import sub
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from holdfast.errors import BadAnswerError
 from holdfast.protocol.content import JSON, array_form, is_text
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Sequence
 
 HEARTBEAT: Final = b": heartbeat\n\n"
 ENCODING_HEADER: Final = b"Stream-SSE-Data-Encoding: base64\r\n"
 EVENT_BYTES_MAX: Final = 256 * 1024 * 1024
 _CONTROL_END: Final = b"}\n\n"
-_LINE_END: Final = re.compile(rb"\r\n|\r|\n")
 _BYTE_ORDER_MARK: Final = b"\xef\xbb\xbf"
 
 
@@ -33,13 +32,13 @@ def data_event(stored: bytes, media: str) -> bytes:
         text = stored
     else:
         return b"event: data\ndata:" + b2a_base64(stored, newline=False) + b"\n\n"
-    if b"\n" not in text and b"\r" not in text and not text.startswith(b" "):
-        return b"event: data\ndata:" + text + b"\n\n"
-    lines = [
-        b"data: " + line if line.startswith(b" ") else b"data:" + line
-        for line in _LINE_END.split(text)
-    ]
-    return b"event: data\n" + b"\n".join(lines) + b"\n\n"
+    if b"\r" in text:
+        text = text.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
+    if text.startswith(b" "):
+        text = b" " + text
+    if b"\n" in text:
+        text = text.replace(b"\n ", b"\n  ").replace(b"\n", b"\ndata:")
+    return b"event: data\ndata:" + text + b"\n\n"
 
 
 def control_event(next_offset: bytes, cursor: int, *, up_to_date: bool, closed: bool) -> bytes:
@@ -66,21 +65,25 @@ def changes_line_ends(stored: bytes, media: str) -> bool:
 
 
 def with_lengths(
-    control: bytes, start: int, ends: Iterable[int], *, line_ends_changed: bool = False
+    control: bytes, start: int, ends: Sequence[int], *, line_ends_changed: bool = False
 ) -> bytes:
     """Add to a control event the stored lengths of the messages in the data event before it.
 
     `ends` are the offsets where the messages end; the first one begins at `start`.
     """
-    lengths = []
-    for end in ends:
-        lengths.append(b"%d" % (end - start))
-        start = end
-    return control.removesuffix(_CONTROL_END) + b',"streamMessageLengths":[%b]%b%b' % (
-        b",".join(lengths),
-        b',"streamLineEndsChanged":true' if line_ends_changed else b"",
-        _CONTROL_END,
-    )
+    return with_listed(control, listed_lengths(start, ends, line_ends_changed=line_ends_changed))
+
+
+def listed_lengths(start: int, ends: Sequence[int], *, line_ends_changed: bool = False) -> bytes:
+    """What `with_lengths` adds, for many control events that follow the same data."""
+    lengths = str(list(map(sub, ends, [start, *ends]))).replace(" ", "").encode()
+    changed = b',"streamLineEndsChanged":true' if line_ends_changed else b""
+    return b',"streamMessageLengths":%b%b' % (lengths, changed)
+
+
+def with_listed(control: bytes, listed: bytes) -> bytes:
+    """Add the result of `listed_lengths` to a control event."""
+    return control.removesuffix(_CONTROL_END) + listed + _CONTROL_END
 
 
 class SseEvent(NamedTuple):

@@ -159,6 +159,11 @@ class HttpSettings:
         "from the connection.",
         64,
     )
+    unsent_bytes_max: Count = option(
+        "Bytes of responses that may wait for clients that do not read, over all connections. "
+        "Beyond, long responses wait, and clients that read nothing for a second are disconnected.",
+        268_435_456,
+    )
 
     def check(self) -> None:
         """Raise ValueError unless the settings fit together."""
@@ -172,7 +177,7 @@ class ReadSettings:
 
     long_poll_timeout_s: Seconds = option("How long a long-poll waits for data.", 20.0)
     read_bytes_max: Count = option(
-        "Maximum size of one catch-up response or SSE event. A single message may exceed it.",
+        "Maximum size of one catch-up response. A single message may exceed it.",
         1_048_576,
     )
     cache_scope: Literal["public", "private"] = option(

@@ -37,6 +37,8 @@ _EXTENTS_AT_FIRST: Final = 3
 _RECENT_MAX: Final = 256
 # The next bytes for a client that catches up are fetched while it processes the last ones.
 READ_AHEAD_BYTES: Final = 8 * 1024 * 1024
+# A read of less than this part of a block does not count as catching up.
+_CATCH_UP_PART: Final = 8
 
 
 class ColdBytes(NamedTuple):
@@ -50,7 +52,8 @@ class ColdRequest(NamedTuple):
     """A read of `stream` from `start`; everything up to `limit` is in packs.
 
     With `at_least_one` a first message that does not fit is returned nevertheless. `with_ends`
-    fetches together with the bytes what `message_ends` will need for them.
+    fetches together with the bytes what `message_ends` will need for them. With `ends_only` only
+    the end counts, and the bytes are fetched for the reads that follow.
     """
 
     stream: int
@@ -60,6 +63,7 @@ class ColdRequest(NamedTuple):
     bytes_max: int
     at_least_one: bool = True
     with_ends: bool = False
+    ends_only: bool = False
 
 
 class ColdReader:
@@ -75,7 +79,7 @@ class ColdReader:
         self._ended: OrderedDict[int, tuple[int, int]] = OrderedDict()
 
     async def read(self, request: ColdRequest) -> ColdBytes:
-        self.blocks.counters.reads += 1
+        self.blocks.counters.reads += not request.ends_only
         try:
             return await self._read(request, await self._extents(request))
         except ObjectMissingError as error:
@@ -109,6 +113,9 @@ class ColdReader:
         end, is_cut = await self._end_of_read(request, extents)
         if end <= start:
             return ColdBytes(start, b"")
+        if request.ends_only and not is_cut:
+            self._prefetch(extents, start, end)
+            return ColdBytes(end, b"")
         # An offset of a JSON stream is valid if the byte before it ends a message, which is
         # certain at the start of an extent.
         is_checked = request.media == JSON and start > extents[0].start
@@ -171,7 +178,8 @@ class ColdReader:
         are few and large.
         """
         last, ahead = self._ended.pop(request.stream, (0, 0))
-        goes_on = request.start in {0, last} and end - request.start >= BLOCK_BYTES
+        is_long = end - request.start >= BLOCK_BYTES // _CATCH_UP_PART
+        goes_on = request.start in {0, last} and is_long
         window = min(READ_AHEAD_BYTES, self.blocks.cache.bytes_max // 4)
         start, until = max(end, ahead), min(end + window, request.limit)
         if not goes_on or not end <= ahead <= end + window:
@@ -182,9 +190,12 @@ class ColdReader:
         if len(self._ended) > _RECENT_MAX:
             self._ended.popitem(last=False)
         if start < until:
-            for extent in extents:
-                if start < extent.end and extent.start < until:
-                    self.blocks.prefetch(extent, *_block_range(extent, start, until))
+            self._prefetch(extents, start, until)
+
+    def _prefetch(self, extents: list[Located], start: int, until: int) -> None:
+        for extent in extents:
+            if start < extent.end and extent.start < until:
+                self.blocks.prefetch(extent, *_block_range(extent, start, until))
 
     async def _extents(self, request: ColdRequest, *, anew: bool = False) -> list[Located]:
         """The extents that a read may need, without gaps."""

@@ -37,7 +37,10 @@ SNAPSHOTS_PREFIX: Final = "snapshots/"
 # A body up to this size is one request; a larger one goes in parts, of at least what S3 takes.
 SMALL_BYTES_MAX: Final = 1024 * 1024
 PART_BYTES: Final = 5 * 1024 * 1024
-PIECE_BYTES: Final = 1024 * 1024
+# A body is passed on in pieces, and read in larger parts for so many clients at a time.
+PIECE_BYTES: Final = 128 * 1024
+READ_BYTES: Final = 1024 * 1024
+READ_AHEAD_MAX: Final = 8
 _CACHED_BYTES_MAX: Final = 512 * 1024
 SMALL_AT_ONCE_MAX: Final = 128
 LARGE_AT_ONCE_MAX: Final = 8
@@ -74,7 +77,7 @@ class SnapshotStore:
         self._grouped = (
             GroupedPuts(store, self._small) if isinstance(store, DirectoryObjects) else None
         )
-        self._gathering = self._uploading = 0
+        self._gathering = self._uploading = self._reading_ahead = 0
         # Snapshots that may still be published: garbage collection spares them.
         self.unpublished: set[str] = set()
 
@@ -161,21 +164,46 @@ class SnapshotStore:
 
     async def pieces(self, snapshot: Snapshot) -> AsyncIterator[bytes]:
         """The body in pieces; raises before the last one if it is damaged."""
-        cached = self.cached(snapshot)
-        if cached is not None:
-            yield cached
-            return
-        checksum = xxh3_64()
-        for at in range(0, snapshot.size_bytes, PIECE_BYTES):
-            size = min(PIECE_BYTES, snapshot.size_bytes - at)
-            piece = await self._read(snapshot.object, at, size)
-            checksum.update(piece)
-            whole = at + size == snapshot.size_bytes
-            if len(piece) != size or (whole and checksum.intdigest() != snapshot.checksum):
-                raise PackCorruptError(f"The snapshot {snapshot.object} is damaged.")
-            if size == snapshot.size_bytes:
-                self._keep(snapshot.object, piece)
+        small = snapshot.size_bytes <= _CACHED_BYTES_MAX
+        async for piece in self._small_pieces(snapshot) if small else self._large_pieces(snapshot):
             yield piece
+
+    async def _small_pieces(self, snapshot: Snapshot) -> AsyncIterator[bytes]:
+        for at in range(0, snapshot.size_bytes, PIECE_BYTES):
+            # Looked up for each piece, so that a client that does not read holds no more than one.
+            whole = self.cached(snapshot)
+            if whole is None:
+                whole = await self._read_part(snapshot, 0, snapshot.size_bytes, xxh3_64())
+                self._keep(snapshot.object, whole)
+            piece = whole[at : at + PIECE_BYTES]
+            del whole
+            yield piece
+
+    async def _large_pieces(self, snapshot: Snapshot) -> AsyncIterator[bytes]:
+        checksum, at = xxh3_64(), 0
+        while at < snapshot.size_bytes:
+            is_ahead = self._reading_ahead < READ_AHEAD_MAX
+            self._reading_ahead += is_ahead
+            try:
+                size = READ_BYTES if is_ahead else PIECE_BYTES
+                part = await self._read_part(snapshot, at, size, checksum)
+                at += len(part)
+                for start in range(0, len(part), PIECE_BYTES):
+                    yield part[start : start + PIECE_BYTES]
+            finally:
+                self._reading_ahead -= is_ahead
+
+    async def _read_part(
+        self, snapshot: Snapshot, at: int, bytes_max: int, checksum: xxh3_64
+    ) -> bytes:
+        """A part of the body; `checksum` has all parts before it."""
+        size = min(bytes_max, snapshot.size_bytes - at)
+        part = await self._read(snapshot.object, at, size)
+        checksum.update(part)
+        is_last = at + size == snapshot.size_bytes
+        if len(part) != size or (is_last and checksum.intdigest() != snapshot.checksum):
+            raise PackCorruptError(f"The snapshot {snapshot.object} is damaged.")
+        return part
 
     def close(self) -> None:
         """Stop the threads; pending uploads fail with their requests."""

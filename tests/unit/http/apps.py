@@ -23,6 +23,7 @@ class Told:
         self.paused = False
         self.status = 0
         self.fields = {}
+        self.length = None
         self.pieces = []
         self.ended = self.aborted = self.refused = False
 
@@ -42,21 +43,21 @@ class Told:
     def done(self):
         return self.ended or self.aborted
 
-    def begin(self, status, fields):
+    def begin(self, status, fields, length=None):
         assert not self.status, "a request is answered once"
         self.status = status
         lines = [line.partition(b": ") for line in fields.split(b"\r\n") if line]
         self.fields = {name.decode().lower(): value.decode() for name, _, value in lines}
+        self.length = length
 
     def respond(self, status, fields, body=b""):
         self.begin(status, fields)
         self.write(body)
         self.end()
 
-    def write(self, data):
+    def write(self, data, more=b""):
         assert not self.done, "nothing follows the end"
-        if data:
-            self.pieces.append(data)
+        self.pieces += [part for part in (data, more) if part]
 
     def end(self):
         self.ended = True

@@ -1,0 +1,86 @@
+"""The body of a catch-up read that is longer than a piece: sent as fast as the client reads it.
+
+Its length is known from its offsets, so its bytes need not be. They are read piece by piece when
+the connection takes them, so that a client that does not read holds no more than a piece.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from holdfast.errors import HoldfastError
+from holdfast.http.responses import respond_error
+from holdfast.http.turns import PIECE_BYTES
+from holdfast.protocol.content import JSON, SEPARATOR
+from holdfast.storage.pending import run
+
+if TYPE_CHECKING:
+    from holdfast.engine.stream import Stream
+    from holdfast.http.app import App
+    from holdfast.http.exchange import Slot
+    from holdfast.storage.cold import ColdBytes
+
+
+class StoredBody:
+    """Stored bytes from `start` to `end`, where a read ends."""
+
+    __slots__ = ("_app", "_at", "_end", "_headers", "_is_gone", "_slot", "_start", "_stream")
+
+    def __init__(self, app: App, slot: Slot, stream: Stream, start: int, end: int) -> None:
+        self._app = app
+        self._slot = slot
+        self._stream = stream
+        self._start = self._at = start
+        self._end = end
+        self._headers = b""
+        self._is_gone = False
+
+    def respond(self, headers: bytes) -> None:
+        """Send the headers and the first piece; others follow in turns."""
+        self._headers = headers
+        self._slot.on_gone = self._leave
+        self._slot.on_resume = self._wait
+        self._turn()
+
+    def _wait(self) -> None:
+        self._app.turns.add(self._turn)
+
+    def _turn(self) -> None:
+        """Send one piece, unless the client has to read first."""
+        if not self._is_gone and not self._slot.paused:
+            size = min(PIECE_BYTES, self._end - self._at)
+            run(self._app.shard.reader.read(self._stream, self._at, size), self._found)
+
+    def _found(self, result: ColdBytes | HoldfastError) -> None:
+        if self._is_gone:
+            return
+        has_begun = self._at > self._start
+        if isinstance(result, HoldfastError):
+            self._leave()
+            if has_begun:
+                # Deleted or trimmed meanwhile: the client can tell that the body is cut.
+                self._slot.abort()
+            else:
+                respond_error(self._slot, result)
+            return
+        is_json = self._stream.media == JSON
+        if not has_begun:
+            self._slot.begin(200, self._headers, self._end - self._start + is_json)
+        # A read ends after a whole character, and may go too far by some bytes of it.
+        piece = result.data[: self._end - self._at]
+        self._at += len(piece)
+        has_ended = self._at == self._end
+        if is_json:
+            first, last = b"" if has_begun else b"[", b"]" if has_ended else b""
+            piece = piece[:-1] if has_ended else piece
+            piece = b"%b%b%b" % (first, piece.replace(SEPARATOR, b","), last)
+        self._slot.write(piece)
+        if has_ended:
+            self._leave()
+            self._slot.end()
+        else:
+            self._wait()
+
+    def _leave(self) -> None:
+        self._is_gone = True
+        self._slot.on_gone = self._slot.on_resume = None
