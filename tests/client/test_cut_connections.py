@@ -31,7 +31,9 @@ async def test_a_writer_and_a_reader_on_a_bad_line(
         client = open_client(proxy.url, retry=PATIENT)
         stream = client.stream(new_name())
         await stream.create(content_type)
-        limits = ProducerLimits(batch_messages=5, linger_s=0.001)
+        limits = ProducerLimits(
+            batch_messages=5, linger_s=0.001, lists_lengths=content_type == BINARY
+        )
         async with tailing(stream) as tail, tailing(stream, live="long-poll") as polling:
             async with stream.producer("writer", limits=limits) as producer:
                 for number in range(count):

@@ -211,6 +211,15 @@ def test_record_is_void_after_a_version_that_does_not_know_it(tmp_path):
         list(log.make(records_end=True).replay(0))
 
 
+def test_empty_log_without_a_record_is_a_warning(tmp_path, caplog):
+    """A backup of a server that has flushed everything looks like this, too."""
+    log = FileImplementation(tmp_path)
+    assert list(log.make(records_end=True).replay(0)) == []
+    assert not caplog.records
+    assert list(log.make(records_end=True).replay(7)) == []
+    assert "after position 7 is lost" in caplog.text
+
+
 def test_damaged_record_is_a_note(stopped, tmp_path):
     data_dir = copy(stopped, tmp_path / "data")
     flip(data_dir / RECORD, 5)

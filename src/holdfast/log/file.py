@@ -161,7 +161,15 @@ class FileLog:
             kept, predecessor, tail = [], (0, 0), None
         reached = max(position, after)
         if self._end_file is not None:
-            self._end_file.check(self._end_file.read(), self._chain.last_segment, reached)
+            end = self._end_file.read()
+            self._end_file.check(end, self._chain.last_segment, reached)
+            if end is None and reached and not segments:
+                _log.warning(
+                    "the log in %s is empty; if it was not restored from a backup like this, "
+                    "whatever was written after position %d is lost",
+                    self._directory,
+                    reached,
+                )
         self._found = Recovered(reached, kept, orphans, self._chain.last_number, predecessor, tail)
 
     def start(self, post: Callable[..., object]) -> None:
