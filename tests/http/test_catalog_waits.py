@@ -12,7 +12,7 @@ import pytest
 
 from holdfast.storage.warm_catalog import is_resident
 from tests.http.raw import RawConnection
-from tests.http.streams import Stream
+from tests.http.streams import Stream, producer
 from tests.server_process import COMMAND, ServerProcess
 from tests.storage_stats import flush, until
 
@@ -30,6 +30,7 @@ failpoints.hook = wait
 run()
 """
 TEXT_HEADER = "Content-Type: text/plain"
+PRODUCER = ("Producer-Id: writer", "Producer-Epoch: 0", "Producer-Seq: 0")
 
 
 class SlowServer(ServerProcess):
@@ -57,6 +58,9 @@ def slow(tmp_path: Path) -> Iterator[SlowServer]:
             fork = Stream(client, "test/fork")
             assert fork.create(stream_forked_from="/test/source").status_code == 201
             assert fork.append(b"own").status_code == 204
+            produced = Stream(client, "test/produced")
+            assert produced.create().status_code == 201
+            assert produced.append(b"once", **producer(0)).status_code == 200
             assert Stream(client, "test/brief").create(stream_ttl="1").status_code == 201
             flush(client)
             assert Stream(client, "test/hot").create().status_code == 201
@@ -83,6 +87,7 @@ def test_only_requests_for_streams_on_disk_wait(slow: SlowServer) -> None:
             "list": ask("GET", "/test/streams?prefix=listed"),
             "bootstrap": ask("GET", "/test/listed/bootstrap"),
             "no stream": ask("GET", "/test/none"),
+            "duplicate": ask("POST", "/test/produced", TEXT_HEADER, *PRODUCER, body=b"once"),
         }
         pipelined = stack.enter_context(RawConnection(slow.port))
         for number in range(10):
@@ -105,6 +110,7 @@ def test_only_requests_for_streams_on_disk_wait(slow: SlowServer) -> None:
                 "list": 200,
                 "bootstrap": 200,
                 "no stream": 404,
+                "duplicate": 204,
             }
             assert found["read"].body in {b"old,", b"old,new"}
             assert found["fork"].body == b"old,own"

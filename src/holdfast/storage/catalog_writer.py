@@ -16,6 +16,7 @@ from __future__ import annotations
 import logging
 import sqlite3
 from contextlib import contextmanager
+from itertools import islice
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import msgspec
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
     from holdfast.protocol.producer import ProducerState
 
 _log = logging.getLogger(__name__)
+_ROWS_PER_STEP: Final = 1000
 
 
 PACK_COLUMNS: Final = (
@@ -236,22 +238,17 @@ def add_to_fact(connection: sqlite3.Connection, name: str, amount: int) -> None:
 
 def put_rows(connection: sqlite3.Connection, rows: Iterable[RowChange]) -> None:
     """Write streams' rows and those of their producers that changed."""
-    with_producers: list[RowChange] = []
-
-    def columns() -> Iterator[Sequence[object]]:
-        for change in rows:
+    rows = iter(rows)
+    while some := list(islice(rows, _ROWS_PER_STEP)):
+        connection.executemany(
+            "INSERT INTO streams VALUES (?, ?, ?, ?, ?, ?, 0, NULL) ON CONFLICT (number) DO UPDATE "
+            "SET deadline_ms = excluded.deadline_ms, start = excluded.start, "
+            "snapshot = excluded.snapshot, row = excluded.row",
+            (change[:-1] for change in some),
+        )
+        for change in some:
             if change.producers:
-                with_producers.append(change)
-            yield change[:-1]
-
-    connection.executemany(
-        "INSERT INTO streams VALUES (?, ?, ?, ?, ?, ?, 0, NULL) ON CONFLICT (number) DO UPDATE "
-        "SET deadline_ms = excluded.deadline_ms, start = excluded.start, "
-        "snapshot = excluded.snapshot, row = excluded.row",
-        columns(),
-    )
-    for change in with_producers:
-        put_producers(connection, change.number, change.producers)
+                put_producers(connection, change.number, change.producers)
 
 
 def _forget_idle(connection: sqlite3.Connection, stream: int, kept: int, before_ms: int) -> None:
