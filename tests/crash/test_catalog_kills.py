@@ -22,7 +22,7 @@ from holdfast.clock import SystemClock
 from holdfast.storage.catalog import Catalog
 from holdfast.storage.catalog_writer import CatalogWriter
 from holdfast.objects.directory_objects import DirectoryObjects
-from holdfast.storage.garbage import collect
+from holdfast.storage.garbage import OrphanSweep, collect
 directory = Path(sys.argv[1])
 path = directory / "catalog.sqlite"
 """
@@ -31,7 +31,7 @@ READER = "catalog = Catalog(path); print(catalog.flushed)"
 FLUSHER = "catalog = CatalogWriter(path); catalog.set_fact('flushed', 86); print(86)"
 COLLECTOR = """
 catalog, store = CatalogWriter(path), DirectoryObjects(directory / "objects")
-collect(catalog, store, SystemClock().now_ms(), 0)
+collect(catalog, store, SystemClock().now_ms(), 0, OrphanSweep(store, lambda _: ()))
 print(catalog.fact("flushed"))
 """
 
