@@ -6,7 +6,8 @@ characters, other bytes anywhere. `storage.cold` cuts what it reads from packs i
 
 The bytes of a fork before its start are its source's, which may be a fork itself. A read therefore
 goes through *stretches*: bytes that one stream owns, up to where the next one begins. In each
-stretch the bytes in packs come first, and the bytes in memory after them.
+stretch the bytes in packs come first, and the bytes in memory after them. Stretches in packs are
+read at the same time.
 
 The coroutines here await packs only, so they complete at once if everything is in memory or in the
 block cache. `storage.pending.run` runs them.
@@ -16,7 +17,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from functools import partial
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 
 from holdfast.errors import (
     HoldfastError,
@@ -27,12 +28,16 @@ from holdfast.errors import (
 from holdfast.protocol.content import JSON, SEPARATOR, SEPARATOR_BYTE, cut_text, is_text
 from holdfast.protocol.names import not_found
 from holdfast.storage.cold import ColdBytes, ColdRequest
+from holdfast.storage.pending import Pending, all_of, run
 
 if TYPE_CHECKING:
+    from collections.abc import Awaitable
+
     from holdfast.engine.state import State
     from holdfast.engine.stream import Stream
     from holdfast.storage.cold import ColdReader
 
+T = TypeVar("T")
 # Searches for a few messages look at a window of this size first, and then at twice as much each
 # time, so their cost depends on these messages and not on the length of the stream.
 WINDOW_BYTES: Final = 64 * 1024
@@ -141,9 +146,12 @@ def ends_in_memory(owner: Stream, start: int, end: int) -> list[int]:
 
 
 class Stretch(NamedTuple):
-    """Bytes of a stream that the stream with this number owns, up to `end`."""
+    """Bytes of a stream up to `end` that belong to `owner`.
 
-    owner: int
+    An owner that has left memory since is as good: all its bytes up to there are in packs.
+    """
+
+    owner: Stream
     end: int
 
 
@@ -181,13 +189,12 @@ class ShardReader:
                 raise not_found(stream.meta.name)
             if at < stream.earliest:
                 raise OffsetGoneError(stream.earliest)
-            owner, limit = await self._next(stream, stretches, at)
+            owner, limit = _stretch_at(stream, stretches, at)
             if at < owner.base:
-                limit = min(limit, owner.base)
-                request = ColdRequest(
-                    owner.number, owner.media, at, limit, left, at == start, with_ends, ends_only
-                )
-                end, data = await self._read_cold(stream, request)
+                wanted = ColdRequest(0, "", at, 0, left, at == start, with_ends, ends_only)
+                requests = _cold_requests(stream, stretches, wanted)
+                limit = requests[-1].limit
+                end, data = await self._from_packs(stream, at, self._read_cold(requests))
             else:
                 end = end_of_read(owner, at, left, at_least_one=at == start, limit=limit)
                 if start == at < end and not _starts_message(owner, at):
@@ -199,19 +206,39 @@ class ShardReader:
                 return ColdBytes(end, parts[0] if len(parts) == 1 else b"".join(parts))
             at = end
 
-    async def _read_cold(self, stream: Stream, request: ColdRequest) -> ColdBytes:
+    async def _read_cold(self, requests: list[ColdRequest]) -> ColdBytes:
+        """Read stretches from packs at the same time, up to the first one that is not complete."""
         assert self.cold is not None, "bytes are in packs only with storage"
+        if len(requests) == 1:
+            return await self.cold.read(requests[0])
+        reads: list[Pending[ColdBytes]] = [Pending() for _ in requests]
+        for request, pending in zip(requests, reads, strict=True):
+            run(self.cold.read(request), pending.set)
+        parts, end = [], requests[0].start
+        for request, found in zip(requests, await all_of(reads), strict=True):
+            parts.append(found.data)
+            end = found.end
+            if end < request.limit:
+                break
+        return ColdBytes(end, b"".join(parts))
+
+    async def _from_packs(self, stream: Stream, at: int, read: Awaitable[T]) -> T:
+        """Wait for a read of packs, during which the stream may be removed or trimmed."""
         try:
-            result = await self.cold.read(request)
-        except HoldfastError:
-            if not stream.gone:
-                if request.start < stream.earliest:
-                    # A snapshot was published meanwhile, and the packs are removed already.
-                    raise OffsetGoneError(stream.earliest) from None
+            result = await read
+        except HoldfastError as error:
+            if not stream.gone and at >= stream.earliest:
                 raise
+            # A traceback would keep alive what was read.
+            error.with_traceback(None)
+        else:
+            if not stream.gone:
+                return result
         if stream.gone:
-            raise not_found(stream.meta.name)
-        return result
+            name = stream.meta.name
+            raise StreamDeletedError(name) if stream.deleted else not_found(name)
+        # A snapshot was published meanwhile, and the packs are removed already.
+        raise OffsetGoneError(stream.earliest)
 
     async def message_ends(self, stream: Stream, start: int, end: int) -> list[int]:
         """The offsets in (start, end] where messages end: appends, or elements of a JSON stream.
@@ -222,33 +249,19 @@ class ShardReader:
         found: list[int] = []
         stretches = await self._stretches(stream, at)
         while at < end:
-            owner, stretch_end = await self._next(stream, stretches, at)
+            owner, stretch_end = _stretch_at(stream, stretches, at)
             limit = min(end, stretch_end)
             if at < owner.base:
+                assert self.cold is not None, "bytes are in packs only with storage"
                 limit = min(limit, owner.base)
-                found += await self._cold_ends(stream, owner, at, limit)
+                ends = self.cold.message_ends(owner.number, at, limit)
+                found += await self._from_packs(stream, at, ends)
             else:
                 found += ends_in_memory(owner, at, limit)
             if limit == stretch_end and (not found or found[-1] != limit):
                 found.append(limit)
             at = limit
         return found
-
-    async def _cold_ends(self, stream: Stream, owner: Stream, at: int, limit: int) -> list[int]:
-        assert self.cold is not None, "bytes are in packs only with storage"
-        ends: list[int] = []
-        try:
-            ends = await self.cold.message_ends(owner.number, at, limit)
-        except HoldfastError:
-            if not stream.gone:
-                if at < stream.earliest:
-                    # A snapshot was published meanwhile, and the packs are removed already.
-                    raise OffsetGoneError(stream.earliest) from None
-                raise
-        if stream.gone:
-            name = stream.meta.name
-            raise StreamDeletedError(name) if stream.deleted else not_found(name)
-        return ends
 
     async def first_ends(self, stream: Stream, start: int, end: int, enough: int) -> list[int]:
         """Like `message_ends`, but may stop as soon as it has `enough` offsets."""
@@ -298,7 +311,7 @@ class ShardReader:
     async def _stretches(self, stream: Stream, offset: int) -> list[Stretch]:
         """The stretches from an offset on, the first one last."""
         if stream.meta.fork is None or offset >= stream.meta.fork.offset:
-            return [Stretch(stream.number, stream.tail)]
+            return [Stretch(stream, stream.tail)]
         catalog = self.state.catalog
         if catalog is None:
             return self._find_stretches(stream, offset)
@@ -306,29 +319,52 @@ class ShardReader:
 
     def _find_stretches(self, stream: Stream, offset: int) -> list[Stretch]:
         owner, end = stream, stream.tail
-        stretches = [Stretch(owner.number, end)]
+        stretches = [Stretch(owner, end)]
         while (fork := owner.meta.fork) is not None and offset < fork.offset:
             source = self.state.find_number(fork.source)
             if source is None:
                 # A source outlives its forks, so this fork is gone itself.
                 raise not_found(stream.meta.name)
             if fork.offset >= end:
-                # The fork before has no bytes of its own here.
+                # The fork has no bytes of its own here.
                 stretches.pop()
             owner, end = source, min(end, fork.offset)
-            stretches.append(Stretch(owner.number, end))
+            stretches.append(Stretch(owner, end))
         return stretches
 
-    async def _next(self, stream: Stream, stretches: list[Stretch], at: int) -> tuple[Stream, int]:
-        """The owner of the bytes from `at` on, which may have been loaded anew, and their end."""
-        while len(stretches) > 1 and stretches[-1].end <= at:
-            stretches.pop()
-        number, end = stretches[-1]
-        if number == stream.number:
-            return stream, stream.tail
-        owner = self.state.by_number.get(number)
-        if owner is None and self.state.catalog is not None:
-            owner = await self.state.catalog.look_up(partial(self.state.find_number, number))
-        if owner is None:
-            raise not_found(stream.meta.name)
-        return owner, end
+
+def _stretch_at(stream: Stream, stretches: list[Stretch], at: int) -> Stretch:
+    """The stretch with the bytes from `at` on; those before it are dropped."""
+    while len(stretches) > 1 and stretches[-1].end <= at:
+        stretches.pop()
+    owner, end = stretches[-1]
+    # The stream itself may have grown.
+    return Stretch(owner, stream.tail if owner is stream else end)
+
+
+def _cold_requests(
+    stream: Stream, stretches: list[Stretch], wanted: ColdRequest
+) -> list[ColdRequest]:
+    """The reads of the first stretch, and of those behind it that are needed whole."""
+    requests: list[ColdRequest] = []
+    at, left = wanted.start, wanted.bytes_max
+    for owner, stretch_end in reversed(stretches):
+        end = stream.tail if owner is stream else stretch_end
+        limit = min(end, owner.base)
+        if requests and (at >= limit or limit - at > left):
+            break
+        requests.append(
+            wanted._replace(
+                stream=owner.number,
+                media=owner.media,
+                start=at,
+                limit=limit,
+                bytes_max=left,
+                at_least_one=wanted.at_least_one and not requests,
+            )
+        )
+        left -= limit - at
+        at = limit
+        if limit < end or left <= 0:
+            break
+    return requests

@@ -1,5 +1,6 @@
 """Reading through: from packs and on from memory gives what memory alone would give."""
 
+import gc
 from pathlib import Path
 
 import pytest
@@ -8,7 +9,7 @@ from hypothesis import strategies as st
 
 from holdfast.engine.reading import ShardReader, end_of_read, read
 from holdfast.engine.state import State
-from holdfast.errors import StoreError, StreamNotFoundError
+from holdfast.errors import OffsetGoneError, StoreError, StreamNotFoundError
 from holdfast.storage.cold import ColdBytes, ColdReader
 from holdfast.storage.pending import run
 from tests.memory_directory import memory_directory
@@ -137,6 +138,19 @@ class TestMeanwhile:
         made.held.answer(0, error)
         made.held.answer_all()
         assert answers == [error]
+
+    def test_trimmed_and_failed_frees_what_was_read_without_the_collector(self, made):
+        gc.collect()
+        gc.disable()
+        try:
+            answers = self.ask(made)
+            made.stream.earliest = 4
+            made.held.answer(0, StoreError("no"))
+            made.held.answer_all()
+            assert isinstance(answers.pop(), OffsetGoneError)
+            assert gc.collect() == 0
+        finally:
+            gc.enable()
 
     def test_store_failed_at_the_second_step(self, made):
         answers = self.ask(made)
