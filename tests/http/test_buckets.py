@@ -5,6 +5,7 @@ import time
 import httpx
 import pytest
 
+from tests.cli.checked import check
 from tests.http.bucketed import (
     BucketStream,
     ids,
@@ -167,8 +168,8 @@ def test_bucket_counts_bytes_and_knows_the_last_write(client) -> None:
 def test_snapshot_frees_bytes_of_the_bucket(client) -> None:
     bucket = new_bucket(client)
     stream = new_stream_in(bucket, client, b"12345", b"678")
-    assert stream.publish(f"{5:020d}", b"a snapshot is not counted").status_code == 204
-    assert found(client, bucket)["bytes"] == 3
+    assert stream.publish(f"{5:020d}", b"1").status_code == 204
+    assert found(client, bucket)["bytes"] == 3 + 1
     stream.delete()
     assert found(client, bucket)["bytes"] == 0
 
@@ -335,3 +336,32 @@ def test_buckets_survive_a_restart(start_server, client_of, flushed) -> None:
     check_error(client.delete(f"/{full}"), 409, "bucket_not_empty")
     assert client.delete(f"/{empty}").status_code == 204
     assert client.put(f"/{flat}").status_code == 201
+
+
+def test_quota_counts_snapshots_and_what_deleted_streams_keep(start_server, client_of) -> None:
+    server = start_server(bucket_bytes_max=1000)
+    client = client_of(server)
+    bucket, other = new_bucket(client), new_bucket(client)
+    stream = new_stream_in(bucket, client, b"12345")
+    large = bytes(1000)
+    check_error(stream.publish(f"{5:020d}", large[1:] + b"xx"), 403, "quota_exceeded", about="1000")
+    assert stream.publish(f"{5:020d}", large).status_code == 204
+    assert found(client, bucket)["bytes"] == 1000
+    check_error(stream.append(b"x"), 403, "quota_exceeded")
+    chunked = stream.publish(f"{5:020d}", (piece for piece in (large, b"x")))
+    check_error(chunked, 403, "quota_exceeded")
+    assert stream.snapshot(f"{5:020d}").content == large
+    assert stream.publish(f"{5:020d}", b"small").status_code == 204
+    assert stream.append(b"678").status_code == 204
+    fork = BucketStream(client, other, "fork")
+    assert fork.fork(stream).status_code == 201
+    stream.delete()
+    assert found(client, bucket)["streams"] == 0
+    assert (found(client, bucket)["bytes"], found(client, other)["bytes"]) == (3 + 5, 5)
+    flush(client)
+    server.stop()
+    assert check(server.data_dir).returncode == 0
+    client = client_of(start_server(bucket_bytes_max=1000))
+    assert (found(client, bucket)["bytes"], found(client, other)["bytes"]) == (3 + 5, 5)
+    client.delete(f"/{other}/fork")
+    assert (found(client, bucket)["bytes"], found(client, other)["bytes"]) == (0, 0)

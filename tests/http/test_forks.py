@@ -315,7 +315,7 @@ def test_bucket_with_nothing_but_a_deleted_source(client) -> None:
     check_error(client.delete(f"/{source.bucket}"), 409, "bucket_not_empty")
     source.delete()
     found = client.get(f"/{source.bucket}").json()
-    assert (found["streams"], found["bytes"]) == (0, 0)
+    assert (found["streams"], found["bytes"]) == (0, 5)
     assert client.delete(f"/{source.bucket}").status_code == 204
     check_error(client.get(f"/{source.bucket}"), 404, "bucket_not_found")
     check_error(source.read(), 404, "bucket_not_found")
@@ -327,7 +327,9 @@ def test_bucket_with_nothing_but_a_deleted_source(client) -> None:
     check_error(source.create(), 409, "stream_exists")
     new_stream_in(source.bucket, client, stream_id="new")
     assert ids(client, source.bucket) == ["new"]
+    assert client.get(f"/{source.bucket}").json()["bytes"] == 5
     fork.delete()
+    assert client.get(f"/{source.bucket}").json()["bytes"] == 0
     assert source.create().status_code == 201
 
 

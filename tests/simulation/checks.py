@@ -1,7 +1,7 @@
 """Comparing what the node has with what the model says."""
 
 from holdfast.engine.stream import Stream
-from holdfast.format.rows import decode_row
+from holdfast.format.rows import decode_row, stored_bytes
 from holdfast.storage.catalog_check import Findings
 from holdfast.storage.check import verify_catalog
 from tests.simulation.model import Version, Violation
@@ -76,10 +76,9 @@ def audit(model, node, names, now_ms):
         seen, version = node.seen(name), model.published.get(name)
         if seen is not None:
             streams += 1
-            if not seen.deleted:
-                counts = buckets.setdefault(name.partition("/")[0], [0, 0])
-                counts[0] += 1
-                counts[1] += seen.tail - seen.start
+            counts = buckets.setdefault(name.partition("/")[0], [0, 0])
+            counts[0] += not seen.deleted
+            counts[1] += stored_bytes(seen)
         if version is None or (seen is None and model.is_due(version, now_ms)):
             if seen is not None:
                 raise Violation(f"{name} should not be there{differences(version, seen)}")
@@ -98,10 +97,10 @@ def audit(model, node, names, now_ms):
         raise Violation(f"{hot_bytes} bytes are in memory, and count as {tier.cost_bytes}")
     audit_catalog(node.catalog._connection)
     audit_values(model, state, buckets)
-    stored_bytes = sum(size_bytes for _, size_bytes in buckets.values())
-    if (state.streams, state.stored_bytes) != (streams, stored_bytes):
+    size_bytes = sum(size_bytes for _, size_bytes in buckets.values())
+    if (state.streams, state.stored_bytes) != (streams, size_bytes):
         raise Violation(
-            f"there are {streams} streams with {stored_bytes} bytes, but the node counts "
+            f"there are {streams} streams with {size_bytes} bytes, but the node counts "
             f"{state.streams} with {state.stored_bytes}"
         )
 
@@ -112,9 +111,9 @@ def audit_values(model, state, buckets):
     counted = {
         name: (name in explicit, *buckets.get(name, (0, 0))) for name in explicit | buckets.keys()
     }
-    there = {
-        name: (row.explicit, row.streams, row.size_bytes) for name, row in state.buckets.items()
-    }
+    counted = {name: counts for name, counts in counted.items() if any(counts)}
+    rows = state.buckets | state._former
+    there = {name: (row.explicit, row.streams, row.size_bytes) for name, row in rows.items()}
     if there != counted:
         raise Violation(f"the buckets are {there}, and should be {counted}")
     told = {

@@ -116,13 +116,14 @@ class TestForks:
 class TestBuckets:
     @pytest.mark.parametrize("change", [{"streams": 9}, {"size_bytes": 12}])
     def test_sum_that_is_wrong(self, data, change):
-        bucket = msgspec.structs.replace(BucketRow(1, False, 3, 9), **change)
+        # Nine bytes of streams, and the rest of their snapshots and of a deleted source.
+        bucket = msgspec.structs.replace(BucketRow(1, False, 3, 63), **change)
         data.change(
             "UPDATE documents SET value = ? WHERE key = 'bucket/_default'", encode_bucket(bucket)
         )
         words = " ".join(said(data))
         assert f"holds {bucket.streams} streams with {bucket.size_bytes} bytes" in words
-        assert "and it holds 3 with 9" in words
+        assert "and it holds 3 with 63" in words
 
     def test_bucket_that_is_missing(self, data):
         data.change("DELETE FROM documents WHERE key = 'bucket/other'")

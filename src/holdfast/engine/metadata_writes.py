@@ -5,7 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from holdfast.engine.commit import reply_after
-from holdfast.engine.writes import BucketCreated, Deleted, SnapshotPublished, check_state
+from holdfast.engine.writes import (
+    BucketCreated,
+    Deleted,
+    SnapshotPublished,
+    check_quota,
+    check_state,
+)
 from holdfast.errors import (
     BucketExistsError,
     BucketNotEmptyError,
@@ -17,6 +23,7 @@ from holdfast.errors import (
     StreamNotFoundError,
 )
 from holdfast.format.records import Kind, Record, encode_documents, encode_snapshot
+from holdfast.format.rows import stored_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -73,20 +80,41 @@ class SnapshotWrites:
     """Publishes snapshots whose objects are already in the store."""
 
     def __init__(
-        self, staging: Staging, commits: CommitLoop, lifetimes: Lifetimes, clock: Clock
+        self,
+        state: State,
+        staging: Staging,
+        commits: CommitLoop,
+        lifetimes: Lifetimes,
+        clock: Clock,
+        *,
+        bucket_bytes_max: int,
     ) -> None:
+        self._state = state
         self._staging = staging
         self._commits = commits
         self._lifetimes = lifetimes
         self._clock = clock
+        self._bucket_bytes_max = bucket_bytes_max
 
-    def check(self, stream: Stream, offset: int, if_match: bytes | None) -> None:
-        """Raise if a snapshot at this offset will be rejected, before its body is stored."""
+    def check(self, stream: Stream, offset: int, size_bytes: int, if_match: bytes | None) -> None:
+        """Raise if a snapshot will be rejected, before its body is stored.
+
+        `size_bytes` is 0 if it is not known yet.
+        """
         if if_match is not None:
             # Whichever of the two it is when the body has arrived.
             staged = self._staging.view(stream.meta.name)
             check_state(if_match, stream, *(() if staged is None else (staged,)))
         _check_offset(offset, stream.earliest, stream.tail)
+        self._check_quota(stream, stream.forks, offset, size_bytes)
+
+    def _check_quota(self, stream: Stream, forks: int, offset: int, size_bytes: int) -> None:
+        """Raise if the bucket has no room for the snapshot in place of what it replaces."""
+        if self._bucket_bytes_max:
+            # As `publish_snapshot` in `format.rows` does it.
+            start = stream.start if forks else max(stream.start, min(offset, stream.tail))
+            added_bytes = stream.tail - start + size_bytes - stored_bytes(stream)
+            check_quota(self._state, self._bucket_bytes_max, stream.meta.name, added_bytes)
 
     def publish(
         self,
@@ -131,6 +159,9 @@ class SnapshotWrites:
                 "The stream was deleted and created again while the snapshot was uploaded."
             )
         _check_offset(snapshot.offset, staged.first_offset(), staged.tail)
+        if staged.base is not None:
+            size_bytes = snapshot.size_bytes
+            self._check_quota(staged.base, staged.fork_count(), snapshot.offset, size_bytes)
         record = Record(Kind.SNAPSHOT, number, now_ms, encode_snapshot(snapshot))
         self._staging.publish_snapshot(staged, snapshot.offset, record)
         return SnapshotPublished(snapshot.offset, staged.tail)

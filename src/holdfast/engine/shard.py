@@ -120,7 +120,14 @@ class Shard:
         self._stage_create = writes.create
         self.buckets = BucketWrites(self._staging.buckets, self.commits, clock)
         self.documents = Documents(self.state, self.commits, clock)
-        self.snapshots = SnapshotWrites(self._staging, self.commits, self.lifetimes, clock)
+        self.snapshots = SnapshotWrites(
+            self.state,
+            self._staging,
+            self.commits,
+            self.lifetimes,
+            clock,
+            bucket_bytes_max=bucket_bytes_max,
+        )
         self.listing = Listing(self.state, clock, catalog)
         self.reader = ShardReader(self.state)
 

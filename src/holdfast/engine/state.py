@@ -34,6 +34,7 @@ from holdfast.format.rows import (
     publish_snapshot,
     remove,
     renewed_deadline_ms,
+    stored_bytes,
 )
 
 if TYPE_CHECKING:
@@ -60,6 +61,8 @@ class State:
         self.removed_numbers: set[int] = set()
         self.generation = Generation(0)
         self.buckets: dict[str, BucketRow] = {}
+        # Rows of buckets that do not exist any more, for deleted streams that are kept.
+        self._former: dict[str, BucketRow] = {}
         # Documents other than buckets' rows, by key.
         self.documents: dict[str, bytes] = {}
         # Names that the catalog may not have, and what happened lately.
@@ -67,23 +70,27 @@ class State:
         self.journal = Journal(keeps_unflushed=catalog is not None)
         self.streams = 0
         self.appended_bytes = 0
-        self.gone_bytes = 0
+        # What snapshots take, less what was removed.
+        self._other_bytes = 0
         self.loads = 0
         self.on_load: Callable[[Stream], None] | None = None
 
     @property
     def stored_bytes(self) -> int:
-        return self.appended_bytes - self.gone_bytes
+        """The size of all buckets together."""
+        return self.appended_bytes + self._other_bytes
 
     def begin(self, flushed: int, streams: int, documents: Iterable[tuple[str, bytes]]) -> None:
         """Start from the catalog, before any record is applied."""
         for key, value in documents:
             if key.startswith(BUCKET_PREFIX):
-                self.buckets[key.removeprefix(BUCKET_PREFIX)] = decode_bucket(value)
+                bucket = decode_bucket(value)
+                buckets = self.buckets if bucket.exists else self._former
+                buckets[key.removeprefix(BUCKET_PREFIX)] = bucket
+                self.appended_bytes += bucket.size_bytes
             else:
                 self.documents[key] = value
         self.streams = streams
-        self.appended_bytes = sum(bucket.size_bytes for bucket in self.buckets.values())
         self.generation = Generation(self.appended_bytes)
         self.journal.start_after(flushed)
 
@@ -135,9 +142,7 @@ class State:
         return self.catalog.name_of(number)
 
     def _load(self, row: StreamRow) -> Stream:
-        # None for a deleted stream that is kept for its forks, if its bucket is gone.
-        bucket = self.buckets.get(row.meta.name.partition("/")[0])
-        stream = Stream.from_row(row, bucket)
+        stream = Stream.from_row(row, self.row_of(row.meta.name.partition("/")[0]))
         self.by_name[row.meta.name] = self.by_number[row.number] = stream
         self.clean[row.number] = stream
         self.loads += 1
@@ -220,14 +225,24 @@ class State:
         bucket_id = name[: name.index("/")]
         bucket = self.buckets.get(bucket_id)
         if bucket is None:
-            bucket = self.buckets[bucket_id] = BucketRow(at_ms)
+            bucket = self._former.pop(bucket_id, None) or BucketRow(at_ms)
+            bucket.begin(at_ms)
+            self.buckets[bucket_id] = bucket
         return bucket
+
+    def row_of(self, bucket_id: str) -> BucketRow | None:
+        """The row of a bucket, also of one that does not exist any more."""
+        return self.buckets.get(bucket_id) or self._former.get(bucket_id)
 
     def _remove_if_unused(self, bucket_id: str) -> None:
         """Remove a bucket that was not created explicitly and holds no streams."""
-        bucket = self.buckets[bucket_id]
-        if not bucket.explicit and not bucket.streams:
-            del self.buckets[bucket_id]
+        bucket = self.row_of(bucket_id)
+        if bucket is None or bucket.exists:
+            return
+        self.buckets.pop(bucket_id, None)
+        self._former.pop(bucket_id, None)
+        if bucket.is_needed:
+            self._former[bucket_id] = bucket
 
     def _create(self, record: Record, position: int, index: int) -> Stream:
         meta = record.meta
@@ -245,6 +260,7 @@ class State:
         if meta.fork is not None:
             begin_fork(stream, self._known(meta.fork.source))
             stream.base = stream.start
+            self._shrink(stream, -stored_bytes(stream))
         return self.append(record)
 
     def append(self, record: Record) -> Stream:
@@ -287,7 +303,6 @@ class State:
     def _end(self, stream: Stream) -> None:
         """Remove a deleted or expired stream; one with forks stays for them only."""
         stream.bucket.streams -= 1
-        self._shrink(stream, stream.tail - stream.start)
         stream.gone = True
         if stream.forks:
             stream.deleted = True
@@ -298,6 +313,8 @@ class State:
 
     def _forget(self, stream: Stream) -> None:
         name, number = stream.meta.name, stream.number
+        self._shrink(stream, stored_bytes(stream))
+        self._remove_if_unused(name.partition("/")[0])
         del self.by_name[name]
         del self.by_number[number]
         self.names.discard(name)
@@ -310,10 +327,10 @@ class State:
 
     def _freed(self, stream: Stream, size_bytes: int) -> None:
         """Release bytes at the start of a stream that no reader needs any more."""
-        if not stream.deleted:
-            self._shrink(stream, size_bytes)
+        self._shrink(stream, size_bytes)
         stream.forget_before(stream.start)
 
     def _shrink(self, stream: Stream, size_bytes: int) -> None:
-        self.gone_bytes += size_bytes
+        """Count bytes that a stream stores no longer; a negative number if it stores more."""
+        self._other_bytes -= size_bytes
         stream.bucket.size_bytes -= size_bytes

@@ -187,7 +187,7 @@ class StreamWrites:
             if not body:
                 raise InvalidJsonError("An empty array appends nothing; send at least one message.")
         if self._bucket_bytes_max and body and not request.over_quota:
-            self._check_quota(staged.meta.name, len(body))
+            check_quota(self._state, self._bucket_bytes_max, staged.meta.name, len(body))
         is_new_producer = producer is not None and state is None
         if is_new_producer and self._producers_max and not request.over_quota:
             self._check_producers(staged, now_ms)
@@ -205,17 +205,6 @@ class StreamWrites:
             bool(body),
             staged.number,
         )
-
-    def _check_quota(self, name: str, size_bytes: int) -> None:
-        """Raise if the bucket is full; appends that are still pending are not counted."""
-        bucket_id = name.partition("/")[0]
-        bucket = self._state.buckets.get(bucket_id)
-        held_bytes = 0 if bucket is None else bucket.size_bytes
-        if held_bytes + size_bytes > self._bucket_bytes_max:
-            raise QuotaExceededError(
-                f"The bucket {bucket_id!r} holds {held_bytes} bytes; its quota is "
-                f"{self._bucket_bytes_max}."
-            )
 
     def _check_producers(self, staged: Staged, now_ms: int) -> None:
         """Raise if the stream has as many producers as it may have, and none may be forgotten."""
@@ -243,11 +232,14 @@ class StreamWrites:
         body, media = request.body, media_type(meta.content_type)
         if body and media == JSON:
             body = store_form(body)
-        if body and self._bucket_bytes_max:
-            self._check_quota(name, len(body))
         # Load the source before the number is known: loading may evict another stream, and if that
         # one has an unrecorded renewal, a record for it goes into the batch first.
         source = None if meta.fork is None else self._staging.view(meta.fork.name)
+        if self._bucket_bytes_max:
+            base = None if source is None else source.base
+            inherited = None if base is None else base.snapshot
+            added_bytes = len(body) + (0 if inherited is None else inherited.size_bytes)
+            check_quota(self._state, self._bucket_bytes_max, name, added_bytes)
         batch = self._commits.batch()
         number = stream_number(batch.position, len(batch.records))
         staged = Staged(number, meta, media, meta.expires_at_ms)
@@ -378,6 +370,19 @@ def confirm_created(staged: Staged, request: CreateRequest) -> StreamCreated | H
         state = "closed" if staged.closed else "open"
         return StreamExistsError(f"The stream exists and is {state}.")
     return StreamCreated(False, meta.content_type, staged.tail, staged.closed, staged.number)
+
+
+def check_quota(state: State, bytes_max: int, name: str, added_bytes: int) -> None:
+    """Raise if the bucket of a stream has no room; writes that are pending are not counted."""
+    if added_bytes <= 0:
+        return
+    bucket_id = name.partition("/")[0]
+    bucket = state.row_of(bucket_id)
+    held_bytes = 0 if bucket is None else bucket.size_bytes
+    if held_bytes + added_bytes > bytes_max:
+        raise QuotaExceededError(
+            f"The bucket {bucket_id!r} holds {held_bytes} bytes; its quota is {bytes_max}."
+        )
 
 
 def check_state(if_match: bytes, *states: Staged | Stream) -> None:

@@ -50,13 +50,31 @@ class StreamRow(msgspec.Struct, array_like=True):
 
 
 class BucketRow(msgspec.Struct, array_like=True):
-    """A bucket as of a position in the log; `explicit` if a request created it."""
+    """A bucket as of a position in the log; `explicit` if a request created it.
+
+    `size_bytes` is what its streams store, deleted ones that are kept for their forks included. A
+    bucket that does not exist any more keeps its row while there are such.
+    """
 
     created_ms: int
     explicit: bool = False
     streams: int = 0
     size_bytes: int = 0
     last_write_ms: int | None = None
+
+    @property
+    def exists(self) -> bool:
+        return self.explicit or self.streams > 0
+
+    @property
+    def is_needed(self) -> bool:
+        """Whether the bucket exists, or streams of it are kept."""
+        return self.exists or self.size_bytes > 0
+
+    def begin(self, at_ms: int) -> None:
+        """Start anew if the bucket does not exist: it is being created."""
+        if not self.exists:
+            self.created_ms, self.last_write_ms = at_ms, None
 
 
 class Writable(Protocol):
@@ -149,6 +167,15 @@ class Descendant(Protocol):
 Each = TypeVar("Each", bound=Descendant)
 
 
+def stored_bytes(stream: Descendant) -> int:
+    """What a stream adds to the size of its bucket: its own bytes, and its snapshot.
+
+    A fork counts the snapshot that it has from its source, because it may be the last to have it.
+    """
+    snapshot = stream.snapshot
+    return stream.tail - stream.start + (0 if snapshot is None else snapshot.size_bytes)
+
+
 def begin_fork(fork: Descendant, source: Descendant) -> None:
     """Initialise a new fork from its source."""
     origin = fork.meta.fork
@@ -161,10 +188,15 @@ def begin_fork(fork: Descendant, source: Descendant) -> None:
 
 
 def publish_snapshot(stream: Descendant, snapshot: Snapshot) -> int:
-    """Make the stream start at the snapshot; returns how many of its own bytes that frees."""
+    """Make the stream start at the snapshot; returns how many bytes that frees.
+
+    The number is negative if the snapshot is larger than what it replaces.
+    """
+    before = stored_bytes(stream)
     stream.snapshot = snapshot
     stream.earliest = snapshot.offset
-    return _move_start(stream)
+    _move_start(stream)
+    return before - stored_bytes(stream)
 
 
 def remove(

@@ -172,7 +172,7 @@ class MetricsPage:
         yield counter("holdfast_snapshots_published", "Snapshots published.", counters.snapshots)
         yield gauge("holdfast_buckets", "Buckets that exist.", len(shard.state.buckets))
         yield gauge("holdfast_streams", "Streams that exist.", shard.state.streams)
-        yield gauge("holdfast_stored_bytes", "Message bytes held.", shard.state.stored_bytes)
+        yield gauge("holdfast_stored_bytes", "Bytes held in streams.", shard.state.stored_bytes)
         yield gauge("holdfast_live_readers", "Open SSE and long-poll reads.", len(shard.live))
         yield counter("holdfast_commits", "Batches made durable.", counters.batches)
         yield counter(

@@ -52,7 +52,8 @@ def publish_snapshot(app: App, request: Request, slot: Slot, name: str) -> None:
     checked = parse_content_type(content_type) if content_type else DEFAULT
     offset = parse_offset(request.parameter)
     stream = app.shard.find(name)
-    app.shard.snapshots.check(stream, offset, request.headers.get(b"if-match"))
+    size_bytes = int(request.headers.get(b"content-length", 0))
+    app.shard.snapshots.check(stream, offset, size_bytes, request.headers.get(b"if-match"))
     app.spawn(_publish(app, request, slot, stream, offset, checked), slot)
 
 

@@ -384,7 +384,9 @@ class LimitSettings:
         "Requests for one bucket at once after a pause. 0: as many as per second.", 0
     )
     bucket_bytes_max: CountOrNone = option(
-        "Bytes in one bucket; appends beyond are answered with 403 `quota_exceeded`.", 0
+        "Bytes of messages and snapshots in one bucket; writes beyond are answered with 403 "
+        "`quota_exceeded`.",
+        0,
     )
     bucket_streams_max: CountOrNone = option(
         "Streams in one bucket; creating more is answered with 403 `quota_exceeded`.", 0

@@ -301,10 +301,11 @@ class CatalogCheck:
                     f"{bucket.size_bytes} bytes, and it holds {found.streams} with "
                     f"{found.size_bytes}"
                 )
-            elif not bucket.explicit and not bucket.streams:
+            elif not bucket.is_needed:
                 self.damage(f"the bucket {name!r} is empty, and nobody created it")
         for name, found in counted.items():
-            self.damage(f"there is no bucket {name!r}, and {found.streams} streams are in it")
+            if found.is_needed:
+                self.damage(f"there is no bucket {name!r}, and {found.streams} streams are in it")
 
 
 class DeltaCheck:
@@ -346,7 +347,7 @@ class DeltaCheck:
                 self._stale.add(number)
         self._last_ms = max(self._last_ms, meta.last_ms)
         for key, value in meta.documents.items():
-            self._documents[key] = self._document(key) == value
+            self._documents[key] = _are_same(key, self._document(key), value)
         self._alive -= len(meta.removed)
         for number in meta.removed:
             self._stale.discard(number)
@@ -418,6 +419,24 @@ def decoded(row: bytes | None) -> StreamRow | None:
 
 def _stream(row: StreamRow) -> str:
     return f"stream {row.number:x} ({row.meta.name})"
+
+
+def _are_same(key: str, ours: bytes | None, theirs: bytes | None) -> bool:
+    """Whether a document of the catalog is that of a pack, except for what buckets count.
+
+    That follows from the streams, and older versions counted it otherwise.
+    """
+    if ours == theirs or not key.startswith(BUCKET_PREFIX):
+        return ours == theirs
+    try:
+        rows = [None if each is None else decode_bucket(each) for each in (ours, theirs)]
+    except msgspec.DecodeError:
+        return False
+    one, other = (
+        (row.created_ms, row.explicit, row.last_write_ms) if row and row.exists else None
+        for row in rows
+    )
+    return one == other
 
 
 def _may_be_counted(key: str, value: bytes) -> bool:

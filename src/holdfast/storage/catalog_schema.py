@@ -17,9 +17,11 @@ from holdfast.format.rows import (
     BUCKET_PREFIX,
     BucketRow,
     StreamRow,
+    decode_bucket,
     decode_row,
     encode_bucket,
     encode_row,
+    stored_bytes,
     take_producers,
 )
 
@@ -283,7 +285,7 @@ def _upgrade(connection: sqlite3.Connection) -> None:
 
 
 def _upgrade_first(connection: sqlite3.Connection) -> None:
-    """From format 1 to 2: its rows stay, and its buckets are counted, for which it has no rows."""
+    """From format 1 to 2: its rows stay. It has none for buckets, which are counted later."""
     connection.execute("DROP INDEX streams_due")
     connection.execute("ALTER TABLE streams RENAME TO streams_1")
     for statement in filter(str.strip, _SECOND.split(";")):
@@ -293,11 +295,13 @@ def _upgrade_first(connection: sqlite3.Connection) -> None:
     )
     connection.execute("DROP TABLE streams_1")
     connection.execute("INSERT INTO facts VALUES ('flushed_ms', 0)")
-    complete(connection)
 
 
 def _upgrade_second(connection: sqlite3.Connection) -> None:
-    """From format 2 to 3: producers move from the streams' rows to a table."""
+    """From format 2 to 3: producers move from the streams' rows to a table.
+
+    Buckets are counted again, since they count snapshots and deleted streams from now on.
+    """
     for statement in _THIRD:
         connection.execute(statement)
     number, count = -1, _ROWS_PER_STEP
@@ -314,6 +318,7 @@ def _upgrade_second(connection: sqlite3.Connection) -> None:
                 connection.execute(
                     "UPDATE streams SET row = ? WHERE number = ?", (encode_row(row), number)
                 )
+    recount(connection)
 
 
 def put_producers(
@@ -350,14 +355,13 @@ def _check(connection: sqlite3.Connection, path: Path) -> None:
 
 
 def count_buckets(rows: Iterable[StreamRow]) -> dict[str, BucketRow]:
-    """A row for each bucket that holds a stream, not counting deleted ones kept for forks.
+    """A row for each bucket with streams, deleted ones that are kept for forks included.
 
     The times of creation and of the last write are those of its streams.
     """
     buckets: dict[str, BucketRow] = {}
     for row in rows:
-        if not row.deleted:
-            _add(buckets, row)
+        _add(buckets, row)
     return buckets
 
 
@@ -366,16 +370,30 @@ def _add(buckets: dict[str, BucketRow], row: StreamRow) -> None:
     bucket = buckets.get(name)
     if bucket is None:
         bucket = buckets[name] = BucketRow(row.created_ms)
-    bucket.created_ms = min(bucket.created_ms, row.created_ms)
-    bucket.streams += 1
-    bucket.size_bytes += row.tail - row.start
-    bucket.last_write_ms = max(bucket.last_write_ms or row.last_write_ms, row.last_write_ms)
+    bucket.size_bytes += stored_bytes(row)
+    if not row.deleted:
+        created_ms = bucket.created_ms if bucket.streams else row.created_ms
+        bucket.created_ms = min(created_ms, row.created_ms)
+        bucket.streams += 1
+        bucket.last_write_ms = max(bucket.last_write_ms or row.last_write_ms, row.last_write_ms)
 
 
-def complete(connection: sqlite3.Connection) -> None:
-    """Insert rows for buckets that have streams but no row."""
-    rows = (decode_row(row) for (row,) in connection.execute("SELECT row FROM streams"))
+def recount(connection: sqlite3.Connection) -> None:
+    """Make the rows of buckets say what there is: earlier versions counted less, or nothing."""
+    streams = connection.execute("SELECT row FROM streams")
+    counted = count_buckets(decode_row(row) for (row,) in streams)
+    is_bucket = f"substr(key, 1, {len(BUCKET_PREFIX)}) = '{BUCKET_PREFIX}'"
+    for key, value in connection.execute(f"SELECT key, value FROM documents WHERE {is_bucket}"):  # noqa: S608 (ours)
+        name, bucket = key.removeprefix(BUCKET_PREFIX), decode_bucket(value)
+        found = counted.get(name, BucketRow(0))
+        bucket.streams, bucket.size_bytes = found.streams, found.size_bytes
+        counted[name] = bucket
+    connection.execute(f"DELETE FROM documents WHERE {is_bucket}")  # noqa: S608 (ours)
     connection.executemany(
-        "INSERT OR IGNORE INTO documents VALUES (?, ?)",
-        [(BUCKET_PREFIX + name, encode_bucket(row)) for name, row in count_buckets(rows).items()],
+        "INSERT INTO documents VALUES (?, ?)",
+        [
+            (BUCKET_PREFIX + name, encode_bucket(bucket))
+            for name, bucket in counted.items()
+            if bucket.is_needed
+        ],
     )

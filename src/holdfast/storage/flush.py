@@ -41,6 +41,7 @@ from holdfast.format.rows import (
     publish_snapshot,
     remove,
     renewed_deadline_ms,
+    stored_bytes,
 )
 from holdfast.format.segments import decode_header, iter_batches
 from holdfast.protocol.content import JSON, SEPARATOR, media_type
@@ -330,8 +331,7 @@ class Gather:
         """The documents that changed, including buckets' rows, at the end of the range."""
         changed = dict(self._documents)
         for name, bucket in self._buckets.items():
-            in_use = bucket.explicit or bucket.streams > 0
-            changed[BUCKET_PREFIX + name] = encode_bucket(bucket) if in_use else None
+            changed[BUCKET_PREFIX + name] = encode_bucket(bucket) if bucket.is_needed else None
         return changed
 
     def _apply_rare(self, record: Record) -> None:
@@ -350,7 +350,7 @@ class Gather:
         elif kind == Kind.DOCUMENTS:
             self._documents.update(decode_documents(record.payload))
         elif kind == Kind.CREATE_BUCKET:
-            self._bucket(record.payload.decode(), record.at_ms).explicit = True
+            self._begun_bucket(record.payload.decode(), record.at_ms).explicit = True
         else:
             assert kind == Kind.DELETE_BUCKET, f"unknown kind of record: {kind}"
             self._bucket(record.payload.decode(), record.at_ms).explicit = False
@@ -361,9 +361,13 @@ class Gather:
         if bucket is None:
             found = self._find_document(BUCKET_PREFIX + name)
             bucket = BucketRow(at_ms) if found is None else decode_bucket(found)
-        elif not bucket.explicit and not bucket.streams:
-            bucket = BucketRow(at_ms)
-        self._buckets[name] = bucket
+            self._buckets[name] = bucket
+        return bucket
+
+    def _begun_bucket(self, name: str, at_ms: int) -> BucketRow:
+        """The row of a bucket that is created now if it does not exist."""
+        bucket = self._bucket(name, at_ms)
+        bucket.begin(at_ms)
         return bucket
 
     def _share(self, number: int) -> Share:
@@ -385,8 +389,9 @@ class Gather:
         row.deadline_ms = meta.expires_at_ms
         if meta.fork is not None:
             begin_fork(row, self._share(meta.fork.source).row)
-        bucket = self._bucket(meta.name.partition("/")[0], record.at_ms)
+        bucket = self._begun_bucket(meta.name.partition("/")[0], record.at_ms)
         bucket.streams += 1
+        bucket.size_bytes += stored_bytes(row)
         share = self.shares[record.stream] = Share(row, bucket)
         self._message_bytes += share.write(record, position)
 
@@ -394,7 +399,6 @@ class Gather:
         """End a deleted or expired stream: it is removed, or kept for its forks."""
         row = share.row
         share.bucket.streams -= 1
-        share.bucket.size_bytes -= row.tail - row.start
         if row.forks:
             row.deleted, row.deadline_ms = True, None
         else:
@@ -406,13 +410,12 @@ class Gather:
 
     def _gone(self, row: StreamRow) -> None:
         self._drop_snapshot(row)
-        self.shares.pop(row.number, None)
+        self.shares.pop(row.number).bucket.size_bytes -= stored_bytes(row)
         if not self.is_new(row.number):
             self.removed.append(row.number)
 
     def _freed(self, row: StreamRow, freed: int) -> None:
-        if not row.deleted:
-            self._share(row.number).bucket.size_bytes -= freed
+        self._share(row.number).bucket.size_bytes -= freed
 
     def is_new(self, number: int) -> bool:
         return number >> INDEX_BITS > self.after

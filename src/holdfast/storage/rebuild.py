@@ -36,7 +36,7 @@ from holdfast.format.rows import decode_row
 from holdfast.objects.pack_reader import Pack
 from holdfast.objects.store import store_owner
 from holdfast.storage.catalog_check import CatalogCheck, Findings
-from holdfast.storage.catalog_schema import complete, open_for_reading
+from holdfast.storage.catalog_schema import open_for_reading, recount
 from holdfast.storage.catalog_writer import (
     CatalogWriter,
     delete_stream,
@@ -293,8 +293,8 @@ def _insert_retired(
 def _settle(catalog: CatalogWriter) -> None:
     """Delete extents whose streams are gone, and count what is left."""
     with catalog.transaction() as connection:
-        # Packs of older versions have no rows for buckets.
-        complete(connection)
+        # Packs of older versions have no rows for buckets, or count less.
+        recount(connection)
         connection.execute(
             "DELETE FROM extents WHERE NOT EXISTS (SELECT 1 FROM streams WHERE "
             "streams.number = extents.stream AND extents.start + extents.length > streams.start)"

@@ -22,6 +22,8 @@ TEXT = "text/plain"
 JSON = "application/json"
 NAME = "bucket/stream"
 COMMIT_TIMEOUT_S = 5.0
+# The size that published snapshots are said to have.
+SNAPSHOT_BYTES = 1
 
 
 def appended(*fields, **named):
@@ -105,7 +107,7 @@ class Driver:
         """Publish a snapshot of a stream, whose body nobody looks at."""
         if number is None:
             number = self.shard.find(name).number
-        snapshot = Snapshot(offset, f"snapshots/{number}/{offset}", TEXT, 1, 1)
+        snapshot = Snapshot(offset, f"snapshots/{number}/{offset}", TEXT, SNAPSHOT_BYTES, 1)
         return self._ask(self.shard.snapshots.publish, name, number, snapshot)
 
     def create_bucket(self, name):

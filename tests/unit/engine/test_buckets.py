@@ -12,8 +12,18 @@ from holdfast.errors import (
     QuotaExceededError,
     UnavailableError,
 )
+from holdfast.format.records import Snapshot
 from holdfast.format.rows import BucketRow
-from tests.unit.engine.driver import COMMITTED, FAILED, JSON, UNKNOWN, Driver, dump
+from tests.unit.engine.driver import (
+    COMMITTED,
+    FAILED,
+    JSON,
+    SNAPSHOT_BYTES,
+    TEXT,
+    UNKNOWN,
+    Driver,
+    dump,
+)
 
 
 @pytest.fixture
@@ -111,7 +121,7 @@ class TestLife:
         driver.publish(5, "b/one")
         driver.delete("b/two")
         driver.commit()
-        assert (bucket.streams, bucket.size_bytes) == (1, 3)
+        assert (bucket.streams, bucket.size_bytes) == (1, 3 + SNAPSHOT_BYTES)
         assert dump(driver.restart().shard.state) == dump(driver.shard.state)
 
 
@@ -246,7 +256,7 @@ class TestQuotas:
         assert driver.committed(driver.create("b/one", body=bytes(10))).created
 
     def test_snapshots_and_deletions_make_room(self):
-        driver = Driver(bucket_bytes_max=10)
+        driver = Driver(bucket_bytes_max=10 + SNAPSHOT_BYTES)
         driver.create("b/one", body=b"12345")
         driver.create("b/two", body=b"12345")
         driver.commit()
@@ -256,6 +266,63 @@ class TestQuotas:
         driver.delete("b/two")
         driver.commit()
         assert driver.committed(driver.append(b"1234567890", name="b/one")).tail == 15
+
+    def test_snapshot_counts_in_place_of_what_it_replaces(self):
+        driver = Driver(bucket_bytes_max=5)
+        driver.create("b/one", body=b"1234")
+        driver.commit()
+        # One byte of messages less, and one of a snapshot more.
+        driver.publish(1, "b/one")
+        assert driver.committed(driver.append(b"5", name="b/one")).tail == 5
+        for at in (1, 2):
+            assert driver.committed(driver.publish(at, "b/one")).offset == at
+        driver.commit()
+        stream = driver.shard.find("b/one")
+        for size_bytes, refused in ((3, True), (2, False)):
+            snapshot = Snapshot(2, "snapshots/large", TEXT, size_bytes, 1)
+            ask = driver._ask(driver.shard.snapshots.publish, "b/one", stream.number, snapshot)
+            outcome = driver.committed(ask)
+            assert isinstance(outcome, QuotaExceededError) == refused
+        assert driver.shard.state.buckets["b"].size_bytes == 5
+
+    def test_snapshot_that_takes_less_is_accepted_though_the_bucket_is_too_full(self):
+        driver = Driver()
+        driver.create("b/one", body=b"1234")
+        driver.commit()
+        driver.shard.snapshots._bucket_bytes_max = 2
+        assert driver.committed(driver.publish(1, "b/one")).offset == 1
+
+    def test_fork_counts_the_snapshot_that_it_starts_with(self):
+        driver = Driver(bucket_bytes_max=1)
+        driver.create("b/one", body=b"1")
+        driver.commit()
+        driver.publish(1, "b/one")
+        driver.commit()
+        assert isinstance(driver.fork("b/fork", "b/one").outcome, QuotaExceededError)
+        assert driver.committed(driver.fork("c/fork", "b/one")).created
+        assert driver.shard.state.buckets["c"].size_bytes == SNAPSHOT_BYTES
+
+    def test_deleted_source_counts_while_forks_need_it(self):
+        driver = Driver(bucket_bytes_max=10)
+        driver.create("b/one", body=b"12345678")
+        driver.commit()
+        driver.fork("c/fork", "b/one")
+        driver.commit()
+        driver.delete("b/one")
+        driver.commit()
+        state = driver.shard.state
+        assert "b" not in state.buckets
+        assert state.stored_bytes == 8
+        assert isinstance(driver.create("b/two", body=b"123").outcome, QuotaExceededError)
+        assert driver.committed(driver.create("b/two", body=b"12")).created
+        assert (state.buckets["b"].streams, state.buckets["b"].size_bytes) == (1, 10)
+        assert dump(driver.restart().shard.state) == dump(state)
+        driver.delete("c/fork")
+        driver.commit()
+        assert state.buckets["b"].size_bytes == state.stored_bytes == 2
+        driver.delete("b/two")
+        driver.commit()
+        assert (state.buckets, state._former, state.stored_bytes) == ({}, {}, 0)
 
     def test_duplicates_and_refusals_come_first(self):
         driver = Driver(bucket_bytes_max=5)

@@ -18,6 +18,7 @@ from holdfast.format.rows import (
     publish_snapshot,
     remove,
     renewed_deadline_ms,
+    stored_bytes,
     take_producers,
 )
 from holdfast.protocol.producer import NUMBER_MAX, Producer, ProducerState
@@ -244,32 +245,34 @@ class TestForks:
 class TestSnapshots:
     def test_stream_starts_there(self, family):
         source = family.source()
-        assert publish_snapshot(source, snapshot(30)) == 30
+        assert publish_snapshot(source, snapshot(30)) == 30 - 1
         assert (source.start, source.earliest, source.snapshot) == (30, 30, snapshot(30))
         assert publish_snapshot(source, snapshot(35)) == 5
+        assert stored_bytes(source) == 65 + 1
 
     def test_another_one_at_the_same_place(self, family):
         source = family.source()
         publish_snapshot(source, snapshot(30))
         other = Snapshot(30, "snapshots/other", "text/plain", 5, 6)
-        assert publish_snapshot(source, other) == 0
+        assert publish_snapshot(source, other) == 1 - 5
         assert source.snapshot == other
 
     def test_at_the_tail_nothing_is_left(self, family):
         source = family.source()
-        assert publish_snapshot(source, snapshot(100)) == 100
+        assert publish_snapshot(source, snapshot(100)) == 100 - 1
         assert source.start == source.tail
+        assert stored_bytes(source) == 1
 
     def test_source_keeps_its_bytes_while_it_has_forks(self, family):
         source = family.source()
         family.fork(2, source, 60)
-        assert publish_snapshot(source, snapshot(80)) == 0
+        assert publish_snapshot(source, snapshot(80)) == -1
         assert (source.start, source.earliest) == (0, 80)
 
     def test_fork_has_no_bytes_of_its_own_before_its_start(self, family):
         fork = family.fork(2, family.source(), 60)
         fork.tail = 90
-        assert publish_snapshot(fork, snapshot(40)) == 0
+        assert publish_snapshot(fork, snapshot(40)) == -1
         assert (fork.start, fork.earliest) == (60, 40)
         assert publish_snapshot(fork, snapshot(75)) == 15
         assert fork.start == 75

@@ -274,16 +274,17 @@ class History:
         return [told for told in self.alive if told.name.startswith(f"{name}/")]
 
     def buckets(self):
-        """(explicit, streams, bytes) of each bucket."""
-        names = self.explicit | {told.name.partition("/")[0] for told in self.alive}
-        return {
-            name: (
-                name in self.explicit,
-                len(self.in_bucket(name)),
-                sum(told.tail - told.start for told in self.in_bucket(name)),
-            )
-            for name in names
+        """(explicit, streams, bytes) of each bucket, and of what is kept of former ones."""
+        sizes = dict.fromkeys(self.explicit, 0)
+        for told in self.by_number.values():
+            name = told.name.partition("/")[0]
+            size_bytes = 0 if told.snapshot is None else told.snapshot.size_bytes
+            sizes[name] = sizes.get(name, 0) + told.tail - told.start + size_bytes
+        found = {
+            name: (name in self.explicit, len(self.in_bucket(name)), size_bytes)
+            for name, size_bytes in sizes.items()
         }
+        return {name: counts for name, counts in found.items() if any(counts)}
 
     def state(self, after=0, source=None):
         """What the engine makes of it; behind a position, on what a catalog has up to there."""

@@ -10,13 +10,21 @@ import pytest
 from holdfast.errors import CatalogError, UnknownFormatError
 from holdfast.format import pack_builder
 from holdfast.format.packs import checksum
-from holdfast.format.rows import BUCKET_PREFIX, BucketRow, decode_bucket
+from holdfast.format.records import Fork, StreamMeta
+from holdfast.format.rows import (
+    BUCKET_PREFIX,
+    BucketRow,
+    StreamRow,
+    decode_bucket,
+    encode_bucket,
+    encode_row,
+)
 from holdfast.protocol.producer import ProducerState
 from holdfast.storage import catalog_schema
 from holdfast.storage.catalog import Catalog, Due
 from holdfast.storage.catalog_schema import FORMAT_VERSION, open_for_writing
-from holdfast.storage.catalog_writer import CatalogWriter
-from tests.unit.storage.rig import calls
+from holdfast.storage.catalog_writer import CatalogWriter, row_change
+from tests.unit.storage.rig import TEXT, calls, snapshot_of
 
 BEGINNING = Due(-1, 0)
 NAMES = [
@@ -433,6 +441,37 @@ def test_producers_move_out_of_the_rows(tmp_path, monkeypatch):
         assert catalog.find_producer(10, b"p") == (0, None)
         kept = catalog.read("SELECT number, row FROM streams WHERE number < 15")
         assert kept == [(row[0], row[-1]) for row in rows[:5]]
+
+
+def test_buckets_of_format_2_are_counted_again(tmp_path):
+    """They did not count snapshots, nor deleted streams that are kept for their forks."""
+    path = tmp_path / "c.db"
+    open_for_writing(path).close()
+    kept = StreamRow(1, StreamMeta("gone/source", TEXT), 100, 100, tail=7, forks=1, deleted=True)
+    fork = StreamMeta("a/fork", TEXT, fork=Fork(1, "gone/source", 7))
+    forked = StreamRow(2, fork, 200, 200, tail=9, start=7)
+    snapshot = snapshot_of("snapshots/1", 4, b"12345")
+    plain = StreamMeta("a/plain", TEXT)
+    covered = StreamRow(3, plain, 300, 300, tail=6, start=4, earliest=4, snapshot=snapshot)
+    buckets = {"a": BucketRow(50, False, 2, 4, 300), "empty": BucketRow(60, True)}
+    with closing(sqlite3.connect(path)) as connection:
+        connection.executescript(SECOND)
+        connection.executemany(
+            "INSERT INTO streams VALUES (?, ?, ?, ?, ?, ?)",
+            [row_change(row, encode_row(row))[:6] for row in (kept, forked, covered)],
+        )
+        connection.executemany(
+            "INSERT INTO documents VALUES (?, ?)",
+            [(f"bucket/{name}", encode_bucket(row)) for name, row in buckets.items()],
+        )
+        connection.commit()
+    with closing(CatalogWriter(path)) as writer:
+        found = writer.read("SELECT key, value FROM documents ORDER BY key")
+    assert {key: decode_bucket(value) for key, value in found} == {
+        "bucket/a": BucketRow(50, False, 2, 4 + 5, 300),
+        "bucket/empty": BucketRow(60, True),
+        "bucket/gone": BucketRow(100, False, 0, 7),
+    }
 
 
 def test_damaged_row_leaves_it_as_it_was(path):

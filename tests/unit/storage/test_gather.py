@@ -79,7 +79,8 @@ def _check_documents(documents, state, history):
         for key in list(documents)
         if key.startswith(BUCKET_PREFIX)
     }
-    assert rows == state.buckets
+    assert rows == state.buckets | state._former
+    assert {name for name, row in rows.items() if row.exists} == state.buckets.keys()
     assert documents == state.documents == history.documents_now
     assert history.buckets() == {
         name: (row.explicit, row.streams, row.size_bytes) for name, row in rows.items()

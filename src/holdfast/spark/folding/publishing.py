@@ -29,6 +29,7 @@ from holdfast.errors import (
     InvalidRequestError,
     OffsetGoneError,
     PayloadTooLargeError,
+    QuotaExceededError,
     SnapshotConflictError,
     SnapshotNotFoundError,
     StreamDeletedError,
@@ -198,7 +199,7 @@ class Publisher:
             )
         except _OVERTAKEN:
             return PublishResult(publication, overtaken=True)
-        except (PayloadTooLargeError, InvalidRequestError) as error:
+        except (PayloadTooLargeError, QuotaExceededError, InvalidRequestError) as error:
             # Too large, or a stream whose id cannot have snapshots.
             return PublishResult(publication, refused=error.message)
         failpoint("snapshot_job.published")
