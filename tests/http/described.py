@@ -156,5 +156,7 @@ def _steer_fields(case: "Case", draw: int) -> None:
         headers["Stream-Fork-Sub-Offset"] = str(draw % 3)
     if "Stream-TTL" in headers:
         headers.pop("Stream-Expires-At", None)
+    if headers.pop("Stream-Message-Lengths", None) and isinstance(case.body, str) and case.body:
+        headers["Stream-Message-Lengths"] = str(len(case.body.encode()))
     if any(name.startswith("Producer-") for name in headers) and draw % 2:
         headers.update({"Producer-Id": "p", "Producer-Epoch": "0", "Producer-Seq": "0"})

@@ -60,6 +60,10 @@ REFUSED = {
         "The body is empty",
         "An empty array appends nothing",
     ),
+    "The lengths of messages add up to the body, and a JSON stream has none.": (
+        "Stream-Message-Lengths adds up to",
+        "Stream-Message-Lengths is for byte streams",
+    ),
     "JSON Schema counts 1000.0 as an integer.": ("Expected `int( \\| null)?`, got `float`",),
     "What an upstream or a webhook's URL is decides whether it is called.": (
         "Proxy cannot follow redirects",
