@@ -29,6 +29,7 @@ REFUSED = {
         "need Stream-Forked-From",
         "Stream-Fork-Sub-Offset needs Stream-Fork-Offset",
         "The header Upstream-(URL|Method) is needed",
+        "Stream-Message-Lengths (adds up to|is for byte streams)",
     ),
     "Fields of a body that depend on one another.": (
         "At least one of pattern and streams is needed",
@@ -51,7 +52,7 @@ REFUSED = {
         "A stream id must not be",
         "The path (holds|is longer|\\{bucket\\}/\\{stream\\} is longer)",
         "The stream's bucket or id is empty",
-        "A subscription's id has 1 to 256 bytes of printable text",
+        "A subscription's id has 1 to 256 bytes",
         "An id must not hold a slash",
         "The pattern",
     ),

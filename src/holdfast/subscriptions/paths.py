@@ -19,6 +19,7 @@ from holdfast.errors import InvalidRequestError, NotFoundError, SubscriptionErro
 from holdfast.protocol.names import DEFAULT_BUCKET, NAME_BYTES_MAX, parse_flat_path
 
 SUBSCRIPTION_ID_BYTES_MAX: Final = 256
+_SUBSCRIPTION_ID: Final = re.compile(r"[^/\x00-\x1f\x7f-\x9f]+")
 _DEFAULT: Final = f"{DEFAULT_BUCKET}/"
 
 
@@ -44,15 +45,10 @@ def path_of(name: str) -> str:
 
 
 def check_subscription_id(text: str) -> str:
-    if (
-        not text
-        or len(text.encode()) > SUBSCRIPTION_ID_BYTES_MAX
-        or "/" in text
-        or not text.isprintable()
-    ):
+    if not _SUBSCRIPTION_ID.fullmatch(text) or len(text.encode()) > SUBSCRIPTION_ID_BYTES_MAX:
         raise SubscriptionError(
-            f"A subscription's id has 1 to {SUBSCRIPTION_ID_BYTES_MAX} bytes of printable text "
-            "and no slash."
+            f"A subscription's id has 1 to {SUBSCRIPTION_ID_BYTES_MAX} bytes, and no slash and no "
+            "control characters."
         )
     return text
 
