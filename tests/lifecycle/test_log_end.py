@@ -119,9 +119,9 @@ def delete_log(data_dir):
     [
         flip_last_batch,
         cut_last_segment,
-        empty_last_segment,
+        pytest.param(empty_last_segment, marks=pytest.mark.slow),
         delete_last_segment,
-        delete_segments,
+        pytest.param(delete_segments, marks=pytest.mark.slow),
         delete_log,
     ],
 )
@@ -160,7 +160,9 @@ def test_torn_tail_is_cut_after_a_crash(killed, tmp_path):
     assert read(data_dir) == b"one two "
 
 
-@pytest.mark.parametrize("damage", [delete_last_segment, delete_log])
+@pytest.mark.parametrize(
+    "damage", [pytest.param(delete_last_segment, marks=pytest.mark.slow), delete_log]
+)
 def test_deleted_log_is_reported_after_a_crash(killed, tmp_path, damage):
     data_dir = copy(killed, tmp_path / "data")
     damage(data_dir)
