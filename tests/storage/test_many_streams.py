@@ -12,8 +12,8 @@ MIB = 1 << 20
 @pytest.mark.slow
 def test_memory_and_extents_stay_bounded(tmp_path):
     """For a million streams: `python -m tests.storage.many_streams`."""
-    report = asyncio.run(ManyStreams(tmp_path, 150_000).run(rounds=6))
-    assert report.merges >= 2
+    report = asyncio.run(ManyStreams(tmp_path, 120_000).run(rounds=5))
+    assert report.merges >= 1
     assert report.wrong_streams == 0
     assert max(report.extents_per_tier.values()) <= 16
     assert report.peak_bytes <= 400 * MIB
