@@ -309,15 +309,15 @@ class ShardReader:
         return offset in ends or offset == stream.earliest
 
     async def _stretches(self, stream: Stream, offset: int) -> list[Stretch]:
-        """The stretches from an offset on, the first one last."""
         if stream.meta.fork is None or offset >= stream.meta.fork.offset:
             return [Stretch(stream, stream.tail)]
         catalog = self.state.catalog
         if catalog is None:
-            return self._find_stretches(stream, offset)
-        return await catalog.look_up(partial(self._find_stretches, stream, offset))
+            return self.find_stretches(stream, offset)
+        return await catalog.look_up(partial(self.find_stretches, stream, offset))
 
-    def _find_stretches(self, stream: Stream, offset: int) -> list[Stretch]:
+    def find_stretches(self, stream: Stream, offset: int) -> list[Stretch]:
+        """The stretches from an offset on, the first one last; loads their owners."""
         owner, end = stream, stream.tail
         stretches = [Stretch(owner, end)]
         while (fork := owner.meta.fork) is not None and offset < fork.offset:

@@ -343,7 +343,7 @@ TREE: Final = Tree(
         ),
         b"changes": Resource(
             {
-                b"GET": Route(changes, "changes", need=Need.READ, lists=True),
+                b"GET": Route(changes, "changes", need=Need.READ, lists=True, waits=True),
                 b"OPTIONS": _OPTIONS,
             }
         ),

@@ -24,6 +24,7 @@ from holdfast.http.exchange import parse_query
 from holdfast.http.responses import encode_json, respond_error, respond_json
 from holdfast.protocol.headers import is_decimal
 from holdfast.protocol.sse import HEARTBEAT
+from holdfast.storage.catalog import NAME_OF
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -93,6 +94,7 @@ def changes(app: App, request: Request, slot: Slot, name: str) -> None:
     if live not in {None, "sse", "long-poll"}:
         raise InvalidRequestError(f"Unknown live mode {live[:40]!r}: use long-poll or sse.")
     check_cursor(app, after)
+    _expect_names(app.shard.state, after)
     if live is None:
         _respond_page(app, slot, wanted, next_page(app.shard.state, wanted))
         return
@@ -100,6 +102,21 @@ def changes(app: App, request: Request, slot: Slot, name: str) -> None:
     app.check_live_readers()
     reader = SseFeed if live == "sse" else LongPollFeed
     reader(app, slot, wanted, app.begin_live(request, slot)).start()
+
+
+def _expect_names(state: State, after: int) -> None:
+    """Look up the names on the next page of streams that are not in memory."""
+    catalog = state.catalog
+    if catalog is None or not catalog.may_wait:
+        return
+    numbers: set[int] = set()
+    examined = 0
+    for batch in state.journal.after(after):
+        numbers.update(each for each in batch.streams if each not in state.by_number)
+        examined += len(batch.streams)
+        if examined >= PAGE_ENTRIES_MAX:
+            break
+    catalog.expect((NAME_OF, (number,)) for number in numbers - state.removed_numbers)
 
 
 def parse_cursor(text: str | None, last: int) -> int:

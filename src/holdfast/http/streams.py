@@ -263,6 +263,8 @@ def _find_source(app: App, fork: ForkRequest) -> Stream:
         source = app.shard.find(fork.name)
     except StreamDeletedError as error:
         raise ForkSourceDeletedError(error.message) from None
+    # The creation counts its ancestors, at a time when nothing can wait for the catalog.
+    app.shard.reader.find_stretches(source, 0)
     return source
 
 

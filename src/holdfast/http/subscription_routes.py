@@ -190,7 +190,7 @@ _WRITE: Final = Need.WRITE
 
 def _resource(need: Need = Need.NOTHING, **handlers: Callable[..., None]) -> Resource:
     routes = {
-        method.encode(): Route(handler, "subscription", need=need)
+        method.encode(): Route(handler, "subscription", need=need, waits=True)
         for method, handler in handlers.items()
     }
     return Resource({**routes, b"OPTIONS": _OPTIONS})
@@ -198,10 +198,10 @@ def _resource(need: Need = Need.NOTHING, **handlers: Callable[..., None]) -> Res
 
 _SUBSCRIPTION: Final = Resource(
     {
-        b"PUT": Route(_create, "subscription", need=_WRITE),
-        b"GET": Route(_show, "subscription", need=_READ),
-        b"HEAD": Route(_show, "subscription", need=_READ),
-        b"DELETE": Route(_delete, "subscription", need=_WRITE),
+        b"PUT": Route(_create, "subscription", need=_WRITE, waits=True),
+        b"GET": Route(_show, "subscription", need=_READ, waits=True),
+        b"HEAD": Route(_show, "subscription", need=_READ, waits=True),
+        b"DELETE": Route(_delete, "subscription", need=_WRITE, waits=True),
         b"OPTIONS": _OPTIONS,
     }
 )

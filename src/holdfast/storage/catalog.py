@@ -16,14 +16,18 @@ from holdfast.storage.catalog_writer import PACK_COLUMNS, pack_info
 from holdfast.storage.pending import ready
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
     from pathlib import Path
 
     from holdfast.format.rows import StreamRow
     from holdfast.storage.pending import Pending
 
+    # A statement and its values.
+    Look = tuple[str, tuple[object, ...]]
+
 
 T = TypeVar("T")
+NAME_OF: Final = "SELECT name FROM streams WHERE number = ?"
 BY_NAME: Final = "SELECT row FROM streams WHERE name = ?"
 _EXTENTS: Final = (
     "SELECT packs.name, packs.salt, packs.data_bytes, extents.start, extents.length, "
@@ -102,6 +106,12 @@ class Catalog(CatalogFile):
         """
         return call()
 
+    def expect(self, looks: Iterable[Look]) -> None:
+        """Wait for these look-ups now, within `look_up`, and for none after them.
+
+        For calls that change something between their look-ups.
+        """
+
     def warm(self, job: Callable[[Catalog], T]) -> Pending[T | None]:
         """Run a job that only reads, perhaps in a thread and with another catalog."""
         return ready(job(self))
@@ -129,7 +139,7 @@ class Catalog(CatalogFile):
         return None if used_ms is None else int(used_ms)
 
     def name_of(self, number: int) -> str | None:
-        found = self.read("SELECT name FROM streams WHERE number = ?", (number,))
+        found = self.read(NAME_OF, (number,))
         return str(found[0][0]) if found else None
 
     def documents(self) -> Iterator[tuple[str, bytes]]:

@@ -31,12 +31,12 @@ from holdfast.storage.catalog_schema import BY_NUMBER
 from holdfast.storage.pending import Pending
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
     from pathlib import Path
 
     from holdfast.clock import Clock
+    from holdfast.storage.catalog import Look
 
-    Look = tuple[str, tuple[object, ...]]
     Job = Callable[["_Reader"], Any]
 
 T = TypeVar("T")
@@ -56,11 +56,11 @@ _ABSENT: Final = bytes(range(0, 256, 2))
 
 
 class CatalogWait(Exception):  # noqa: N818 (not an error)
-    """A look-up has to wait for the disk."""
+    """Look-ups have to wait for the disk."""
 
-    def __init__(self, look: Look) -> None:
-        super().__init__(look[0])
-        self.look = look
+    def __init__(self, looks: list[Look]) -> None:
+        super().__init__(looks[0][0])
+        self.looks = looks
 
 
 class WarmCatalog(Catalog):
@@ -101,7 +101,7 @@ class WarmCatalog(Catalog):
         if self._warmed is not None:
             look = (statement, tuple(values))
             if look not in self._warmed:
-                raise CatalogWait(look)
+                raise CatalogWait([look])
         return super().read(statement, values)
 
     def attempt(self, call: Callable[[], T], warmed: Collection[Look] = ()) -> T:
@@ -112,15 +112,23 @@ class WarmCatalog(Catalog):
         finally:
             self._warmed = outer
 
+    def expect(self, looks: Iterable[Look]) -> None:
+        if self._warmed is None:
+            return
+        missing = [look for look in looks if look not in self._warmed]
+        if missing:
+            raise CatalogWait(missing)
+        self._warmed = None
+
     async def look_up(self, call: Callable[[], T]) -> T:
         warmed: set[Look] = set()
         for _ in range(_WAITS_MAX):
             try:
                 return self.attempt(call, warmed)
             except CatalogWait as wait:
-                look = wait.look
-            warmed.add(look)
-            warmed.update(await self.warm(partial(_Reader.follow, look=look)) or ())
+                looks = wait.looks
+            warmed.update(looks)
+            warmed.update(await self.warm(partial(_Reader.follow, looks=looks)) or ())
         return call()
 
     def warm(self, job: Callable[[_Reader], T]) -> Pending[T | None]:
@@ -186,14 +194,15 @@ class _Reader(Catalog):
         self._looks.append((statement, tuple(values)))
         return super().read(statement, values)
 
-    def follow(self, look: Look) -> list[Look]:
-        """Make a look-up; if it finds a fork, those of its sources follow. Returns all of them."""
+    def follow(self, looks: list[Look]) -> list[Look]:
+        """Make look-ups; where one finds a fork, those of its sources follow. Returns all."""
         self._looks = []
-        rows = self.read(*look)
-        if rows and look[0] in {BY_NAME, BY_NUMBER}:
-            self.find_sources(self.decoded(rows[0][0]))
-        looks, self._looks = self._looks, []
-        return looks
+        for statement, values in looks:
+            rows = self.read(statement, values)
+            if rows and statement in {BY_NAME, BY_NUMBER}:
+                self.find_sources(self.decoded(rows[0][0]))
+        made, self._looks = self._looks, []
+        return made
 
 
 def _result(job: Job, catalog: _Reader) -> Any:

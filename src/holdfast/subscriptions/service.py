@@ -7,6 +7,7 @@ What these methods return holds in memory only, and may still be undone. So they
 from __future__ import annotations
 
 import contextlib
+from itertools import islice
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from holdfast.errors import (
@@ -19,6 +20,7 @@ from holdfast.errors import (
     WebhookUrlRejectedError,
 )
 from holdfast.net.targets import TargetPolicy
+from holdfast.storage.catalog import BY_NAME
 from holdfast.subscriptions import bodies, machine
 from holdfast.subscriptions.bodies import check_not_wake_stream
 from holdfast.subscriptions.delivery import HttpWebhookSender
@@ -110,12 +112,22 @@ class Subscriptions:
         the HoldfastError that it raised or that kept it from becoming durable.
         """
         outcome: SubscriptionResponse | HoldfastError
+        self._expect_streams(self._entries.get(subscription_id or ""))
         self.driver.catch_up()
         try:
             outcome = act()
         except HoldfastError as error:
             outcome = error
         self._ledger.respond(subscription_id, reply, context, outcome)
+
+    def _expect_streams(self, entry: SubscriptionEntry | None) -> None:
+        """Look up pending streams that are not in memory before anything changes."""
+        catalog = self._shard.catalog
+        if catalog is None or not catalog.may_wait:
+            return
+        pending = [] if entry is None else islice(entry.pending, self.settings.links_max)
+        known = self._shard.state.by_name
+        catalog.expect((BY_NAME, (name,)) for name in pending if name not in known)
 
     def _entry(self, subscription_id: str) -> SubscriptionEntry:
         entry = self._entries.get(subscription_id)
