@@ -33,7 +33,8 @@ class Waits:
 class Probe:
     """Measures while the block runs; `waits` is there afterwards.
 
-    The stream at `path` has to exist. `token` is sent with appends if it is given.
+    The stream at `path` has to exist. `token` is sent with appends if it is given. With the
+    server's `durability` set to memory, waits are the server's own and not those of the disk.
     """
 
     waits: Waits

@@ -49,7 +49,7 @@ def test_bodies_without_a_token_are_not_read(start_server, tmp_path: Path, capsy
     scope = ("--name", "writer", "--scope", "write:*", "--file", str(file))
     assert main(["token", "create", *scope]) == 0
     token = capsys.readouterr().out.strip()
-    server = start_server(access_tokens_file=file)
+    server = start_server(access_tokens_file=file, durability="memory")
     path = "/v1/stream/demo/probe"
     headers = {"Authorization": f"Bearer {token}", "Content-Type": "text/plain"}
     created = httpx.put(f"{server.url}{path}", headers=headers)
@@ -65,7 +65,7 @@ def test_bodies_without_a_token_are_not_read(start_server, tmp_path: Path, capsy
 
 
 def test_bodies_fit_into_their_budget_and_are_given_back(start_server, stream_on) -> None:
-    server = start_server()
+    server = start_server(durability="memory")
     path = stream_on(server).url
     before = resident_bytes(server.pid)
     with Probe(server.port, path) as probe:

@@ -13,7 +13,7 @@ CONNECTION_BYTES_MAX = 100_000
 
 @pytest.mark.slow
 def test_unfinished_heads_cost_little_and_time_out(start_server, stream_on) -> None:
-    server = start_server(header_timeout=5)
+    server = start_server(header_timeout=5, durability="memory")
     path = stream_on(server).url
     before = resident_bytes(server.pid)
     with Probe(server.port, path) as probe, Flood(server.port, CONNECTIONS) as flood:

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from holdfast.settings import HttpSettings
 
 BUFFER_BYTES_MAX: Final = 1024 * 1024
+# One read is up to 256 kB, which take about a tenth of a millisecond.
+_ROUND_READS: Final = 16
 _FOLDED_BYTES: Final = 64 * 1024
 # The part of the budget for callers that no token identifies, on servers with access control.
 _STRANGERS_PART: Final = 4
@@ -88,6 +90,30 @@ class BodyPace(NamedTuple):
         slowly cannot live on what was sent fast.
         """
         return min(now + self.longest_pause, before + received / self.rate_min)
+
+
+class BodyTurns:
+    """Connections with large bodies read in turns, a few in each round of the event loop.
+
+    A connection whose client sends fast could be read for as long as it sends, and a hundred of
+    them would keep everybody else waiting for seconds.
+    """
+
+    def __init__(self, call_soon: Callable[[Callable[[], None]], None]) -> None:
+        self._call_soon = call_soon
+        self._waiting: deque[Callable[[], None]] = deque()
+
+    def wait(self, read_on: Callable[[], None]) -> None:
+        """Call this when it is the connection's turn."""
+        if not self._waiting:
+            self._call_soon(self._next)
+        self._waiting.append(read_on)
+
+    def _next(self) -> None:
+        for _ in range(min(len(self._waiting), _ROUND_READS)):
+            self._waiting.popleft()()
+        if self._waiting:
+            self._call_soon(self._next)
 
 
 class BodyStream:

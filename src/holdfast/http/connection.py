@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 
 # How much the transport takes before it pauses the connection; the kernel takes more before that.
 WRITE_BUFFER_BYTES: Final = 16_384
+LARGE_READ_BYTES: Final = 65_536
 LINGER_S: Final = 2
 # A POST below these is not an append.
 NO_APPENDS: Final = (CONTROL_PREFIX, b"/cluster/")
@@ -51,6 +52,7 @@ class Connection(RequestReader):
         self._backlog_bytes = 0
         self._advancing = False
         self._reading_paused = False
+        self._awaits_turn = False
         self._at_eof = False
         self._closing = False
         self._unsent_bytes = 0
@@ -248,6 +250,7 @@ class Connection(RequestReader):
         waiting = len(self._slots) + len(self._backlog)
         stop = (
             self.paused
+            or self._awaits_turn
             or waiting >= self._listener.pipeline_max
             or self._backlog_bytes > self._listener.body_bytes_max
             # Behind other requests nobody takes the body yet.
@@ -259,6 +262,16 @@ class Connection(RequestReader):
                 self.transport.pause_reading()
             else:
                 self.transport.resume_reading()
+
+    def _let_others_read(self, read_bytes: int) -> None:
+        if read_bytes >= LARGE_READ_BYTES and not self._awaits_turn:
+            self._awaits_turn = True
+            self._update_reading()
+            self._listener.body_turns.wait(self._read_on)
+
+    def _read_on(self) -> None:
+        self._awaits_turn = False
+        self._update_reading()
 
     # Closing.
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 from holdfast.allocator import give_back_free_memory
 from holdfast.errors import OverloadedError, SettingsError
-from holdfast.http.bodies import BodyPace
+from holdfast.http.bodies import BodyPace, BodyTurns
 from holdfast.http.connection import NO_APPENDS, Connection
 from holdfast.settings import parse_listen
 
@@ -48,6 +48,7 @@ class Listener:
         self.tick = 0
         self.header_ticks = _ticks(http.header_timeout_s)
         self.body_ticks = _ticks(http.body_timeout_s)
+        self.body_turns = BodyTurns(app.clock.call_soon)
         self.body_pace = BodyPace(self.body_ticks, http.body_rate_min * TICK_S)
         self.idle_ticks = _ticks(http.idle_timeout_s)
         self.is_tls = False

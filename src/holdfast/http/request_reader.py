@@ -118,6 +118,10 @@ class RequestReader(ABC, asyncio.Protocol):
         """Read from the client only while there is room for its requests."""
 
     @abstractmethod
+    def _let_others_read(self, read_bytes: int) -> None:
+        """Wait for the next turn if much was read, and more is likely there."""
+
+    @abstractmethod
     def _send_continue(self) -> None:
         """Send 100 Continue if it is due."""
 
@@ -135,6 +139,7 @@ class RequestReader(ABC, asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         """Feed the parser, which calls the `on_…` methods."""
         if self._discarding:
+            self._let_others_read(len(data))
             return
         request, body_bytes = self._request, self._body_bytes
         while True:
@@ -160,6 +165,7 @@ class RequestReader(ABC, asyncio.Protocol):
                 self._line_bytes += len(data)
                 self._check_head_bytes()
             self._await_body()
+            self._let_others_read(len(data))
 
     def on_url(self, url: bytes) -> None:
         """The request target, perhaps in pieces; the first piece starts a request."""

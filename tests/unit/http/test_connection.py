@@ -172,6 +172,7 @@ class TestAbsoluteTargets:
                 if client.wire.reading:
                     client.send(bytes(min(left, 100_000)))
                     left -= min(left, 100_000)
+                client.engine.clock.run()
                 await asyncio.sleep(0)
             while not client.statuses:
                 client.engine.commit()

@@ -6,7 +6,7 @@ import gc
 import pytest
 
 from holdfast.http.asgi import handle_http
-from holdfast.http.bodies import BodyBudget, BodyPace, BodyStream
+from holdfast.http.bodies import BodyBudget, BodyPace, BodyStream, BodyTurns
 from holdfast.settings import HttpSettings
 from holdfast.testing import FakeClock
 from tests.unit.engine.driver import Driver
@@ -47,6 +47,13 @@ def begin(client, *lines, body=b"", length=900_000, method="POST", target=STREAM
     """Send a request whose body goes on."""
     head = [f"{method} {target} HTTP/1.1", "Host: h", TEXT, *lines, f"Content-Length: {length}"]
     client.send("\r\n".join([*head, "", ""]).encode() + body)
+    # Its next turn to read has come.
+    client.served.clock.run()
+
+
+def send(client, size):
+    client.send(bytes(size))
+    client.served.clock.run()
 
 
 def check_refused(client, status):
@@ -145,9 +152,9 @@ class TestBudget:
         bodies = client.served.app.bodies
         begin(client, body=b"x" * 1000)
         assert bodies.held_bytes == 1000
-        client.send(b"x" * 600_000)
+        send(client, 600_000)
         assert bodies.held_bytes == 601_000
-        client.send(b"x" * 299_000)
+        send(client, 299_000)
         assert bodies.held_bytes == 0
         client.served.engine.clock.run()
         client.served.engine.commit()
@@ -159,13 +166,13 @@ class TestBudget:
         begin(first, body=b"x" * 700_000)
         begin(second, body=b"x" * 200_000)
         assert served.app.bodies.held_bytes == 900_000
-        second.send(b"x" * 200_000)
+        send(second, 200_000)
         assert second.statuses == [503]
         assert b"Retry-After: 1\r\n" in second.wire.written
         assert b"Connection: close" in second.wire.written
         assert served.app.bodies.held_bytes == 700_000
         assert served.app.bodies.refusals == 1
-        first.send(b"x" * 200_000)
+        send(first, 200_000)
         served.engine.clock.run()
         served.engine.commit()
         assert first.statuses == [204]
@@ -200,7 +207,7 @@ class TestBudget:
         """Some routes need no token, and read bodies all the same."""
         stranger = Client(guarded)
         begin(stranger, target="/healthz", method="GET", body=b"x" * 200_000)
-        stranger.send(b"x" * 100_000)
+        send(stranger, 100_000)
         assert stranger.statuses == [503]
         client = Client(guarded)
         begin(client, BEARER, body=b"x" * 800_000)
@@ -224,6 +231,42 @@ class TestBudget:
             assert not budget.has_fallen()
         assert budget.has_fallen()
         assert not budget.has_fallen()
+
+
+class TestTurns:
+    """A connection with a large body is not read for as long as its client sends."""
+
+    def test_a_few_connections_read_in_each_round(self):
+        rounds, read = [], []
+        turns = BodyTurns(rounds.append)
+        for number in range(40):
+            turns.wait(lambda number=number: read.append(number))
+        counts = []
+        while rounds:
+            rounds.pop()()
+            counts.append(len(read))
+        assert counts == [16, 32, 40]
+        assert read == list(range(40))
+
+    def test_connection_waits_for_its_turn_after_a_large_read(self, serve):
+        client = Client(serve())
+        begin(client, body=b"x" * 100_000, length=200_001)
+        client.send(b"x" * 100_000)
+        assert not client.wire.reading
+        client.served.clock.run()
+        assert client.wire.reading
+        client.send(b"x")
+        client.served.engine.commit()
+        assert client.statuses == [204]
+
+    def test_so_does_one_whose_request_is_refused(self, guarded):
+        client = Client(guarded)
+        client.request("GET", f"{STREAM}?offset=now&live=long-poll", b"", BEARER)
+        begin(client)
+        client.send(bytes(100_000))
+        assert not client.wire.reading
+        client.served.clock.run()
+        assert client.wire.reading
 
 
 class TestPace:
