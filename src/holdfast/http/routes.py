@@ -186,7 +186,8 @@ class Router:
         resource = tree.of_stream.get(below)
         if resource is None:
             raise NotFoundError("Nothing lives at this path below /{bucket}/{stream}.")
-        return self._remember(path, Match(resource, name, bucketed=True))
+        match = Match(resource, name, bucketed=True)
+        return match if reserved else self._remember(path, match)
 
     def _remember(self, path: bytes, match: Match) -> Match:
         bucket, _, stream_id = match.name.partition("/")
