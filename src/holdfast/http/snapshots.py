@@ -10,6 +10,7 @@ as it was when the request came; later messages are for the read that follows.
 from __future__ import annotations
 
 import asyncio
+from base64 import urlsafe_b64encode
 from bisect import bisect_right
 from functools import partial
 from typing import TYPE_CHECKING
@@ -195,7 +196,9 @@ def bootstrap(app: App, request: Request, slot: Slot, name: str) -> None:
         )
     stream = app.shard.find(name)
     app.shard.lifetimes.renew(stream)
-    boundary = b"holdfast-%016x%016x" % (app.clock.random_u64(), app.clock.random_u64())
+    # Short, since it precedes every message.
+    bits = app.clock.random_u64() << 64 | app.clock.random_u64()
+    boundary = urlsafe_b64encode(bits.to_bytes(16)).rstrip(b"=")
     multipart = Multipart(boundary, stream.meta.content_type, stream.media)
     headers = _bootstrap_headers(stream, multipart)
     body = _at_once(app, stream, multipart)
