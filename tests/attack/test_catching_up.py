@@ -1,5 +1,6 @@
 """Many readers that catch up at once, and readers that never read."""
 
+import signal
 import time
 
 import pytest
@@ -7,6 +8,7 @@ import pytest
 from tests.attack.flood import Flood
 from tests.attack.probe import Probe, resident_bytes
 from tests.http.bucketed import bucket_stream
+from tests.http.raw import RawConnection
 from tests.http.streams import BINARY, JSON, TEXT
 from tests.storage_stats import flush, metrics, until
 
@@ -53,6 +55,27 @@ def test_readers_that_come_together_let_others_through(
     assert probe.waits.requests > 10
     assert probe.waits.worst_health_s < 0.25
     assert probe.waits.worst_append_s < 0.5
+
+
+@pytest.mark.slow
+def test_who_connects_last_does_not_wait_for_long(start_server, stream_on) -> None:
+    """Everybody else is there before, and wants everything."""
+    server = start_server(**HOT)
+    stream = stream_on(server)
+    for _ in range(8):
+        stream.append(BODIES[TEXT])
+    server.signal(signal.SIGSTOP)
+    try:
+        with Flood(server.port, READERS) as flood, RawConnection(server.port) as last:
+            flood.send(get(f"{stream.url}?offset=-1&live=sse"), timeout_s=30, reads=False)
+            last.request("GET", "/healthz")
+            started_s = time.monotonic()
+            server.signal(signal.SIGCONT)
+            assert last.response().status == 200
+            # A thousand connections and requests take their time, but not a thousand turns.
+            assert time.monotonic() - started_s < 1
+    finally:
+        server.signal(signal.SIGCONT)
 
 
 def hold(server, path: str, count: int = STALLED) -> float:

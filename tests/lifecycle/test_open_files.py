@@ -14,7 +14,7 @@ from tests.http.test_bad_input import check_raw_error
 from tests.server_process import ServerProcess
 
 DEADLINE_S = 20.0
-SPARE_FILES = 64
+SPARE_FILES = 96
 
 
 @contextlib.contextmanager
@@ -34,7 +34,7 @@ def ask(connection: RawConnection) -> int:
 
 def test_connections_stay_below_a_hard_limit(tmp_path) -> None:
     with (
-        limited(tmp_path / "data", 128, 128, wal_segment_bytes=4096) as server,
+        limited(tmp_path / "data", 160, 160, wal_segment_bytes=4096) as server,
         httpx.Client(base_url=server.url, timeout=DEADLINE_S) as client,
         contextlib.ExitStack() as stack,
     ):
@@ -42,7 +42,7 @@ def test_connections_stay_below_a_hard_limit(tmp_path) -> None:
         assert "ulimit -n" in server.stderr()
         stream = Stream(client, "open/files")
         stream.create()
-        crowd = [stack.enter_context(RawConnection(server.port)) for _ in range(128 - SPARE_FILES)]
+        crowd = [stack.enter_context(RawConnection(server.port)) for _ in range(160 - SPARE_FILES)]
         for connection in crowd[:-1]:
             assert ask(connection) == 200
         for connection in crowd[-1:]:

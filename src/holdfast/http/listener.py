@@ -5,8 +5,11 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
+import os
 import resource
+import socket
 import ssl
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from holdfast.allocator import give_back_free_memory
@@ -22,8 +25,11 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 TICK_S: Final = 1.0
 # File descriptors for the log, the listener, and connections about to be refused.
-SPARE_FILES: Final = 64
+SPARE_FILES: Final = 96
 BACKLOG: Final = 4096
+# The event loop accepts one connection from each of its sockets in a round. With one socket, the
+# last of a thousand clients that connect at once would wait for a thousand rounds.
+ACCEPTS_PER_ROUND: Final = 32
 
 
 class Listener:
@@ -56,7 +62,7 @@ class Listener:
         self._authority = ""
         self._connections_max = _connections_max(app.settings.server.connections_max)
         self._connections: dict[Connection, None] = {}
-        self._server: asyncio.Server | None = None
+        self._servers: list[asyncio.Server] = []
         self._timer: Timer | None = None
         self._empty: asyncio.Event | None = None
 
@@ -67,16 +73,21 @@ class Listener:
     async def open(self) -> None:
         host, port = parse_listen(self.app.settings.server.listen)
         context = _tls_context(self.app)
-        self._server = await asyncio.get_running_loop().create_server(
+        create_server = partial(
+            asyncio.get_running_loop().create_server,
             lambda: Connection(self),
-            host,
-            port,
             ssl=context,
             backlog=BACKLOG,
             # Before the handshake is done a connection is neither counted nor timed.
             ssl_handshake_timeout=self.app.settings.http.header_timeout_s if context else None,
         )
-        port = self._server.sockets[0].getsockname()[1]
+        server = await create_server(host, port)
+        self._servers.append(server)
+        for each in server.sockets:
+            for _ in range(ACCEPTS_PER_ROUND - 1):
+                duplicate = socket.socket(fileno=os.dup(each.fileno()))
+                self._servers.append(await create_server(sock=duplicate))
+        port = server.sockets[0].getsockname()[1]
         self.is_tls = context is not None
         self.scheme = b"https" if self.is_tls else b"http"
         self._authority = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
@@ -84,8 +95,8 @@ class Listener:
 
     def stop_accepting(self) -> None:
         """Refuse new connections; close the idle ones now, and others after their response."""
-        if self._server is not None:
-            self._server.close()
+        for server in self._servers:
+            server.close()
         for connection in list(self._connections):
             connection.drain()
 
