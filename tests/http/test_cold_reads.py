@@ -163,7 +163,7 @@ def test_offset_inside_a_json_message_is_refused(new_cold_stream) -> None:
 def test_readers_of_one_range_have_it_fetched_once(start_server, stream_on) -> None:
     server = start_server(**IDLE | {"block_cache_bytes": 1 << 20})
     # In one piece, which is one read.
-    body = bytes(range(256)) * 250
+    body = bytes(range(256)) * 400
     stream = stream_on(server, "application/octet-stream", body)
     flush(stream.client)
 

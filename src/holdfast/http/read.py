@@ -21,8 +21,7 @@ from holdfast.errors import (
 from holdfast.http.exchange import int_parameter, parse_query
 from holdfast.http.responses import respond_error, respond_later
 from holdfast.http.sse import sse
-from holdfast.http.stored_body import StoredBody
-from holdfast.http.turns import PIECE_BYTES
+from holdfast.http.stored_body import BODY_PIECE_BYTES, StoredBody
 from holdfast.protocol.content import CHARACTER_BYTES_MAX, JSON, array_form
 from holdfast.protocol.headers import (
     CURSOR_JITTER_S_MAX,
@@ -271,16 +270,16 @@ def _respond_bytes(app: App, slot: Slot, request: ReadRequest, headers: bytes = 
     end = end_of_read(stream, start, bytes_max)
     # The bytes are joined only if the client lacks them, and long ones piece by piece.
     if not _respond_unchanged(app, slot, request, end, headers):
-        data = reading.read(stream, start, end) if end - start <= PIECE_BYTES else b""
+        data = reading.read(stream, start, end) if end - start <= BODY_PIECE_BYTES else b""
         _respond_data(app, slot, request, ColdBytes(end, data), headers)
 
 
 async def _read_stored(app: App, stream: Stream, start: int, bytes_max: int) -> ColdBytes:
     """Read from packs, or find only the end of what is too long for one piece."""
     reader = app.shard.reader
-    if min(bytes_max, stream.tail - start) > PIECE_BYTES:
+    if min(bytes_max, stream.tail - start) > BODY_PIECE_BYTES:
         end, _ = await reader.read(stream, start, bytes_max, ends_only=True)
-        if end - start > PIECE_BYTES:
+        if end - start > BODY_PIECE_BYTES:
             return ColdBytes(end, b"")
         bytes_max = end - start
     return await reader.read(stream, start, bytes_max)
@@ -311,7 +310,7 @@ def _respond_data(
     end, data = stored
     stream, start = request.stream, request.start
     headers = _read_headers(app, request, end) + headers
-    if end - start > PIECE_BYTES:
+    if end - start > BODY_PIECE_BYTES:
         StoredBody(app, slot, stream, start, end).respond(headers)
     else:
         slot.respond(200, headers, array_form(data) if stream.media == JSON else data)

@@ -41,7 +41,6 @@ if TYPE_CHECKING:
 
     from holdfast.engine.journal import JournalBatch, StreamChange
     from holdfast.engine.state import State
-    from holdfast.engine.stream import Stream
     from holdfast.http.app import App
     from holdfast.http.exchange import Request, Slot
     from holdfast.storage.catalog import Catalog
@@ -53,6 +52,7 @@ _SLACK: Final = 0.5
 # Flushes may come between reading the catalog and reading the journal.
 _ATTEMPTS: Final = 5
 _SEPARATOR: Final = bytes([SEPARATOR_BYTE])
+_LINE_END: Final = b'"}\n'
 
 
 def records(app: App, request: Request, slot: Slot, name: str) -> None:
@@ -73,7 +73,7 @@ async def _record_lines(
 ) -> AsyncIterator[bytes]:
     state = app.shard.state
     examined = size_bytes = 0
-    lines: list[bytes] = []
+    held: list[bytes] = []
     for batch in batches:
         for change in batch.changes():
             examined += 1
@@ -81,67 +81,74 @@ async def _record_lines(
                 # The event loop gets its turn, even if nothing concerns this bucket.
                 await asyncio.sleep(0)
             name = name_of(state, change)
-            if change.length and request.covers(name):
-                found = await _message_lines(app, change, name[request.skip :])
-                lines += found
-                size_bytes += sum(map(len, found))
-            if size_bytes > PIECE_BYTES:
-                yield b"\n".join([*lines, b""])
-                lines, size_bytes = [], 0
-    if lines:
-        yield b"\n".join([*lines, b""])
+            if not change.length or not request.covers(name):
+                continue
+            async for piece in _change_lines(app, change, name[request.skip :]):
+                held.append(piece)
+                size_bytes += len(piece)
+                if size_bytes > PIECE_BYTES:
+                    yield b"".join(held)
+                    held, size_bytes = [], 0
+    if held:
+        yield b"".join(held)
 
 
-async def _message_lines(app: App, change: StreamChange, stream_id: str) -> list[bytes]:
-    """The messages of one append, without those that a snapshot has replaced."""
+async def _change_lines(app: App, change: StreamChange, stream_id: str) -> AsyncIterator[bytes]:
+    """Lines for the messages of one append, without those that a snapshot has replaced.
+
+    The line of a long message comes in pieces.
+    """
     stream = app.shard.state.find_number(change.stream)
     if stream is None or stream.gone:
-        return []
-    try:
-        start, whole = await _read_change(app, stream, change)
-    except (NotFoundError, GoneError):
-        # Deleted while it was read.
-        return []
-    if not whole:
-        return []
-    messages = whole[:-1].split(SEPARATOR) if stream.media == JSON else [whole]
-    extra = 1 if stream.media == JSON else 0
-    lines, at = [], start
-    for message in messages:
-        until = at + len(message) + extra
-        lines.append(
-            encode_json(
-                {
-                    "stream_id": stream_id,
-                    "stream": change.stream,
-                    "offset": at,
-                    "next_offset": until,
-                    "timestamp_ms": change.at_ms,
-                    "position": change.position,
-                    "content_type": stream.meta.content_type,
-                    "payload": base64.b64encode(message).decode(),
-                }
-            )
-        )
-        at = until
-    return lines
-
-
-async def _read_change(app: App, stream: Stream, change: StreamChange) -> tuple[int, bytes]:
-    """The bytes of an append that were not trimmed, and the offset where they start."""
-    end = change.offset + change.length
-    while True:
-        start = at = max(change.offset, stream.earliest)
-        parts: list[bytes] = []
+        return
+    at, end = max(change.offset, stream.earliest), change.offset + change.length
+    line = partial(_line, stream.meta.content_type, change, stream_id)
+    begun, rest = False, b""
+    while at < end:
+        read = app.shard.reader.read(stream, at, min(PIECE_BYTES, end - at))
         try:
-            while at < end:
-                read = app.shard.reader.read(stream, at, end - at)
-                at, data = await result_of(partial(run, read))
-                parts.append(data)
-        except OffsetGoneError:
-            # Trimmed while it was read: try again with what is left.
+            until, data = await result_of(partial(run, read))
+        except (NotFoundError, GoneError) as error:
+            if begun:
+                raise
+            if not isinstance(error, OffsetGoneError):
+                # Deleted while it was read.
+                return
+            # Trimmed while it was read: go on with what is left.
+            at = max(at, stream.earliest)
             continue
-        return start, b"".join(parts)
+        if stream.media == JSON:
+            for message in data[:-1].split(SEPARATOR):
+                yield line(at, at + len(message) + 1, message)
+                at += len(message) + 1
+            continue
+        if not begun:
+            begun = True
+            yield line(at, end, b"").removesuffix(_LINE_END)
+        rest += data
+        # Base64 takes three bytes at a time.
+        whole = len(rest) if until == end else len(rest) // 3 * 3
+        yield base64.b64encode(rest[:whole])
+        rest = rest[whole:]
+        at = until
+    if begun:
+        yield _LINE_END
+
+
+def _line(
+    content_type: str, change: StreamChange, stream_id: str, at: int, until: int, message: bytes
+) -> bytes:
+    fields = {
+        "stream_id": stream_id,
+        "stream": change.stream,
+        "offset": at,
+        "next_offset": until,
+        "timestamp_ms": change.at_ms,
+        "position": change.position,
+        "content_type": content_type,
+        "payload": base64.b64encode(message).decode(),
+    }
+    return encode_json(fields) + b"\n"
 
 
 class ScanLimits(NamedTuple):

@@ -6,7 +6,7 @@ the connection takes them, so that a client that does not read holds no more tha
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from holdfast.errors import HoldfastError
 from holdfast.http.responses import respond_error
@@ -19,6 +19,9 @@ if TYPE_CHECKING:
     from holdfast.http.app import App
     from holdfast.http.exchange import Slot
     from holdfast.storage.cold import ColdBytes
+
+# Nothing is added to these bytes, so a piece may be longer than others.
+BODY_PIECE_BYTES: Final = 2 * PIECE_BYTES
 
 
 class StoredBody:
@@ -48,7 +51,7 @@ class StoredBody:
     def _turn(self) -> None:
         """Send one piece, unless the client has to read first."""
         if not self._is_gone and not self._slot.paused:
-            size = min(PIECE_BYTES, self._end - self._at)
+            size = min(BODY_PIECE_BYTES, self._end - self._at)
             run(self._app.shard.reader.read(self._stream, self._at, size), self._found)
 
     def _found(self, result: ColdBytes | HoldfastError) -> None:

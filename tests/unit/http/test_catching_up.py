@@ -6,6 +6,7 @@ from operator import sub
 
 import pytest
 
+from holdfast.http.stored_body import BODY_PIECE_BYTES
 from holdfast.http.turns import PIECE_BYTES
 from holdfast.http.windows import EVENT_BYTES_MAX, Windows, window_bytes
 from holdfast.protocol.sse import SseParser
@@ -167,7 +168,7 @@ class TestBodies:
         ],
     )
     def test_pieces_make_the_whole_body(self, media, body):
-        served = serve(media, body, 12)
+        served = serve(media, body, 30)
         slot = served.ask("GET", PATH)
         served.clock.run()
         assert slot.ended
@@ -178,9 +179,9 @@ class TestBodies:
         if media == JSON:
             parsed = json.loads(body)
             messages = parsed if isinstance(parsed, list) else [parsed]
-            assert slot.json == (messages * 12)[: len(slot.json)]
+            assert slot.json == (messages * 30)[: len(slot.json)]
         else:
-            assert slot.body == (body * 12)[:end]
+            assert slot.body == (body * 30)[:end]
 
     def test_a_client_that_does_not_read_holds_one_piece(self):
         served = serve(BINARY, bytes(10_000), 90)
@@ -188,7 +189,7 @@ class TestBodies:
         slot.paused = True
         served.clock.run()
         assert len(slot.pieces) == 1
-        assert len(slot.body) <= PIECE_BYTES
+        assert len(slot.body) <= BODY_PIECE_BYTES
         slot.resume()
         served.clock.run()
         assert slot.body == bytes(900_000)
