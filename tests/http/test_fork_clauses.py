@@ -117,7 +117,7 @@ def test_offset_past_the_tail_is_400(new_stream, past, sub_offset) -> None:
 
 
 @pytest.mark.spec("forks 4.2-20")
-@pytest.mark.parametrize("text", ["", "now", "5", "-2", "abc", f"{offset(5)}0", "0x5", "5.0"])
+@pytest.mark.parametrize("text", ["", "now", "+5", "-2", "abc", f"{offset(5)}0", "0x5", "5.0"])
 def test_malformed_offset_is_400(new_stream, text) -> None:
     source = new_stream(TEXT, b"12345")
     check_error(Forks(source).refused(stream_fork_offset=text), 400, "invalid_offset")
