@@ -83,7 +83,7 @@ class ColdRead:
         run, ranges = self._run, self._node.ranges
         gone = self.is_removed or run.model.readable(self.version.name, run.now_ms) is None
         match error:
-            case StreamNotFoundError():
+            case StreamNotFoundError() | StreamDeletedError():
                 expected = gone
             case OffsetGoneError():
                 expected = self.start < self.version.earliest

@@ -122,8 +122,8 @@ class CommitLoop:
         self.room_bytes = pending_bytes_max
         self.refusals = 0
         self.pending_bytes = 0
-        # The log gets the next batch at this time, and batches have waited for so long in all.
-        self._not_before_s = 0.0
+        # When the log gets the next batch, and how long batches have waited in all.
+        self._soonest_s = self._latest_s = 0.0
         self._pause: Timer | None = None
         self._paused_s = 0.0
         self.delayed_s = 0.0
@@ -206,11 +206,15 @@ class CommitLoop:
             call()
         else:
             self._on_idle.append(call)
-            self.wait_until(0.0)
+            self.wait(0.0, 0.0)
 
-    def wait_until(self, time_s: float) -> None:
-        """Give the log no further batch before this time, unless somebody waits for the end."""
-        self._not_before_s = 0.0 if self._on_idle else time_s
+    def wait(self, soonest_s: float, latest_s: float) -> None:
+        """Give the log the next batch at a time, unless somebody waits for the end of all.
+
+        It is the earlier time if memory has room for the batch and for as much again, which its
+        writers are about to send.
+        """
+        self._soonest_s, self._latest_s = (0.0, 0.0) if self._on_idle else (soonest_s, latest_s)
         if self._pause is not None:
             self._pause.cancel()
             self._end_pause()
@@ -223,11 +227,12 @@ class CommitLoop:
     def _commit_next(self) -> None:
         if self._under_way is not None or not self._waiting or self._pause is not None:
             return
-        if self._not_before_s:
+        if self._latest_s:
+            has_room = 2 * self.pending_bytes <= self.room_bytes
+            due_s = self._soonest_s if has_room else self._latest_s
             self._paused_s = self._clock.monotonic_s()
-            if self._not_before_s > self._paused_s:
-                delay_s = self._not_before_s - self._paused_s
-                self._pause = self._clock.call_later(delay_s, self._end_pause)
+            if due_s > self._paused_s:
+                self._pause = self._clock.call_later(due_s - self._paused_s, self._end_pause)
                 return
         batch = self._waiting.popleft()
         if batch is self._open:

@@ -110,7 +110,7 @@ class Tier:
     def stop(self) -> None:
         """Start no more flushes; the log has everything."""
         self._stopped = True
-        self._commits.wait_until(0.0)
+        self._commits.wait(0.0, 0.0)
 
     @property
     def cost_bytes(self) -> int:
@@ -156,11 +156,12 @@ class Tier:
         if self._flushing is None and cost_bytes > self.soft_bytes:
             self._begin()
         if self._mark_bytes < cost_bytes <= self.hard_bytes and not self._stopped:
-            self._commits.wait_until(self._next_s(cost_bytes))
+            soonest_s = self._next_s(cost_bytes)
+            self._commits.wait(soonest_s, self._clock.monotonic_s() + _WAIT_S_MAX)
         elif self._last_s is not None:
             # Past the hard limit, only writes that free memory or add little are accepted.
             self._last_s = None
-            self._commits.wait_until(0.0)
+            self._commits.wait(0.0, 0.0)
 
     def _next_s(self, cost_bytes: int) -> float:
         """When the log gets the next batch: once what the last one added has had its time."""

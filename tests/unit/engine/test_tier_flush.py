@@ -170,7 +170,11 @@ class TestHardLimit:
     def full(self, limited):
         limited.committed(limited.create(body=LARGE))
         for _ in range(2):
-            limited.committed(limited.append(LARGE))
+            limited.append(LARGE)
+            limited.commit()
+            # It may have to wait.
+            limited.clock.advance(1)
+            limited.commit()
         assert limited.tier.cost_bytes > HARD
         return limited
 

@@ -129,6 +129,17 @@ class TestWaiting:
         assert waiting.log.under_way is not None
         assert 0 < waiting.delayed_s <= 1
 
+    def test_large_batch_waits_for_room_for_as_much_again(self, waiting):
+        for _ in range(20):
+            waiting.append(BODY)
+        room_bytes = HARD - waiting.tier.cost_bytes
+        while 2 * waiting.shard.commits.pending_bytes <= room_bytes:
+            waiting.append(BODY)
+        waiting.clock.advance(0.9)
+        assert waiting.log.under_way is None
+        waiting.clock.advance(0.1)
+        assert waiting.log.under_way is not None
+
     def test_end_of_the_flush_ends_it(self, waiting):
         waiting.finish_flush()
         assert waiting.log.under_way is not None
