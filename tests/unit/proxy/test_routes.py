@@ -114,6 +114,7 @@ class TestLiveReads:
     @pytest.mark.parametrize("path", SURFACES)
     def test_end_with_their_token(self, served, path, token):
         slot = ask(served, "GET", path, "offset=-1&live=sse", token)
+        served.clock.advance(0)
         assert slot.status == 200
         lasts_s = served.app.gate._known[f"Bearer {token}".encode()].expires_at_s - NOW_S
         assert lasts_s >= 60
