@@ -181,7 +181,8 @@ async def respond_in_pieces(
             if not begun:
                 begun = True
                 slot.begin(200, headers, length)
-            slot.write(b"".join(held))
+            for each in held:
+                slot.write(each)
             held.clear()
     except HoldfastError as error:
         slot.on_resume = slot.on_gone = None

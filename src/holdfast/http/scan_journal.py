@@ -87,8 +87,11 @@ async def _record_lines(
                 held.append(piece)
                 size_bytes += len(piece)
                 if size_bytes > PIECE_BYTES:
-                    yield b"".join(held)
+                    # While the client does not read, only the joined lines are in memory.
+                    joined = b"".join(held)
                     held, size_bytes = [], 0
+                    del piece
+                    yield joined
     if held:
         yield b"".join(held)
 
@@ -128,9 +131,9 @@ async def _change_lines(app: App, change: StreamChange, stream_id: str) -> Async
         rest += data
         # Base64 takes three bytes at a time.
         whole = len(rest) if until == end else len(rest) // 3 * 3
-        yield base64.b64encode(rest[:whole])
-        rest = rest[whole:]
-        at = until
+        encoded, rest, at = base64.b64encode(rest[:whole]), rest[whole:], until
+        del data
+        yield encoded
     if begun:
         yield _LINE_END
 

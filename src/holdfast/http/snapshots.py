@@ -286,13 +286,16 @@ async def _pieces(
         until, data, ends = await result_of(partial(run, window))
         count = data.count(SEPARATOR) if is_json else len(ends)
         encoded_bytes = multipart.size(len(data), count)
-        if encoded_bytes > AT_ONCE_BYTES_MAX and count > 1:
+        if encoded_bytes > 2 * PIECE_BYTES and count > 1:
             # Many small messages, whose part heads are longer than they are.
-            size = max(1, (until - at) * AT_ONCE_BYTES_MAX // encoded_bytes)
+            size = max(1, (until - at) * 2 * PIECE_BYTES // encoded_bytes)
             continue
-        yield b"".join(multipart.messages(data, at, ends, inside=inside))
+        piece = b"".join(multipart.messages(data, at, ends, inside=inside))
         inside = not is_json and (not ends or ends[-1] < until)
         at = until
+        # While the client does not read, only the piece is in memory.
+        del data, ends, window
+        yield piece
         size = min(2 * size, PIECE_BYTES)
     yield multipart.last()
 
