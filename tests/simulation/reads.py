@@ -33,6 +33,8 @@ class ColdRead:
         # Where the stream may have ended while it was read.
         self.tails = [version.tail]
         self.is_removed = False
+        # For forks, after it was deleted.
+        self.was_kept = False
         self._failures = self._node.ranges.failures
         self._flips = self._node.ranges.flips
         self._extents = self._count_extents()
@@ -54,6 +56,7 @@ class ColdRead:
             version = effect.changes[self.version.name]
             if version is None or version.birth != self.version.birth or version.deleted:
                 self.is_removed = True
+                self.was_kept |= version is not None and version.deleted
             else:
                 self.version = version
                 self.tails.append(version.tail)
@@ -85,6 +88,8 @@ class ColdRead:
         match error:
             case StreamNotFoundError() | StreamDeletedError():
                 expected = gone
+            case StreamDeletedError():
+                expected = self.was_kept
             case OffsetGoneError():
                 expected = self.start < self.version.earliest
                 run.saw("read of what is gone")
