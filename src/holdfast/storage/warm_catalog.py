@@ -16,6 +16,7 @@ Rules:
 from __future__ import annotations
 
 import ctypes
+import logging
 import os
 import threading
 from contextlib import closing, suppress
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
     Job = Callable[["_Reader"], Any]
 
 T = TypeVar("T")
+_log = logging.getLogger(__name__)
 # Disks answer several requests at a time.
 _THREADS: Final = 4
 # Jobs that a thread gets at a time; each hand-over costs about as much as ten look-ups.
@@ -156,8 +158,7 @@ class WarmCatalog(Catalog):
     def _checked(self, result: tuple[bool, float] | HoldfastError | None) -> None:
         if self._post is None:
             return
-        assert isinstance(result, tuple), "a check does not fail"
-        is_resident, took_s = result
+        is_resident, took_s = result if isinstance(result, tuple) else (False, 0.0)
         self.may_wait = not is_resident
         self._clock.call_later(max(_CHECK_S, took_s / _CHECK_SHARE), self._check)
 
@@ -212,6 +213,9 @@ def _result(job: Job, catalog: _Reader) -> Any:
     except HoldfastError:
         # The event loop's look-up meets the same error, and reports it.
         return None
+    except Exception:  # noqa: BLE001 (whoever waits goes on, and so does the thread)
+        _log.exception("reading the catalog ahead failed")
+        return None
 
 
 def is_resident(path: str) -> bool:
@@ -223,6 +227,8 @@ def is_resident(path: str) -> bool:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except FileNotFoundError:
         return True
+    except OSError:
+        return False
     try:
         size = os.fstat(descriptor).st_size
         return size == 0 or _is_mapped_resident(descriptor, size)

@@ -1,9 +1,11 @@
 """Look-ups that may wait: they say what they need, and are made once it is there."""
 
+from queue import SimpleQueue
+
 import pytest
 
 from holdfast.storage.catalog import BY_NAME
-from holdfast.storage.warm_catalog import CatalogWait, WarmCatalog
+from holdfast.storage.warm_catalog import _THREADS, CatalogWait, WarmCatalog, is_resident
 from holdfast.testing import FakeClock
 
 LOOK = (BY_NAME, ("b/s",))
@@ -47,3 +49,40 @@ def test_what_is_expected_is_waited_for_once_and_nothing_after_it(catalog):
     assert not changes
     assert catalog.attempt(call, [LOOK, OTHER]) == (None, 1)
     assert changes == ["made"]
+
+
+def test_a_look_up_that_fails_gets_its_result_and_ends_no_thread(rig, caplog):
+    clock, posted = FakeClock(), SimpleQueue()
+    rig.log.create("b/s", b"x")
+    rig.flush()
+    catalog = WarmCatalog(rig.catalog.path, clock)
+    catalog.start(lambda *call: posted.put(call))
+
+    def answered(job):
+        """The result of a job that is handed over by itself."""
+        results = []
+        catalog.warm(job).then(results.append)
+        clock.advance(0.001)
+        while not results:
+            call, *arguments = posted.get(timeout=10)
+            call(*arguments)
+        return results
+
+    def fail(_):
+        raise OSError("too many open files")
+
+    try:
+        for _ in range(_THREADS + 1):
+            assert answered(fail) == [None]
+        assert answered(lambda reader: reader.find_name("b/s").tail) == [1]
+    finally:
+        catalog.close()
+    assert "too many open files" in caplog.text
+
+
+def test_a_file_that_cannot_be_opened_counts_as_not_resident(tmp_path):
+    file = tmp_path / "file"
+    file.write_bytes(b"x")
+    assert is_resident(str(file))
+    assert is_resident(str(tmp_path / "none"))
+    assert not is_resident(str(file / "below"))
