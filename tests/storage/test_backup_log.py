@@ -14,7 +14,7 @@ from holdfast.format.segments import (
     iter_batches,
 )
 from holdfast.log.directory import Files
-from holdfast.log.export import export_log
+from holdfast.log.export import export_log, find_last_segment
 from holdfast.log.file import FileLog
 from holdfast.log.recovery import segment_path
 from holdfast.testing import FakeClock
@@ -290,3 +290,18 @@ def test_the_header_of_a_segment_that_is_only_being_made(segments, files):
     segments.path(2).write_bytes(b"")
     segments.path(3).write_bytes(bytes(HEADER_BYTES))
     assert positions(export(segments, files)) == [1, 2]
+
+
+def test_the_last_segment_is_found_while_others_are_trimmed(segments):
+    class Trimmed(Files):
+        """Trims the first segment once its name was listed."""
+
+        def names(self, directory):
+            names = super().names(directory)
+            segments.path(1).unlink(missing_ok=True)
+            return names
+
+    assert find_last_segment(Trimmed(), segments.directory) == 0
+    segments.write(1, 2)
+    segments.write(2, 1, predecessor=1)
+    assert find_last_segment(Trimmed(), segments.directory) == 2

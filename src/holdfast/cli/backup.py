@@ -20,8 +20,7 @@ from holdfast.clock import SystemClock
 from holdfast.errors import HoldfastError, SettingsError, StoreError, UnknownFormatError
 from holdfast.log.directory import FORMAT, Files
 from holdfast.log.end import EndFile
-from holdfast.log.export import export_log
-from holdfast.log.recovery import find_chain
+from holdfast.log.export import export_log, find_last_segment
 from holdfast.objects.store import ObjectStore
 from holdfast.settings import Settings, StorageSettings, all_settings
 from holdfast.storage.backup import Backup
@@ -150,7 +149,7 @@ def _back_up(settings: Settings, place: ObjectStore) -> tuple[Manifest, dict[str
             running.copy_log(segments, advance)
         with progress("copying the catalog", None) as advance:
             running.copy_catalog(advance)
-        last_segment = find_chain(files, log_path).last_segment if has_log else 0
+        last_segment = find_last_segment(files, log_path) if has_log else 0
         recorded.check(end, last_segment, running.position)
         copied_bytes = running.find_missing()
         with progress("copying packs and snapshots", copied_bytes) as advance:

@@ -33,6 +33,7 @@ from holdfast.log.recovery import batches_of, find_chain, read_segment
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
+    from types import TracebackType
 
     from holdfast.clock import Clock
     from holdfast.format.segments import BatchFrame
@@ -115,25 +116,50 @@ class _Building:
         )
 
 
+def find_last_segment(files: Files, directory: Path) -> int:
+    """The number of the last segment; 0 if there is none."""
+    patience = _Patience(directory)
+    while True:
+        with patience:
+            return find_chain(files, directory).last_segment
+
+
+class _Patience:
+    """Ignores errors that come from the server's work on the log, a number of times."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self._trims, self._reads = _TRIMS_MAX, _READS_MAX
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(
+        self,
+        _kind: type[BaseException] | None,
+        error: BaseException | None,
+        _traceback: TracebackType | None,
+    ) -> bool:
+        if isinstance(error, (_TrimmedError, FileNotFoundError)):
+            self._trims -= 1
+            if not self._trims:
+                raise LogCorruptError(
+                    f"The log in {self._directory} is trimmed faster than it can be read."
+                ) from error
+            return True
+        self._reads -= isinstance(error, LogCorruptError)
+        return isinstance(error, LogCorruptError) and self._reads > 0
+
+
 def _frames(files: Files, directory: Path, after: int) -> Iterator[BatchFrame]:
     """Yield the batches past `after`; if a segment is gone, continue with those after it."""
-    trims, reads = _TRIMS_MAX, _READS_MAX
+    patience = _Patience(directory)
     while True:
-        try:
+        with patience:
             for frame in _read_once(files, directory, after):
                 after = frame.position
                 yield frame
             return
-        except (_TrimmedError, FileNotFoundError) as error:
-            trims -= 1
-            if not trims:
-                raise LogCorruptError(
-                    f"The log in {directory} is trimmed faster than it can be read."
-                ) from error
-        except LogCorruptError:
-            reads -= 1
-            if not reads:
-                raise
 
 
 def _read_once(files: Files, directory: Path, after: int) -> Iterator[BatchFrame]:
