@@ -232,6 +232,11 @@ def damaged(path: Path, error: Exception) -> HoldfastError:
     )
 
 
+def is_full(error: Exception) -> bool:
+    """Whether a commit failed because the disk is full; then no whole transaction was written."""
+    return getattr(error.__cause__, "sqlite_errorcode", 0) & 0xFF == sqlite3.SQLITE_FULL
+
+
 @contextmanager
 def _opened(path: Path, mode: str) -> Iterator[sqlite3.Connection]:
     """A connection, closed again if its setup fails."""

@@ -149,9 +149,9 @@ class CatalogWriter(CatalogFile):
     def settle(self) -> None:
         """Make sure that an invisible transaction stays invisible.
 
-        A writer that is killed during a commit can leave a whole transaction in SQLite's log that
-        is missing from the index over it. Nobody sees it; but once every process has closed the
-        file, recovery would find it, unless something was written in its place.
+        A writer that is killed during a commit, or cannot sync it, can leave a whole transaction in
+        SQLite's log that is missing from the index over it. Nobody sees it; but once every process
+        has closed the file, recovery would find it, unless something was written in its place.
         """
         with self.transaction() as connection:
             connection.execute(

@@ -45,6 +45,7 @@ from holdfast.format.rows import (
 )
 from holdfast.format.segments import decode_header, iter_batches
 from holdfast.protocol.content import JSON, SEPARATOR, media_type
+from holdfast.storage.catalog_schema import is_full
 from holdfast.storage.catalog_writer import row_change
 
 if TYPE_CHECKING:
@@ -129,12 +130,16 @@ class Flush:
         """Upload and commit a range; returns what was done so far."""
         failpoint("flush.gathered")
         created: list[NewPack] = []
+        is_uploaded = False
         try:
             self._upload(gather, created)
+            is_uploaded = True
             failpoint("flush.uploaded")
             self._commit(gather, created)
-        except Exception:
-            self._take_back(created, gather.after)
+        except Exception as error:
+            with contextlib.suppress(HoldfastError):
+                if not is_uploaded or self._is_void(error, gather.after):
+                    self._take_back(created)
             raise
         failpoint("flush.committed")
         return Flushed(
@@ -161,12 +166,16 @@ class Flush:
             except ValueError as error:
                 raise LogCorruptError(f"The segment {segment.path} is damaged: {error}.") from error
 
-    def _take_back(self, created: list[NewPack], flushed: int) -> None:
+    def _is_void(self, error: Exception, after: int) -> bool:
+        """Whether a commit that failed has changed nothing, and never will."""
+        if not is_full(error):
+            self._catalog.settle()
+        return bool(self._catalog.fact("flushed") == after)
+
+    def _take_back(self, created: list[NewPack]) -> None:
         """Remove packs that were not committed: the disk may be full, and the flush is repeated."""
-        with contextlib.suppress(HoldfastError):
-            if self._catalog.fact("flushed") == flushed:
-                for pack in created:
-                    self._store.remove(pack.name)
+        for pack in created:
+            self._store.remove(pack.name)
 
     def _upload(self, gather: Gather, created: list[NewPack]) -> None:
         small: list[tuple[int, Share]] = []
