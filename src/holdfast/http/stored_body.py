@@ -27,7 +27,17 @@ BODY_PIECE_BYTES: Final = 2 * PIECE_BYTES
 class StoredBody:
     """Stored bytes from `start` to `end`, where a read ends."""
 
-    __slots__ = ("_app", "_at", "_end", "_headers", "_is_gone", "_slot", "_start", "_stream")
+    __slots__ = (
+        "_app",
+        "_at",
+        "_end",
+        "_headers",
+        "_is_due",
+        "_is_gone",
+        "_slot",
+        "_start",
+        "_stream",
+    )
 
     def __init__(self, app: App, slot: Slot, stream: Stream, start: int, end: int) -> None:
         self._app = app
@@ -36,6 +46,8 @@ class StoredBody:
         self._start = self._at = start
         self._end = end
         self._headers = b""
+        # Whether a turn is due, or the piece for it is being read: never two of them at a time.
+        self._is_due = True
         self._is_gone = False
 
     def respond(self, headers: bytes) -> None:
@@ -46,15 +58,20 @@ class StoredBody:
         self._turn()
 
     def _wait(self) -> None:
-        self._app.turns.add(self._turn)
+        if not self._is_due:
+            self._is_due = True
+            self._app.turns.add(self._turn)
 
     def _turn(self) -> None:
         """Send one piece, unless the client has to read first."""
-        if not self._is_gone and not self._slot.paused:
-            size = min(BODY_PIECE_BYTES, self._end - self._at)
-            run(self._app.shard.reader.read(self._stream, self._at, size), self._found)
+        if self._is_gone or self._slot.paused:
+            self._is_due = False
+            return
+        size = min(BODY_PIECE_BYTES, self._end - self._at)
+        run(self._app.shard.reader.read(self._stream, self._at, size), self._found)
 
     def _found(self, result: ColdBytes | HoldfastError) -> None:
+        self._is_due = False
         if self._is_gone:
             return
         has_begun = self._at > self._start

@@ -71,7 +71,8 @@ class Told:
     def resume(self):
         """The client reads again."""
         self.paused = False
-        self.on_resume()
+        if self.on_resume is not None:
+            self.on_resume()
 
 
 class Served:

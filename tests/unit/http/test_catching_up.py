@@ -9,9 +9,12 @@ import pytest
 from holdfast.http.stored_body import BODY_PIECE_BYTES
 from holdfast.http.turns import PIECE_BYTES
 from holdfast.http.windows import EVENT_BYTES_MAX, Windows, window_bytes
+from holdfast.objects.store import PostedRanges
 from holdfast.protocol.sse import SseParser
+from holdfast.storage.cold import ColdReader
 from holdfast.testing import FakeClock
 from tests.unit.engine.driver import JSON, NAME, TEXT, Driver
+from tests.unit.engine.tiered import Tiered
 from tests.unit.http.apps import Served
 from tests.unit.http.test_turns import BusyClock
 
@@ -21,8 +24,8 @@ LINES = b"".join(b"line %d\r\n" % number for number in range(800))
 APPENDS = 40
 
 
-def serve(media=TEXT, body=LINES, count=APPENDS, clock=None):
-    served = Served(Driver(clock=clock or FakeClock()))
+def serve(media=TEXT, body=LINES, count=APPENDS, clock=None, engine=None):
+    served = Served(engine or Driver(clock=clock or FakeClock()))
     served.engine.create_bucket(NAME.partition("/")[0])
     served.engine.create(NAME, media)
     for _ in range(count):
@@ -193,6 +196,32 @@ class TestBodies:
         slot.resume()
         served.clock.run()
         assert slot.body == bytes(900_000)
+
+    def test_a_client_that_reads_between_turns_gets_each_piece_once(self, tmp_path):
+        engine = Tiered(tmp_path)
+        # No block is kept, so that every piece is waited for.
+        ranges = PostedRanges(engine.store, engine.clock.call_soon)
+        engine.shard.reader.cold = ColdReader(engine.catalog, ranges, 0)
+        served = serve(BINARY, count=0, engine=engine)
+        bodies = [bytes([number]) * 10_000 for number in range(90)]
+        for body in bodies:
+            engine.append(body, NAME, BINARY)
+        engine.flush()
+        slot = served.ask("GET", PATH)
+        write = slot.write
+
+        def take_at_once(data, more=b""):
+            write(data, more)
+            slot.paused = True
+            # In the next round, before the turn that follows.
+            served.clock.call_soon(slot.resume)
+
+        slot.write = take_at_once
+        served.clock.run()
+        assert slot.ended
+        assert slot.body == b"".join(bodies)
+        assert len(served.app.turns) == 0
+        engine.close()
 
     def test_what_goes_meanwhile_breaks_the_body_off(self):
         served = serve(BINARY, bytes(10_000), 90)
