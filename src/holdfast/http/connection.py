@@ -262,6 +262,8 @@ class Connection(RequestReader):
                 self.transport.pause_reading()
             else:
                 self.transport.resume_reading()
+                if not self.deadline:
+                    self._reset_deadline()
 
     def _let_others_read(self, read_bytes: int) -> None:
         if read_bytes >= LARGE_READ_BYTES and not self._awaits_turn:
@@ -298,14 +300,14 @@ class Connection(RequestReader):
 
     def expire(self) -> None:
         """The deadline has passed."""
-        if self._stream is not None and self._stream.full:
-            # The client waits for us.
-            self.deadline = 0
-        elif self._closing or self.paused:
+        if self._closing or self.paused:
             if self._is_being_read():
                 self.deadline = self._listener.tick + self._listener.idle_ticks
             else:
                 self.transport.abort()
+        elif self._reading_paused or self._continue_due or (self._discarding and self._slots):
+            # The client waits for us.
+            self.deadline = 0
         elif self._is_reading and not self._discarding:
             self.deadline = 0
             self._refuse(RequestTimeoutError("The request did not arrive in time."))

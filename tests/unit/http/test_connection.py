@@ -148,6 +148,70 @@ class TestBodiesThatWait:
         assert body == b"0123456789"
 
 
+class TestDeadlines:
+    """Whoever waits for a response to an earlier request is not late with the next one."""
+
+    @pytest.fixture
+    def client(self, client):
+        client.request("GET", f"{STREAM}?offset={3:020d}&live=long-poll")
+        return client
+
+    def wait(self, client):
+        """Have longer pass than a client has for a head or a body."""
+        for _ in range(60):
+            client.connection._listener._count()
+        client.engine.clock.run()
+        assert not client.wire.closed
+        client.engine.append(b"d", name="demo/s")
+        client.engine.commit()
+
+    def test_snapshot_that_is_not_read_yet(self, client):
+        head = f"PUT {AT_END} HTTP/1.1\r\nHost: h\r\nContent-Length: 10\r\n\r\n".encode()
+
+        async def publish():
+            client.send(head + b"01234")
+            self.wait(client)
+            client.send(b"56789")
+            while len(client.statuses) < 2:
+                client.engine.commit()
+                await asyncio.sleep(0)
+
+        asyncio.run(publish())
+        assert client.statuses == [200, 204]
+
+    def test_body_that_is_not_asked_for_yet(self, client):
+        lines = ("Host: h", TEXT, "Content-Length: 3", "Expect: 100-continue", "", "")
+        client.send("\r\n".join([f"POST {STREAM} HTTP/1.1", *lines]).encode())
+        self.wait(client)
+        assert client.statuses == [200, 100]
+        client.send(b"xyz")
+        client.engine.commit()
+        assert client.statuses == [200, 100, 204]
+
+    def test_request_behind_as_many_as_may_wait(self, client):
+        one = f"HEAD {STREAM} HTTP/1.1\r\nHost: h\r\n\r\n".encode()
+        client.send(one * 63 + one[:20])
+        assert not client.wire.reading
+        self.wait(client)
+        client.send(one[20:])
+        assert client.statuses == [200] * 65
+        client.send(one[:20])
+        for _ in range(60):
+            client.connection._listener._count()
+        assert client.statuses == [200] * 65 + [408]
+
+    def test_refusal_comes_after_the_response_before_it(self, client):
+        client.send(b"GET / HTTP/1.1\r\nnonsense\r\n\r\n")
+        self.wait(client)
+        assert client.statuses == [200, 400]
+
+    def test_unfinished_request_before_the_end_of_the_input(self, client):
+        client.send(f"POST {STREAM} HTTP/1.1\r\nHost: h\r\nContent-Length: 9\r\n\r\nx".encode())
+        assert client.connection.eof_received()
+        self.wait(client)
+        assert client.statuses == [200]
+
+
 class TestAbsoluteTargets:
     """`PUT http://host/path` is the same as `PUT /path`, down to what becomes of the body."""
 
