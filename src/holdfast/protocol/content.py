@@ -72,12 +72,15 @@ def is_text(media: str) -> bool:
 
 
 def cut_text(data: bytes, at: int, bytes_max: int) -> int:
-    """Where to cut UTF-8 text that starts at byte `at`, between characters, after at least one."""
+    """Where to cut UTF-8 text that starts at byte `at`, between characters, after at least one.
+
+    CR LF counts as one character: cut in two, it would be two line ends in Server-Sent Events.
+    """
     cut = min(at + max(bytes_max, CHARACTER_BYTES_MAX), len(data))
     if cut == len(data):
         return cut
     for shorter in range(cut, max(cut - CHARACTER_BYTES_MAX, at), -1):
-        if data[shorter] & 0xC0 != 0x80:
+        if data[shorter] & 0xC0 != 0x80 and data[shorter - 1 : shorter + 1] != b"\r\n":
             return shorter
     return cut
 

@@ -121,6 +121,14 @@ class TestEvents:
         assert read_events(slot) == (b"\n" * 200_000, 200_000)
         assert max(map(len, slot.pieces)) <= EVENT_BYTES_MAX + 1000
 
+    @pytest.mark.parametrize("size", [1, 4, 5, 6, 7])
+    def test_windows_cut_neither_characters_nor_line_ends(self, size):
+        text = "a\r\n\N{EURO SIGN}\r\n\N{GRINNING FACE}\r\n" * 20
+        served = serve(body=text.encode(), count=1)
+        slot = follow(served, max_bytes=size)
+        served.clock.run()
+        assert read_events(slot)[0].decode() == text.replace("\r\n", "\n")
+
     def test_lengths_are_those_of_the_messages(self):
         served = serve(body=b"x" * 3000, count=100)
         slot = follow(served, lengths="true")
