@@ -262,8 +262,7 @@ def _respond_failed(request: Request, slot: Slot, error: Exception) -> None:
     if not isinstance(error, HoldfastError):
         _log.error("%r %r failed", request.method, request.path, exc_info=error)
         error = HoldfastError("The server failed; its log says why.")
-    elif request.stream is not None:
-        request.abandon_body(slot)
+    request.abandon_body(slot)
     respond_error(slot, error)
 
 

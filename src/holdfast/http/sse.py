@@ -9,6 +9,7 @@ so that it can still become an error while that event is read from packs.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from holdfast.engine.reading import ends_in_memory, read
@@ -215,7 +216,8 @@ class SseReader:
         elif self._window is None:
             limit = window_bytes(self._offset, self._bytes_max)
             windows, lengths = self._app.windows, self._events.says_lengths
-            windows.get(stream, self._offset, limit, lengths=lengths).then(self._found)
+            window = windows.get(stream, self._offset, limit, lengths=lengths)
+            window.then(partial(self._found, in_turn=window.is_set))
         else:
             self._send_window(self._window)
 
@@ -223,12 +225,14 @@ class SseReader:
         self._catching_up = False
         self._window = None
 
-    def _found(self, result: Window | HoldfastError) -> None:
-        """The next window is there; reading it may have taken some time, in which others wait."""
+    def _found(self, result: Window | HoldfastError, *, in_turn: bool) -> None:
+        """The next window is there. If it had to be read from packs, the turn is over."""
         if self._ended:
             return
         if isinstance(result, HoldfastError):
             self._fail(result)
+        elif in_turn:
+            self._send_window(result)
         else:
             self._window = result
             self._app.turns.add(self._turn)
@@ -285,9 +289,9 @@ class SseReader:
         if now_s >= self._until_s:
             self._end()
             return
+        self._app.shard.lifetimes.renew(self._stream)
         if now_s - self._written_s >= self._app.settings.read.sse_heartbeat_s:
             self._written_s = now_s
-            self._app.shard.lifetimes.renew(self._stream)
             if self._begun and not self._slot.paused:
                 self._slot.write(HEARTBEAT)
         self._arm(now_s)

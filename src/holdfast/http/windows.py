@@ -101,7 +101,7 @@ class Windows:
 
     async def _read(self, stream: Stream, key: WindowKey) -> Window:
         reader, start = self._reader, key.start
-        end, stored = await reader.read(stream, start, key.bytes_max)
+        end, stored = await reader.read(stream, start, key.bytes_max, with_ends=key.lengths)
         if is_text(stream.media):
             size_bytes = len(stored) + _LINE_BYTES * _line_count(stored)
             if size_bytes > EVENT_BYTES_MAX:

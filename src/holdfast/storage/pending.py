@@ -28,6 +28,10 @@ class Pending(Generic[T]):
         self._callbacks: list[Callable[[T | HoldfastError], object]] | None = []
         self._result: T | HoldfastError | None = None
 
+    @property
+    def is_set(self) -> bool:
+        return self._callbacks is None
+
     def set(self, result: T | HoldfastError) -> None:
         """Set the result and pass it on; results after the first one are ignored."""
         callbacks, self._callbacks = self._callbacks, None

@@ -114,6 +114,44 @@ class TestEvents:
             assert len(data_pieces(slot)) == count
             assert max(map(len, slot.pieces)) <= 2 * PIECE_BYTES
 
+    def test_readers_of_many_streams_do_not_all_hold_a_window(self):
+        served = serve(count=0, clock=BusyClock())
+        slots = []
+        for number in range(50):
+            served.engine.create(f"{NAME}-{number}", BINARY, body=bytes(100_000))
+        served.engine.commit()
+        for number in range(50):
+            slots.append(served.ask("GET", f"{PATH}-{number}?live=sse&offset=-1"))
+        held = []
+
+        def look():
+            held.append(sum(reader._window is not None for reader in served.shard.live._clients))
+            if len(held) < 200:
+                served.clock.call_soon(look)
+
+        served.clock.call_soon(look)
+        served.clock.run()
+        assert all(b'"upToDate":true' in slot.body for slot in slots)
+        assert max(held) <= 3
+
+    def test_slow_reader_keeps_its_stream_alive(self):
+        served = serve(count=0)
+        served.engine.create(f"{NAME}-ttl", BINARY, body=bytes(1_000_000), ttl_s=20)
+        served.engine.commit()
+        slot = served.ask("GET", f"{PATH}-ttl?live=sse&offset=-1")
+        write = slot.write
+
+        def take_one(data, more=b""):
+            write(data, more)
+            slot.paused = True
+
+        slot.write = take_one
+        for _ in range(17):
+            slot.resume()
+            served.clock.advance(3)
+            served.engine.commit()
+        assert b'"upToDate":true' in slot.body
+
     def test_events_of_short_lines_are_short_as_well(self):
         served = serve(body=b"\n" * 1000, count=200)
         slot = follow(served)

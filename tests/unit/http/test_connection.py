@@ -148,6 +148,15 @@ class TestBodiesThatWait:
         assert body == b"0123456789"
 
 
+def test_body_is_refused_when_its_handler_fails(client, monkeypatch):
+    """Nobody would read it, and its client would wait for ever."""
+    monkeypatch.setattr(client.served.shard.snapshots, "check", lambda *_: 1 // 0)
+    head = f"PUT {AT_END} HTTP/1.1\r\nHost: h\r\nContent-Length: {100 * MEBIBYTE}\r\n\r\n"
+    client.send(head.encode() + b"x")
+    assert client.statuses == [500]
+    assert client.wire.closed
+
+
 class TestDeadlines:
     """Whoever waits for a response to an earlier request is not late with the next one."""
 

@@ -71,7 +71,10 @@ class RevocableReads:
     def _check_late(self, reference: ref[Slot]) -> None:
         slot = reference()
         if slot is not None:
-            self._check_one(slot, self._requests[slot])
+            request = self._requests[slot]
+            # If it is too early after all, because the clock was set back, come again.
+            request.identity = None
+            self._check_one(slot, request)
 
 
 def _end(slot: Slot, error: HoldfastError) -> None:

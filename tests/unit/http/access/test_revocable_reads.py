@@ -126,6 +126,17 @@ def test_read_ends_at_an_expiry_that_was_added(guarded, target):
     check_ended(reader, target, 401)
 
 
+def test_so_does_one_whose_clock_was_set_back(guarded):
+    reader = guarded.follow(READS["long-poll"], TOKEN)
+    guarded.write(entry("reader", TOKEN, *SCOPES, more="expires_at = 2027-01-15T08:00:05Z"))
+    guarded.reread()
+    guarded.clock._start_ms -= 3000
+    guarded.clock.advance(6)
+    assert guarded.readers == 1
+    guarded.clock.advance(2)
+    check_ended(reader, READS["long-poll"], 401)
+
+
 def test_key_that_is_withdrawn_ends_the_reads_of_its_tokens(tmp_path):
     file, keys = tmp_path / "keys.json", [ed25519_key(number) for number in range(2)]
     public = [jwk(key, kid=str(number)) for number, key in enumerate(keys)]
