@@ -124,6 +124,7 @@ class CommitLoop:
         self.pending_bytes = 0
         # When the log gets the next batch, and how long batches have waited in all.
         self._soonest_s = self._latest_s = 0.0
+        self._may_pause = True
         self._pause: Timer | None = None
         self._paused_s = 0.0
         self.delayed_s = 0.0
@@ -206,15 +207,19 @@ class CommitLoop:
             call()
         else:
             self._on_idle.append(call)
-            self.wait(0.0, 0.0)
+
+    def stop_pausing(self) -> None:
+        """Give the log every batch as soon as it takes it: the server shuts down."""
+        self._may_pause = False
+        self.wait(0.0, 0.0)
 
     def wait(self, soonest_s: float, latest_s: float) -> None:
-        """Give the log the next batch at a time, unless somebody waits for the end of all.
+        """Give the log the next batch at a time.
 
         It is the earlier time if memory has room for the batch and for as much again, which its
         writers are about to send.
         """
-        self._soonest_s, self._latest_s = (0.0, 0.0) if self._on_idle else (soonest_s, latest_s)
+        self._soonest_s, self._latest_s = (soonest_s, latest_s) if self._may_pause else (0.0, 0.0)
         if self._pause is not None:
             self._pause.cancel()
             self._end_pause()

@@ -189,7 +189,8 @@ class State:
             stream.deadline_ms = max(record.at_ms, stream.deadline_ms or 0)
         elif kind == Kind.SNAPSHOT:
             snapshot = decode_snapshot(record.payload)
-            self.generation.snapshots.add(snapshot.object)
+            if self.catalog is not None:
+                self.generation.snapshots.add(snapshot.object)
             self._freed(stream, publish_snapshot(stream, snapshot))
         elif kind in (Kind.DELETE, Kind.EXPIRE):
             self._end(stream)
@@ -297,7 +298,9 @@ class State:
         stream.cut_tail = stream.tail
         if stream.producers is not None:
             stream.set_producers_apart()
-        self.generation.streams.append(stream)
+        if self.catalog is not None:
+            # Without storage there is no cut, and the list would only grow.
+            self.generation.streams.append(stream)
         self.clean.pop(stream.number, None)
 
     def _end(self, stream: Stream) -> None:
@@ -318,8 +321,9 @@ class State:
         del self.by_name[name]
         del self.by_number[number]
         self.names.discard(name)
-        self.removed[name] = number
-        self.removed_numbers.add(number)
+        if self.catalog is not None:
+            self.removed[name] = number
+            self.removed_numbers.add(number)
         self.streams -= 1
         stream.deleted = False
         stream.chunks.clear()

@@ -110,7 +110,7 @@ class Tier:
     def stop(self) -> None:
         """Start no more flushes; the log has everything."""
         self._stopped = True
-        self._commits.wait(0.0, 0.0)
+        self._commits.stop_pausing()
 
     @property
     def cost_bytes(self) -> int:
@@ -155,7 +155,7 @@ class Tier:
         )
         if self._flushing is None and cost_bytes > self.soft_bytes:
             self._begin()
-        if self._mark_bytes < cost_bytes <= self.hard_bytes and not self._stopped:
+        if self._mark_bytes < cost_bytes <= self.hard_bytes:
             soonest_s = self._next_s(cost_bytes)
             self._commits.wait(soonest_s, self._clock.monotonic_s() + _WAIT_S_MAX)
         elif self._last_s is not None:
@@ -252,6 +252,10 @@ class Tier:
         assert through >= cut.through, "a flush covers its cut"
         if self.trouble:
             _log.info("packs can be written again")
+        elif 2 * self._flushing_cost >= self.soft_bytes:
+            # One that failed at first took as long as the trouble, which is over.
+            took_s = self._clock.monotonic_s() - self._began_s
+            self._flush_s_per_byte = took_s / self._flushing_cost
         self.trouble, self._retry_s = "", _RETRY_S_MIN
         self.flushed = through
         self._state.journal.flushed(through)
@@ -304,9 +308,6 @@ class Tier:
             # Breaks the reference cycle of streams and generations: collections are very rare.
             self._flushing.streams.clear()
         self._burst_bytes = max(self._burst_bytes_min, 7 * self._burst_bytes // 8)
-        if 2 * self._flushing_cost >= self.soft_bytes:
-            took_s = self._clock.monotonic_s() - self._began_s
-            self._flush_s_per_byte = took_s / self._flushing_cost
         self._flushing, self._cut = None, None
         self._flushing_cost = self._flushing_bytes = 0
         waiting, self._waiting = self._waiting, self._waiting_for_cut

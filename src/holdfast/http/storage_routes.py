@@ -150,7 +150,7 @@ def _stats(app: App, _request: Request, slot: Slot, _name: str) -> None:
 
 def _hot_stats(shard: Shard, tier: Tier | None) -> dict[str, Any]:
     state = shard.state
-    changed = state.generation.streams if tier is None else tier.changed
+    changed = list(state.by_number.values()) if tier is None else tier.changed
     return {
         "bytes": state.stored_bytes if tier is None else tier.hot_bytes,
         "cost_bytes": None if tier is None else tier.cost_bytes,

@@ -190,6 +190,7 @@ class Node:
         if not self._started:
             return
         idle = asyncio.Event()
+        self.app.shard.commits.stop_pausing()
         self.app.shard.commits.when_idle(idle.set)
         try:
             async with asyncio.timeout(timeout_s):

@@ -18,7 +18,6 @@ from holdfast.protocol.names import clean_endpoint, clean_store
 from holdfast.settings.options import Count, CountOrNone, Option, Seconds, option, options_of
 
 # HMAC with SHA-256 is as strong as its key up to this length (RFC 7518, 3.2).
-# HMAC with SHA-256 is as strong as its key up to this length.
 SECRET_BYTES_MIN = 32
 _LOOPBACK_HOSTS = {"127.0.0.1", "::1", "localhost"}
 

@@ -179,3 +179,15 @@ class TestPositionsAndNumbers:
         assert [batch.position for batch in again.log.batches] == [1, 2]
         again.committed(again.create("b/2"))
         assert again.shard.find("b/2").number == stream_number(3, 0)
+
+
+def test_without_storage_nothing_is_kept_of_a_deleted_stream():
+    driver = Driver()
+    for at in range(5):
+        driver.committed(driver.create(f"b/{at}", body=b"x"))
+        driver.committed(driver.publish(1, f"b/{at}"))
+        driver.committed(driver.delete(f"b/{at}"))
+    state = driver.shard.state
+    assert state.generation.streams == []
+    assert state.generation.snapshots == set()
+    assert (state.removed, state.removed_numbers) == ({}, set())

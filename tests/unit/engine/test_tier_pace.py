@@ -112,6 +112,23 @@ def test_below_the_mark_nothing_waits(paced):
     assert paced.delayed_s == 0
 
 
+def test_an_outage_does_not_slow_down_the_flushes_after_it(paced):
+    paced.worker.work = paced.worker.fail
+    while not paced.tier.flushing:
+        paced.send()
+        paced.step()
+    paced.clock.advance(600)
+    del paced.worker.work
+    paced.clock.advance(20)
+    assert not paced.tier.flushing
+    # The next flush begins at the soft limit, and batches wait from the mark on.
+    while not paced.delayed_s:
+        for _ in range(10):
+            paced.send()
+        paced.step()
+    assert paced.delayed_s < 0.05
+
+
 class TestWaiting:
     @pytest.fixture
     def waiting(self, paced):
@@ -146,12 +163,22 @@ class TestWaiting:
         waiting.answer(COMMITTED)
         assert waiting.ask.answered
 
-    def test_who_waits_for_the_end_of_all_writes_ends_it(self, waiting):
+    def test_who_waits_for_an_idle_moment_does_not_end_it(self, waiting):
         idle = []
         waiting.shard.commits.when_idle(lambda: idle.append(True))
-        waiting.commit()
+        assert waiting.log.under_way is None
+        # Under load there may be no such moment for a long time, which must not be unpaced.
+        while not waiting.ask.answered:
+            waiting.step()
         assert idle == [True]
-        assert waiting.ask.answered
+        assert waiting.delayed_s > 0
+
+    def test_shutdown_ends_it_for_good(self, waiting):
+        waiting.shard.commits.stop_pausing()
+        for _ in range(3):
+            waiting.step()
+            assert waiting.ask.answered
+            waiting.ask = waiting.send()
 
     def test_so_does_the_end_of_the_shard(self, waiting):
         waiting.shard.stop()
