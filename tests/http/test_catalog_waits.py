@@ -10,7 +10,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from holdfast.storage.warm_catalog import is_resident
+from holdfast.storage.page_cache import CachedFiles
 from tests.http.raw import RawConnection
 from tests.http.streams import Stream, producer
 from tests.server_process import COMMAND, ServerProcess
@@ -137,16 +137,17 @@ def has_response(connection: RawConnection) -> bool:
 def test_the_page_cache_is_asked_whether_it_has_a_file(tmp_path: Path) -> None:
     """What was just written is there; what the system was asked to drop is not."""
     path = tmp_path / "file"
-    assert is_resident(str(path))
+    files = CachedFiles([path])
+    assert files.are_resident()
     path.touch()
-    assert is_resident(str(path))
+    assert files.are_resident()
     path.write_bytes(bytes(300_001))
-    assert is_resident(str(path))
+    assert files.are_resident()
     with path.open("rb+") as file:
         os.fsync(file.fileno())
         os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
-    if is_resident(str(path)):
+    if files.are_resident():
         pytest.skip("this file system keeps its files in memory")
-    assert not is_resident(str(path))
+    assert not files.are_resident()
     path.read_bytes()
-    assert is_resident(str(path))
+    assert files.are_resident()

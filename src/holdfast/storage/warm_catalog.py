@@ -15,13 +15,10 @@ Rules:
 
 from __future__ import annotations
 
-import ctypes
 import logging
-import os
 import threading
 from contextlib import closing, suppress
 from functools import partial
-from mmap import MAP_SHARED, PAGESIZE, PROT_READ
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
@@ -29,6 +26,7 @@ from holdfast.errors import HoldfastError
 from holdfast.failpoints import failpoint
 from holdfast.storage.catalog import BY_NAME, Catalog
 from holdfast.storage.catalog_schema import BY_NUMBER
+from holdfast.storage.page_cache import CachedFiles
 from holdfast.storage.pending import Pending
 
 if TYPE_CHECKING:
@@ -51,10 +49,6 @@ _WAITS_MAX: Final = 32
 _CHECK_S: Final = 1.0
 # A check runs for at most this share of the time.
 _CHECK_SHARE: Final = 0.02
-# Pages are checked in steps of this size, up to the first one that is not in the page cache.
-_STEP_BYTES: Final = 64 * 1024 * 1024
-# States of pages that are not there: the lowest bit says so, the others are reserved.
-_ABSENT: Final = bytes(range(0, 256, 2))
 
 
 class CatalogWait(Exception):  # noqa: N818 (not an error)
@@ -71,6 +65,9 @@ class WarmCatalog(Catalog):
     def __init__(self, path: Path, clock: Clock) -> None:
         super().__init__(path)
         self._clock = clock
+        self._files = CachedFiles(
+            [path.with_name(path.name + suffix) for suffix in ("", "-wal", "-shm")]
+        )
         self._post: Callable[..., object] | None = None
         # What the current call need not wait for; None if it cannot wait at all.
         self._warmed: Collection[Look] | None = None
@@ -164,11 +161,10 @@ class WarmCatalog(Catalog):
 
     # In the threads.
 
-    def _are_resident(self, catalog: Catalog) -> tuple[bool, float]:
+    def _are_resident(self, _: Catalog) -> tuple[bool, float]:
         """Whether all files of the catalog are in the page cache, and how long it took to see."""
         began_s = self._clock.monotonic_s()
-        files = [f"{catalog.path}{suffix}" for suffix in ("", "-wal", "-shm")]
-        return all(map(is_resident, files)), self._clock.monotonic_s() - began_s
+        return self._files.are_resident(), self._clock.monotonic_s() - began_s
 
     def _serve(self, catalog: _Reader) -> None:
         with closing(catalog):
@@ -216,45 +212,3 @@ def _result(job: Job, catalog: _Reader) -> Any:
     except Exception:  # noqa: BLE001 (whoever waits goes on, and so does the thread)
         _log.exception("reading the catalog ahead failed")
         return None
-
-
-def is_resident(path: str) -> bool:
-    """Whether a whole file is in the page cache; one that does not exist counts as such.
-
-    False if the system does not say.
-    """
-    try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    except FileNotFoundError:
-        return True
-    except OSError:
-        return False
-    try:
-        size = os.fstat(descriptor).st_size
-        return size == 0 or _is_mapped_resident(descriptor, size)
-    finally:
-        os.close(descriptor)
-
-
-def _is_mapped_resident(descriptor: int, size: int) -> bool:
-    # The calls release the GIL. Mapping a file reads nothing of it.
-    libc = ctypes.CDLL(None)
-    libc.mmap.restype = ctypes.c_void_p
-    start = libc.mmap(
-        None, ctypes.c_size_t(size), PROT_READ, MAP_SHARED, descriptor, ctypes.c_long(0)
-    )
-    if start == ctypes.c_void_p(-1).value:
-        return False
-    try:
-        for at in range(0, size, _STEP_BYTES):
-            length = min(_STEP_BYTES, size - at)
-            pages = (length + PAGESIZE - 1) // PAGESIZE
-            states = (ctypes.c_ubyte * pages)()
-            step = ctypes.c_void_p(start + at)
-            if libc.mincore(step, ctypes.c_size_t(length), states):
-                return False
-            if len(bytes(states).translate(None, _ABSENT)) < pages:
-                return False
-        return True
-    finally:
-        libc.munmap(ctypes.c_void_p(start), ctypes.c_size_t(size))

@@ -5,7 +5,7 @@ from queue import SimpleQueue
 import pytest
 
 from holdfast.storage.catalog import BY_NAME
-from holdfast.storage.warm_catalog import _THREADS, CatalogWait, WarmCatalog, is_resident
+from holdfast.storage.warm_catalog import _THREADS, CatalogWait, WarmCatalog
 from holdfast.testing import FakeClock
 
 LOOK = (BY_NAME, ("b/s",))
@@ -78,11 +78,3 @@ def test_a_look_up_that_fails_gets_its_result_and_ends_no_thread(rig, caplog):
     finally:
         catalog.close()
     assert "too many open files" in caplog.text
-
-
-def test_a_file_that_cannot_be_opened_counts_as_not_resident(tmp_path):
-    file = tmp_path / "file"
-    file.write_bytes(b"x")
-    assert is_resident(str(file))
-    assert is_resident(str(tmp_path / "none"))
-    assert not is_resident(str(file / "below"))
