@@ -21,7 +21,9 @@ if TYPE_CHECKING:
     from holdfast.storage.cold import ColdBytes
 
 # Nothing is added to these bytes, so a piece may be longer than others.
-BODY_PIECE_BYTES: Final = 2 * PIECE_BYTES
+BODY_PIECE_BYTES: Final = 3 * PIECE_BYTES
+# The bytes of one turn, if the connection takes them: as many as most bodies have.
+_TURN_BYTES: Final = 1024 * 1024
 
 
 class StoredBody:
@@ -37,13 +39,14 @@ class StoredBody:
         "_slot",
         "_start",
         "_stream",
+        "_turn_at",
     )
 
     def __init__(self, app: App, slot: Slot, stream: Stream, start: int, end: int) -> None:
         self._app = app
         self._slot = slot
         self._stream = stream
-        self._start = self._at = start
+        self._start = self._at = self._turn_at = start
         self._end = end
         self._headers = b""
         # Whether a turn is due, or the piece for it is being read: never two of them at a time.
@@ -51,7 +54,7 @@ class StoredBody:
         self._is_gone = False
 
     def respond(self, headers: bytes) -> None:
-        """Send the headers and the first piece; others follow in turns."""
+        """Send the headers and what the connection takes; the rest follows in turns."""
         self._headers = headers
         self._slot.on_gone = self._leave
         self._slot.on_resume = self._wait
@@ -63,6 +66,10 @@ class StoredBody:
             self._app.turns.add(self._turn)
 
     def _turn(self) -> None:
+        self._turn_at = self._at
+        self._read()
+
+    def _read(self) -> None:
         """Send one piece, unless the client has to read first."""
         if self._is_gone or self._slot.paused:
             self._is_due = False
@@ -98,6 +105,9 @@ class StoredBody:
         if has_ended:
             self._leave()
             self._slot.end()
+        elif self._at - self._turn_at < _TURN_BYTES:
+            self._is_due = True
+            self._read()
         else:
             self._wait()
 

@@ -91,7 +91,9 @@ class TestBootstrap:
             kind = "application/json"
             parts = Multipart(BOUNDARY, kind, kind)
             stored = store_form(b'[1, "two"]')
-            body = parts.first(kind) + b"{}" + parts.messages(stored, 5, []) + parts.last()
+            body = b"".join(
+                [parts.first(kind), b"{}", *parts.messages(stored, 5, []), parts.last()]
+            )
             whole = bootstrap(b"", [], 5, body=body, stream_message_lengths="json")
             async with scripted(whole) as (_, client):
                 snapshot, one, two = await everything(client)

@@ -129,7 +129,7 @@ class TestCreate:
                 InvalidRequestError,
                 r"printable ASCII characters\.$",
             ),
-            (UPSTREAM, {"url_ttl_s": 0}, InvalidRequestError, "1 or more"),
+            (UPSTREAM, {"url_ttl_s": -1}, InvalidRequestError, "0 or more"),
             (UPSTREAM, {"body": object()}, InvalidJsonError, "as JSON"),
             (UPSTREAM, {"headers": {"X": "a\nb"}}, OutboundError, "cannot be sent"),
         ],

@@ -38,6 +38,7 @@ ARGUMENTS = {
     "renewable": True,
     # One that did answer is not answered in this form.
     "upstream_status": None,
+    "version": "2.0",
     "content_type": "",
     "body": b"",
 }

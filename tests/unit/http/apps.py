@@ -17,9 +17,11 @@ ROUNDS = 20
 class Told:
     """A slot that keeps what it is told."""
 
-    def __init__(self):
+    def __init__(self, *, takes_all=True):
         self.route = ""
         self.on_gone = self.on_resume = None
+        # Whether the connection takes every piece at once, or pauses after each.
+        self.takes_all = takes_all
         self.paused = False
         self.status = 0
         self.fields = {}
@@ -58,6 +60,7 @@ class Told:
     def write(self, data, more=b""):
         assert not self.done, "nothing follows the end"
         self.pieces += [part for part in (data, more) if part]
+        self.paused = not self.takes_all
 
     def end(self):
         self.ended = True
@@ -89,12 +92,12 @@ class Served:
         self.app = App(self.shard, settings, self.clock, snapshots, harness.service, gate, mount)
         self.app.not_ready = ""
 
-    def ask(self, method, target, body=b"", **fields):
+    def ask(self, method, target, body=b"", *, takes_all=True, **fields):
         """Send a request; `stream_ttl="1"` is the field `Stream-TTL: 1`."""
         path, _, query = target.encode().partition(b"?")
         named = {name.replace("_", "-").encode(): value for name, value in fields.items()}
         kept = {KEPT_HEADERS[name]: value.encode() for name, value in named.items()}
-        slot = Told()
+        slot = Told(takes_all=takes_all)
         request = Request(method.encode(), path, query, kept, b"http", body=body)
         self.app.handle(request, slot)
         return slot

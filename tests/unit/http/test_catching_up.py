@@ -234,11 +234,11 @@ class TestBodies:
 
     def test_a_client_that_does_not_read_holds_one_piece(self):
         served = serve(BINARY, bytes(10_000), 90)
-        slot = served.ask("GET", PATH)
-        slot.paused = True
+        slot = served.ask("GET", PATH, takes_all=False)
         served.clock.run()
         assert len(slot.pieces) == 1
         assert len(slot.body) <= BODY_PIECE_BYTES
+        slot.takes_all = True
         slot.resume()
         served.clock.run()
         assert slot.body == bytes(900_000)
@@ -271,8 +271,7 @@ class TestBodies:
 
     def test_what_goes_meanwhile_breaks_the_body_off(self):
         served = serve(BINARY, bytes(10_000), 90)
-        slot = served.ask("GET", PATH)
-        slot.paused = True
+        slot = served.ask("GET", PATH, takes_all=False)
         served.engine.delete(NAME)
         served.engine.commit()
         slot.resume()
@@ -282,8 +281,9 @@ class TestBodies:
 
     def test_a_client_that_leaves_gets_no_more(self):
         served = serve(BINARY, bytes(10_000), 90)
-        slot = served.ask("GET", PATH)
+        slot = served.ask("GET", PATH, takes_all=False)
         slot.on_gone()
+        slot.paused = False
         served.clock.run()
         assert len(slot.pieces) == 1
         assert not slot.ended

@@ -1,6 +1,7 @@
 """Turns: how much is done in one round of the event loop, and clients that do not read."""
 
 import asyncio
+import logging
 
 import pytest
 
@@ -123,6 +124,7 @@ def test_nobody_gets_a_turn_while_the_budget_is_used_up(turns, clock, unsent):
 
 
 def test_who_has_not_read_for_longest_is_disconnected(clock, unsent, caplog):
+    caplog.set_level(logging.WARNING)
     clients = [Stalled() for _ in range(8)]
     for client in clients:
         unsent.add(client, BUDGET // 8)
