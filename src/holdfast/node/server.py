@@ -84,10 +84,11 @@ class Server:
             return
         ends_s = self._clock.monotonic_s() + self._settings.server.shutdown_timeout_s
         node.end_live_readers()
-        listener.stop_accepting()
         if not self._recovery.done():
             node.app.not_ready = "The server is shutting down."
+            # First, because closing the listening sockets takes a while.
             node.app.shard.abandon_recovery()
+        listener.stop_accepting()
         with contextlib.suppress(Exception):
             await self._recovery
         await node.finish_writes(max(0.1, ends_s - self._clock.monotonic_s()))
