@@ -170,6 +170,16 @@ class Staging:
                 return state
         return None if staged.base is None else self._state.find_producer(staged.base, producer_id)
 
+    def forget_producers(self, stream: Stream) -> None:
+        """Drop producers whose last write is published: a busy stream always has an entry here."""
+        staged = self.overlay.get(stream.meta.name)
+        pending = None if staged is None else staged.producers
+        if pending:
+            for known in (stream.cut_producers, stream.producers):
+                for producer_id, state in (known or {}).items():
+                    if pending.get(producer_id) == state:
+                        del pending[producer_id]
+
     def create(self, staged: Staged, record: Record, source: Staged | None) -> None:
         """Add a creation to the open batch; a fork is counted at its source."""
         origin = staged.meta.fork

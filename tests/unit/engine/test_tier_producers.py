@@ -3,7 +3,7 @@
 import pytest
 
 from holdfast.errors import ProducerFencedError, ProducerGapError, QuotaExceededError
-from tests.unit.engine.driver import NAME
+from tests.unit.engine.driver import COMMITTED, NAME
 from tests.unit.engine.tiered import Tiered
 
 IDLE_S = 100
@@ -91,6 +91,25 @@ def test_writes_during_a_flush_stay_in_memory(make):
     assert in_memory(driver) == {b"p"}
     check_known(driver, b"q", 0, 0)
     check_known(driver, b"p", 0, 1)
+
+
+def test_they_leave_the_overlay_of_a_stream_that_always_has_a_write_pending(make):
+    driver = make()
+    driver.commit()
+    driver.produce(0, producer_id=b"p0")
+    for at in range(1, 6):
+        driver.clock.run()
+        driver.produce(0, producer_id=b"p%d" % at)
+        driver.answer(COMMITTED)
+        driver.tier.flush(lambda _: None)
+        driver.clock.run()
+        driver.finish_flush()
+        # One is published and still in memory, or only pending.
+        assert len(driver.shard.staged(NAME).producers) <= 2
+    driver.commit()
+    assert in_memory(driver) == {b"p5"}
+    for at in range(6):
+        check_known(driver, b"p%d" % at, 0, 0)
 
 
 def test_a_flush_that_fails_or_is_not_heard_of_loses_none(make):
