@@ -9,8 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from holdfast.errors import HoldfastError
-from holdfast.http.responses import respond_error
-from holdfast.http.turns import PIECE_BYTES
+from holdfast.http.responses import AT_ONCE_BYTES_MAX, respond_error
 from holdfast.protocol.content import JSON, SEPARATOR
 from holdfast.storage.pending import run
 
@@ -20,8 +19,8 @@ if TYPE_CHECKING:
     from holdfast.http.exchange import Slot
     from holdfast.storage.cold import ColdBytes
 
-# Nothing is added to these bytes, so a piece may be longer than others.
-BODY_PIECE_BYTES: Final = 3 * PIECE_BYTES
+# Nothing is added to these bytes, so a piece may be as long as a body that is sent at once.
+BODY_PIECE_BYTES: Final = AT_ONCE_BYTES_MAX
 # The bytes of one turn, if the connection takes them: as many as most bodies have.
 _TURN_BYTES: Final = 1024 * 1024
 
