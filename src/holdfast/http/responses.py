@@ -161,6 +161,7 @@ async def respond_in_pieces(
     A failure before the response has begun is an error.
     """
     begun = False
+    may_be_short = length is None or length <= AT_ONCE_BYTES_MAX
     held: list[bytes] = []
     held_bytes = 0
     resumed = asyncio.Event()
@@ -176,7 +177,7 @@ async def respond_in_pieces(
                 break
             held.append(piece)
             held_bytes += len(piece)
-            if not begun and held_bytes <= AT_ONCE_BYTES_MAX:
+            if not begun and may_be_short and held_bytes <= AT_ONCE_BYTES_MAX:
                 continue
             if not begun:
                 begun = True
