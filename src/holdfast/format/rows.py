@@ -140,7 +140,7 @@ def later_row(older: bytes, newer: bytes, used_from_ms: int = 0) -> bytes:
         for producer_id, state in take_producers(before).items()
         if state.used_ms >= used_from_ms
     }
-    row.producers = producers | take_producers(row)
+    row.producers = producers | take_producers(row) or None
     return encode_row(row)
 
 

@@ -28,10 +28,8 @@ BUFFER_BYTES_MAX: Final = 1024 * 1024
 # One read is up to 256 kB, which take about a tenth of a millisecond.
 _ROUND_READS: Final = 16
 _FOLDED_BYTES: Final = 64 * 1024
-# The part of the budget for callers that no token identifies, on servers with access control.
-_STRANGERS_PART: Final = 4
-# The allocator keeps about as much in any case.
-_FALL_BYTES: Final = KEPT_BYTES
+# Requests without a token may hold the budget divided by this, on servers with access control.
+_ANONYMOUS_DIVISOR: Final = 4
 
 
 class BodyBudget:
@@ -41,7 +39,7 @@ class BodyBudget:
         self._bytes_max = http.bodies_held_bytes_max
         self._has_access_control = has_access_control
         self.held_bytes = 0
-        # The most that was held since `has_fallen` was called, and before that.
+        # The most that was held since `should_trim` was called, and before that.
         self._peak_bytes = 0
         self._earlier_bytes = 0
         self.refusals = 0
@@ -53,7 +51,7 @@ class BodyBudget:
         """
         bytes_max = self._bytes_max
         if self._has_access_control and not is_known:
-            bytes_max //= _STRANGERS_PART
+            bytes_max //= _ANONYMOUS_DIVISOR
         if self.held_bytes + size > bytes_max:
             self.refusals += 1
             raise OverloadedError("Too many request bodies are under way: send this one later.")
@@ -64,13 +62,14 @@ class BodyBudget:
         """Counted bytes are held no longer."""
         self.held_bytes -= size
 
-    def has_fallen(self) -> bool:
-        """Whether much less was held lately than before; called once a second.
+    def should_trim(self) -> bool:
+        """Whether to return free memory to the kernel; called once a second.
 
-        A steady stream of large bodies is no fall: it needs the memory again at once.
+        Only once much less is held than before: a steady stream of large bodies needs the memory
+        again at once. The allocator keeps `KEPT_BYTES` in any case.
         """
         lately, self._peak_bytes = self._peak_bytes, self.held_bytes
-        if lately > self._earlier_bytes - _FALL_BYTES:
+        if lately > self._earlier_bytes - KEPT_BYTES:
             self._earlier_bytes = max(self._earlier_bytes, lately)
             return False
         self._earlier_bytes = lately
@@ -84,10 +83,10 @@ class BodyPace(NamedTuple):
     rate_min: float
 
     def deadline(self, before: float, now: float, received: int) -> float:
-        """When more has to be here, after some bytes have arrived.
+        """The deadline for the next bytes, after `received` bytes have arrived.
 
-        Each byte buys time at the smallest rate, but no more than the longest pause: who sends
-        slowly cannot live on what was sent fast.
+        Each byte extends the deadline at the smallest rate, up to the longest pause from now. So
+        bytes that were sent fast do not make up for a slow rest.
         """
         return min(now + self.longest_pause, before + received / self.rate_min)
 

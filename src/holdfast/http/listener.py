@@ -134,7 +134,7 @@ class Listener:
         tick = self.tick
         for connection in [each for each in self._connections if 0 < each.deadline <= tick]:
             connection.expire()
-        if self.app.bodies.has_fallen():
+        if self.app.bodies.should_trim():
             give_back_free_memory()
         self._timer = self.app.clock.call_later(TICK_S, self._count)
 

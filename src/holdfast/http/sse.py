@@ -280,9 +280,11 @@ class SseReader:
 
     def _arm(self, now_s: float) -> None:
         """Set the timer for the next heartbeat or the end, whichever comes first."""
-        beat_s = self._written_s + self._app.settings.read.sse_heartbeat_s
-        delay_s = min(beat_s, self._until_s) - now_s
+        delay_s = min(self._beat_s(), self._until_s) - now_s
         self._timer = self._app.clock.call_later(delay_s, self._beat)
+
+    def _beat_s(self) -> float:
+        return self._written_s + self._app.settings.read.sse_heartbeat_s
 
     def _beat(self) -> None:
         now_s = self._app.clock.monotonic_s()
@@ -290,7 +292,7 @@ class SseReader:
             self._end()
             return
         self._app.shard.lifetimes.renew(self._stream)
-        if now_s - self._written_s >= self._app.settings.read.sse_heartbeat_s:
+        if now_s >= self._beat_s():
             self._written_s = now_s
             if self._begun and not self._slot.paused:
                 self._slot.write(HEARTBEAT)

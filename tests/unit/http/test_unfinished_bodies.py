@@ -144,7 +144,7 @@ class TestBudget:
         served.engine.clock.run()
         served.engine.commit()
         assert client.statuses == [204]
-        assert not served.app.bodies.has_fallen()
+        assert not served.app.bodies.should_trim()
         assert served.app.bodies._earlier_bytes == 0
 
     def test_what_has_arrived_counts_until_the_body_is_complete(self, serve):
@@ -228,9 +228,9 @@ class TestBudget:
         for _ in range(3):
             budget.take(size)
             budget.give(size)
-            assert not budget.has_fallen()
-        assert budget.has_fallen()
-        assert not budget.has_fallen()
+            assert not budget.should_trim()
+        assert budget.should_trim()
+        assert not budget.should_trim()
 
 
 class TestTurns:
