@@ -13,8 +13,7 @@ import dataclasses
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import date, datetime
-from typing import Annotated, Any, ClassVar, Final
+from typing import Any, ClassVar, Final
 
 import msgspec
 import numpy as np
@@ -23,6 +22,7 @@ import pyarrow.compute as pc
 
 from holdfast.errors import SettingsError
 from holdfast.spark.reading.arrow import Chunk, arrow_schema, to_batch
+from holdfast.spark.reading.json_fields import JSON_KIND, KIND_TYPES, JsonFields, both, kind_of
 
 # In this order, in every table.
 MESSAGE_COLUMNS: Final = (
@@ -51,7 +51,6 @@ def column_of(field: str) -> str:
     return f"{field}_" if field.lower() in RESERVED - {REST, RAW} else field
 
 
-JSON_KIND: Final = "json"
 # The kinds by the words of Spark, Python and Arrow, which users may write.
 _NAMES: Final = {
     "string": "string",
@@ -77,7 +76,6 @@ KINDS: Final = tuple(dict.fromkeys(_NAMES.values()))
 # Further fields stay together in `_rest`.
 COLUMNS_MAX: Final = 500
 _USABLE: Final = re.compile(r"[^\W\d][\w-]{0,127}")
-_LONG_MAX: Final = 2**63 - 1
 
 
 def given_columns(schema: Mapping[str, str]) -> dict[str, str]:
@@ -105,32 +103,6 @@ def is_usable(field: str, columns: Iterable[str]) -> bool:
         return False
     name = column_of(field).lower()
     return name not in RESERVED and name not in {column_of(each).lower() for each in columns}
-
-
-def kind_of(value: Any) -> str:
-    """The kind of a decoded value; empty for null."""
-    match value:
-        case None:
-            return ""
-        case bool():
-            return "boolean"
-        case int():
-            return "long" if -_LONG_MAX <= value <= _LONG_MAX else JSON_KIND
-        case float():
-            return "double"
-        case str():
-            return "string"
-        case _:
-            return JSON_KIND
-
-
-def both(one: str, other: str) -> str:
-    """The kind that holds values of both kinds."""
-    if one == other or not other:
-        return one
-    if not one:
-        return other
-    return "double" if {one, other} == {"long", "double"} else JSON_KIND
 
 
 def add_kinds(found: dict[str, str], fields: Mapping[str, str]) -> None:
@@ -171,26 +143,10 @@ def new_columns(columns: Mapping[str, str], found: Mapping[str, str]) -> dict[st
     return added
 
 
-_INT: Final = Annotated[int, msgspec.Meta(ge=-(2**31), le=2**31 - 1)]
-_LONG: Final = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
-# By kind: the type that msgspec checks, and Arrow's type.
-_TYPES: Final[dict[str, tuple[Any, Any]]] = {
-    "string": (str | None, pa.string()),
-    "int": (_INT | None, pa.int32()),
-    "long": (_LONG | None, pa.int64()),
-    "double": (float | None, pa.float64()),
-    "boolean": (bool | None, pa.bool_()),
-    "timestamp": (datetime | None, pa.timestamp("us", tz="UTC")),
-    "date": (date | None, pa.date32()),
-    JSON_KIND: (msgspec.Raw, pa.string()),
-}
-_NOTHING: Final = msgspec.Raw(b"")
-
-
 def fields_of(columns: Mapping[str, str]) -> list[Any]:
     """The Arrow fields of the columns, with `_rest` and `_raw`."""
     return [
-        *(pa.field(column_of(field), _TYPES[kind][1]) for field, kind in columns.items()),
+        *(pa.field(column_of(field), KIND_TYPES[kind].arrow) for field, kind in columns.items()),
         pa.field(REST, pa.string()),
         pa.field(RAW, pa.string()),
     ]
@@ -200,16 +156,9 @@ class JsonColumns:
     """Splits messages into columns, and counts those that do not fit."""
 
     def __init__(self, columns: Mapping[str, str], *, noticing: bool = False) -> None:
-        self._columns = dict(columns)
         self._noticing = noticing
-        self._struct = _struct(self._columns)
-        self._decode = msgspec.json.Decoder(self._struct).decode
-        self._decode_fields = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
-        self._decoders = {
-            field: msgspec.json.Decoder(_TYPES[kind][0]).decode
-            for field, kind in self._columns.items()
-        }
-        self._empty = self._struct()
+        types = {field: KIND_TYPES[kind] for field, kind in columns.items()}
+        self._fields = JsonFields(types, keeps_others=True)
         # Kinds of fields without a column (if `noticing`), and the messages in `_rest` and `_raw`.
         self.unknown: dict[str, str] = {}
         self.rest_rows = 0
@@ -217,67 +166,28 @@ class JsonColumns:
 
     def arrays(self, messages: Sequence[bytes | None]) -> list[Any]:
         """The columns of these messages; None stands for one of a stream that is not JSON."""
-        rows: list[Any] = []
+        parsed = self._fields.parse(messages)
+        raw = {at: text.decode(errors="replace") for at, text in parsed.malformed.items()}
         rest: dict[int, str] = {}
-        raw: dict[int, str] = {}
-        decode, add = self._decode, rows.append
-        for message in messages:
-            try:
-                add(self._empty if message is None else decode(message))
-            except msgspec.DecodeError:
+        for at, others in parsed.others.items():
+            if at in parsed.misfits:
+                continue
+            rest[at] = msgspec.json.encode(others).decode()
+            if self._noticing:
+                add_kinds(self.unknown, {name: _kind_of(value) for name, value in others.items()})
+        columns = parsed.columns
+        if parsed.misfits:
+            # A message with a value that does not fit is kept whole, and only there.
+            for at in parsed.misfits:
+                message = messages[at]
                 assert message is not None
-                add(self._parse_partly(message, len(rows), rest, raw))
+                raw[at] = message.decode(errors="replace")
+            fits = np.ones(len(messages), dtype=bool)
+            fits[list(parsed.misfits)] = False
+            columns = [pc.if_else(fits, each, pa.scalar(None, each.type)) for each in columns]
         self.rest_rows += len(rest)
         self.raw_rows += len(raw)
-        columns = zip(*map(msgspec.structs.astuple, rows), strict=True) if self._columns else ()
-        found = [
-            _array(column, kind)
-            for column, kind in zip(columns, self._columns.values(), strict=True)
-        ]
-        return [*found, *(_sparse(each, len(rows)) for each in (rest, raw))]
-
-    def _parse_partly(
-        self, message: bytes, at: int, rest: dict[int, str], raw: dict[int, str]
-    ) -> Any:
-        """Parse a message that has fields without columns, or values that do not fit theirs."""
-        try:
-            fields = self._decode_fields(message)
-            known = [
-                self._decoders[field](value)
-                if (value := fields.get(field)) is not None
-                else getattr(self._empty, f"f{index}")
-                for index, field in enumerate(self._columns)
-            ]
-        except msgspec.DecodeError:
-            raw[at] = message.decode(errors="replace")
-            return self._empty
-        others = {field: value for field, value in fields.items() if field not in self._columns}
-        rest[at] = msgspec.json.encode(others).decode()
-        if self._noticing:
-            add_kinds(self.unknown, {name: _kind_of(value) for name, value in others.items()})
-        return self._struct(*known)
-
-
-def _struct(columns: Mapping[str, str]) -> type[msgspec.Struct]:
-    """A class with exactly one field for each column."""
-    fields = [
-        (f"f{index}", _TYPES[kind][0], _NOTHING if kind == JSON_KIND else None)
-        for index, kind in enumerate(columns.values())
-    ]
-    return msgspec.defstruct(
-        "Fields",
-        fields,
-        rename={f"f{index}": field for index, field in enumerate(columns)},
-        forbid_unknown_fields=True,
-        gc=False,
-    )
-
-
-def _array(values: Sequence[Any], kind: str) -> Any:
-    if kind == JSON_KIND:
-        texts = (bytes(value).decode() for value in values)
-        return pa.array((None if text in {"", "null"} else text for text in texts), pa.string())
-    return pa.array(values, _TYPES[kind][1])
+        return [*columns, *(_sparse(each, len(messages)) for each in (rest, raw))]
 
 
 def _sparse(texts: Mapping[int, str], count: int) -> Any:
