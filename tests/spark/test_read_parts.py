@@ -97,6 +97,39 @@ def test_a_row_for_each_message(bucket: Filled) -> None:
     assert all(begun <= time <= datetime.now(UTC) for time in times)
 
 
+def test_without_payloads_only_indexes_are_read(tmp_path: Path) -> None:
+    with ServerProcess(tmp_path / "data", flush_age=3600) as server:
+        bucket = Filled(server.url)
+        fill(bucket)
+        bucket.append("raw/0", b"found in the pack")
+        bucket.flush()
+        fill(bucket, 5, 6)
+        names = ("stream_id", "offset", "next_offset", "position")
+        whole = bucket.options(columns=",".join((*names, "payload")))
+        expected = [row_of(each, names) for each in rows_with(whole, (*names, "payload"))]
+        assert [each[:3] for each in expected] == [each[:3] for each in bucket.everything()]
+        by_position = sorted(expected, key=lambda each: (each[3], each[1]))
+        assert [each[0] for each in by_position] == [each.stream_id for each in bucket.rows]
+        # A wrong byte among the payloads is not noticed, since none of them is read.
+        (pack,) = (tmp_path / "data" / "objects" / "packs").glob("*.pack")
+        pack.write_bytes(pack.read_bytes().replace(b"found in", b"Found in"))
+        found = rows_with(bucket.options(columns=",".join(names)), names)
+        assert [row_of(each, names) for each in found] == expected
+        with pytest.raises(PackCorruptError):
+            rows_with(whole, (*names, "payload"))
+
+
+def rows_with(options: dict[str, str], columns: tuple[str, ...]) -> list[dict[str, object]]:
+    """The rows of a read with these columns, by stream and offset."""
+    parts = planned(options, columns)
+    rows = [row for part in parts for batch in batches(part) for row in batch.to_pylist()]
+    return sorted(rows, key=lambda row: (row["stream_id"], row["offset"]))
+
+
+def row_of(row: dict[str, object], names: tuple[str, ...]) -> tuple[object, ...]:
+    return tuple(row[name] for name in names)
+
+
 def test_streams_are_in_order_within_a_part(bucket: Filled) -> None:
     fill(bucket)
     bucket.flush()

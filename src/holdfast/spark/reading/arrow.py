@@ -12,6 +12,7 @@ import pyarrow as pa
 from pyspark.sql.types import (
     BinaryType,
     DataType,
+    LongType,
     StringType,
     StructField,
     StructType,
@@ -36,10 +37,13 @@ _COLUMNS: Final[dict[str, tuple[DataType, Any]]] = {
     "content_type": (StringType(), pa.string()),
     "payload": (BinaryType(), pa.binary()),
     "value": (StringType(), pa.string()),
+    "position": (LongType(), pa.int64()),
 }
 COLUMN_NAMES: Final = tuple(_COLUMNS)
-# `value` is the payload of JSON streams as text: one of the two is enough.
-DEFAULT_COLUMNS: Final = tuple(name for name in COLUMN_NAMES if name != "value")
+# Other columns are there if they are asked for.
+DEFAULT_COLUMNS: Final = COLUMN_NAMES[: COLUMN_NAMES.index("value")]
+# The columns that are made of payloads. Without them, executors read only the indexes of packs.
+PAYLOAD_COLUMNS: Final = frozenset({"payload", "value"})
 _DIGITS: Final = 20
 # "0000" to "9999", each as one uint32: five of them are the digits of an offset.
 _FOUR_DIGITS: Final = np.frombuffer(
@@ -105,18 +109,22 @@ class Chunk:
     next_offsets: Numbers | Sequence[str]
     # In milliseconds; None where the server does not tell.
     timestamps: Numbers | None
-    # A pyarrow BinaryArray, without the separators of JSON messages.
+    # A pyarrow BinaryArray, without the separators of JSON messages; None if they are not read.
     payloads: Any
+    # In the log; None where the server does not tell.
+    positions: Numbers | None = None
 
     def __len__(self) -> int:
-        return len(self.payloads)
+        return len(self.stream_indexes)
 
     def slice(self, first: int, last: int) -> Chunk:
-        return self._select(slice(first, last), self.payloads[first:last])
+        return self._select(
+            slice(first, last), None if self.payloads is None else self.payloads[first:last]
+        )
 
     def filter(self, keep: npt.NDArray[np.bool_]) -> Chunk:
         """The messages whose flag is set; only for chunks whose offsets are numbers."""
-        return self._select(keep, self.payloads.filter(keep))
+        return self._select(keep, None if self.payloads is None else self.payloads.filter(keep))
 
     def _select(self, rows: Any, payloads: Any) -> Chunk:
         return Chunk(
@@ -126,12 +134,13 @@ class Chunk:
             self.next_offsets[rows],
             None if self.timestamps is None else self.timestamps[rows],
             payloads,
+            None if self.positions is None else self.positions[rows],
         )
 
 
 def split_chunk(chunk: Chunk, batch_bytes: int = BATCH_BYTES) -> list[Chunk]:
     """Cut a chunk into parts of about `batch_bytes`."""
-    size = chunk.payloads.nbytes + ROW_BYTES * len(chunk)
+    size = ROW_BYTES * len(chunk) + (0 if chunk.payloads is None else chunk.payloads.nbytes)
     if size <= 2 * batch_bytes or len(chunk) < 2:
         return [chunk]
     rows = max(1, len(chunk) * batch_bytes // size)
@@ -176,6 +185,7 @@ def split_records(chunk: Chunk) -> Chunk:
         np.array(ends, dtype=np.int64),
         None if chunk.timestamps is None else chunk.timestamps[taken],
         pa.array(records, pa.binary()),
+        None if chunk.positions is None else chunk.positions[taken],
     )
 
 
@@ -215,6 +225,10 @@ def _column(chunk: Chunk, bucket: str, name: str) -> Any:
             return _of_streams(chunk, [each.content_type for each in chunk.streams])
         case "payload":
             return chunk.payloads
+        case "position":
+            if chunk.positions is None:
+                return pa.nulls(len(chunk), pa.int64())
+            return pa.array(chunk.positions)
     return _values(chunk)
 
 

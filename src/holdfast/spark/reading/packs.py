@@ -157,12 +157,14 @@ class WantedRange(NamedTuple):
     end: int
 
 
-def group_ranges(ranges: Iterable[WantedRange]) -> Iterator[list[WantedRange]]:
+def group_ranges(
+    ranges: Iterable[WantedRange], *, with_data: bool = True
+) -> Iterator[list[WantedRange]]:
     """Group ranges, in their order, into chunks of about a batch."""
     held: list[WantedRange] = []
     size = 0
     for each in ranges:
-        more = each.range.length + ROW_BYTES * each.range.messages
+        more = ROW_BYTES * each.range.messages + (each.range.length if with_data else 0)
         if held and (size + more > BATCH_BYTES * 2 or len(held) >= _CHUNK_RANGES_MAX):
             yield held
             held, size = [], 0
@@ -173,13 +175,18 @@ def group_ranges(ranges: Iterable[WantedRange]) -> Iterator[list[WantedRange]]:
 
 
 def read_extents(
-    packs: PackBytes, ranges: Sequence[WantedRange], positions: PositionRange
+    packs: PackBytes,
+    ranges: Sequence[WantedRange],
+    positions: PositionRange,
+    *,
+    with_data: bool = True,
 ) -> tuple[Chunk, list[int]]:
     """Read the messages of these ranges at the given positions.
 
     Also returns the indexes of ranges with messages at these positions that are trimmed by now.
+    Without the data only the index of the messages is read and verified.
     """
-    buffers = _Buffers(ranges)
+    buffers = _Buffers(ranges, with_data=with_data)
 
     def pack_of(at: int) -> str:
         return ranges[at].range.pack
@@ -192,15 +199,18 @@ def read_extents(
 class _Buffers:
     """Room for everything that the ranges hold."""
 
-    def __init__(self, ranges: Sequence[WantedRange]) -> None:
+    def __init__(self, ranges: Sequence[WantedRange], *, with_data: bool) -> None:
+        self.with_data = with_data
         sizes = np.fromiter((each.range.length for each in ranges), np.int64, len(ranges))
         self.counts = np.fromiter((each.range.messages for each in ranges), np.int64, len(ranges))
         self.byte_ends = np.cumsum(sizes)
         self.row_ends = np.cumsum(self.counts)
         rows = int(self.row_ends[-1])
         # Bytes that lie in the pack as they are wanted stay in the buffer they were read into.
-        self.is_uncopied = _is_contiguous(ranges) and self.byte_ends[-1] >= _UNCOPIED_BYTES_MIN
-        size = 0 if self.is_uncopied else int(self.byte_ends[-1])
+        self.is_uncopied = (
+            with_data and _is_contiguous(ranges) and self.byte_ends[-1] >= _UNCOPIED_BYTES_MIN
+        )
+        size = int(self.byte_ends[-1]) if with_data and not self.is_uncopied else 0
         self.data: npt.NDArray[np.uint8] = np.empty(size, dtype=np.uint8)
         self.lengths = np.empty(rows, dtype=np.uint32)
         self.timestamps = np.empty(rows, dtype=np.int64)
@@ -240,7 +250,7 @@ def _read_pack(
             (timestamps_at + 8 * each.message_at, buffers.rows_of(buffers.timestamps, at)),
             (positions_at + 8 * each.message_at, buffers.rows_of(buffers.positions, at)),
         ]
-        if not buffers.is_uncopied:
+        if buffers.with_data and not buffers.is_uncopied:
             targets.append((each.data_at, buffers.bytes_of(at)))
         spans += [_Span(start, target.view(np.uint8)) for start, target in targets]
     if buffers.is_uncopied:
@@ -250,7 +260,8 @@ def _read_pack(
         _fill(packs, pack, spans, [])
     salt = int(first.salt, 16)
     for at, each in ranges:
-        _verify(salt, each, buffers.bytes_of(at), buffers.rows_of(buffers.lengths, at))
+        data = buffers.bytes_of(at) if buffers.with_data else None
+        _verify(salt, each, data, buffers.rows_of(buffers.lengths, at))
 
 
 class _Span(NamedTuple):
@@ -288,11 +299,13 @@ def _fill(
 
 
 def _verify(
-    salt: int, each: ScanRange, data: npt.NDArray[np.uint8], lengths: npt.NDArray[Any]
+    salt: int, each: ScanRange, data: npt.NDArray[np.uint8] | None, lengths: npt.NDArray[Any]
 ) -> None:
-    view = data.data
-    blocks = (view[at : at + BLOCK_BYTES] for at in range(0, each.length, BLOCK_BYTES))
-    sums = "".join(_hex_sum(block, salt) for block in blocks)
+    sums = each.sums
+    if data is not None:
+        view = data.data
+        blocks = (view[at : at + BLOCK_BYTES] for at in range(0, each.length, BLOCK_BYTES))
+        sums = "".join(_hex_sum(block, salt) for block in blocks)
     if sums != each.sums or _hex_sum(lengths.view(np.uint8).data, salt) != each.index_sum:
         raise PackCorruptError(
             f"The pack {each.pack} is damaged: the extent of stream {each.stream_id!r} at offset "
@@ -314,13 +327,22 @@ def _to_chunk(ranges: Sequence[WantedRange], buffers: _Buffers) -> Chunk:
     next_offsets = ends + np.repeat(starts - first_bytes, counts)
     streams = [StreamName(each.range.stream_id, each.range.content_type) for each in ranges]
     is_json = np.fromiter((each.is_json for each in streams), bool, len(streams))
-    payloads = binary_array(buffers.data, ends)
-    if is_json.all():
-        payloads = pc.binary_slice(payloads, 0, -1)
-    elif is_json.any():
+    payloads = None
+    if buffers.with_data and is_json.any() and not is_json.all():
         payloads = _without_separators(buffers.data, ends, is_json[stream_indexes])
+    elif buffers.with_data:
+        payloads = binary_array(buffers.data, ends)
+        payloads = pc.binary_slice(payloads, 0, -1) if is_json.all() else payloads
     offsets = next_offsets - lengths
-    return Chunk(streams, stream_indexes, offsets, next_offsets, buffers.timestamps, payloads)
+    return Chunk(
+        streams,
+        stream_indexes,
+        offsets,
+        next_offsets,
+        buffers.timestamps,
+        payloads,
+        buffers.positions,
+    )
 
 
 def _without_separators(

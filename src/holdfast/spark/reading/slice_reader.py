@@ -88,10 +88,14 @@ class SliceReader:
         failures = 0
         while True:
             try:
-                for ranges in group_ranges(self._wanted_ranges(part, positions, done)):
+                wanted = self._wanted_ranges(part, positions, done)
+                with_data = self._source.reads_payloads
+                for ranges in group_ranges(wanted, with_data=with_data):
                     if self._packs is None:
                         self._packs = open_packs(self._source, self._server)
-                    chunk, trimmed = read_extents(self._packs, ranges, positions)
+                    chunk, trimmed = read_extents(
+                        self._packs, ranges, positions, with_data=with_data
+                    )
                     if trimmed and not part.is_from_beginning and self._source.fail_on_data_loss:
                         raise self._source.data_loss([ranges[at].range.stream_id for at in trimmed])
                     failures = 0
@@ -214,6 +218,7 @@ def _record_chunk(records: list[Record]) -> Chunk:
         _numbers(each.next_offset for each in records),
         _numbers(each.timestamp_ms for each in records),
         pa.array([each.payload for each in records], pa.binary()),
+        _numbers(each.position for each in records),
     )
 
 

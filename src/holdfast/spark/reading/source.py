@@ -15,7 +15,7 @@ from holdfast.client import ScanRange
 from holdfast.errors import DataLossError
 from holdfast.objects.locations import StoreLocation
 from holdfast.spark.connection import CONNECTION_OPTIONS, Options, SparkClient, SparkConnection
-from holdfast.spark.reading.arrow import DEFAULT_COLUMNS, check_columns
+from holdfast.spark.reading.arrow import DEFAULT_COLUMNS, PAYLOAD_COLUMNS, check_columns
 from holdfast.spark.reading.selection import Selection, make_selection
 
 READ_OPTIONS: Final = (
@@ -76,6 +76,11 @@ class ReadSource:
             place=_store_place(options),
             via=options.one_of("via", ("auto", "store", "server", "http"), "auto"),
         )
+
+    @property
+    def reads_payloads(self) -> bool:
+        """Whether the rows need more than the indexes of packs."""
+        return self.framed or not PAYLOAD_COLUMNS.isdisjoint(self.columns)
 
     def with_store(self, url: str, store_id: str) -> ReadSource:
         """The same source with the server's store, at the URL that the user gave for it, if any."""
