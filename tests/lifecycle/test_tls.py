@@ -4,12 +4,14 @@ import signal
 import socket
 import ssl
 import subprocess
+import time
 from pathlib import Path
 
 import httpx
 import pytest
 import trustme
 
+from holdfast.settings import Settings
 from tests.http.streams import TEXT, Stream
 from tests.server_process import ServerProcess
 
@@ -64,8 +66,11 @@ def test_shutdown_ends_readers_cleanly(server, stream) -> None:
     with stream.sse() as events:
         events.until_up_to_date()
         server.signal(signal.SIGTERM)
+        asked_s = time.monotonic()
         assert [event.type for event in events] == ["control"]
     assert server.wait() == 0
+    # It does not wait for a client that keeps its connection and never says goodbye.
+    assert time.monotonic() - asked_s < Settings().server.shutdown_timeout_s
 
 
 def test_plain_http_is_not_answered(server, stream) -> None:

@@ -280,14 +280,13 @@ class Connection(RequestReader):
     def _close(self) -> None:
         """Close once everything is written; after a refusal, once the client has read it."""
         self._closing = True
-        self._unsent_bytes = unsent_bytes(self.transport)
+        # One more than there are: an unread rest gets the idle timeout from the first deadline on.
+        self._unsent_bytes = unsent_bytes(self.transport) + 1
         if self._discarding and not self._at_eof and self.transport.can_write_eof():
             self.transport.write_eof()
-            self.deadline = self._listener.tick + LINGER_S
         else:
             self.transport.close()
-            # What is not written by then is dropped.
-            self.deadline = self._listener.tick + self._listener.idle_ticks
+        self.deadline = self._listener.tick + min(LINGER_S, self._listener.idle_ticks)
 
     def turn_away(self, error: HoldfastError) -> None:
         """Refuse the connection: the server has too many."""
@@ -301,7 +300,8 @@ class Connection(RequestReader):
     def expire(self) -> None:
         """The deadline has passed."""
         if self._closing or self.paused:
-            if self._is_being_read():
+            # If all is written, only the client's side of the closing is missing (TLS).
+            if self._is_being_read() and (self._unsent_bytes or not self._closing):
                 self.deadline = self._listener.tick + self._listener.idle_ticks
             else:
                 self.transport.abort()
