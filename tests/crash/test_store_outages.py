@@ -292,6 +292,7 @@ def test_missing_bucket_and_foreign_store(make_server: MakeServer, tmp_path: Pat
         make_server(tmp_path / "other", **settings).start()
 
 
+@pytest.mark.slow
 def test_directory_that_is_full(make_server: MakeServer, client_of, disk: Path) -> None:
     server = make_server(store=disk / "objects", **LIMITS).start()
     client = client_of(server)

@@ -95,6 +95,7 @@ def test_a_wake_that_was_not_acknowledged_comes_again(make_server: MakeServer) -
             until(lambda: acked(client, "hook") == {"events/a": tail})
 
 
+@pytest.mark.slow
 @pytest.mark.spec("subscriptions 7.2-9", "subscriptions 7.3-9", "subscriptions 7.3-10")
 def test_a_claim_outlives_the_server_and_its_lease_does_not(make_server: MakeServer) -> None:
     server = make_server().start()

@@ -57,6 +57,7 @@ def test_every_line_is_a_command_and_says_how_it_ends() -> None:
     assert wrong == []
 
 
+@pytest.mark.slow
 def test_the_commands_run_in_their_order(command: Command) -> None:
     failed = []
     for line in LINES:

@@ -214,6 +214,7 @@ class TestSse:
             assert entry(events.next().json["changes"][0]) == ("a", 0, 1, "created")
 
 
+@pytest.mark.slow
 def test_reader_that_does_not_read_catches_up(start_server, client_of) -> None:
     """It is not buffered without bound, and loses nothing."""
     server = start_server()

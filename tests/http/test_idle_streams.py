@@ -251,6 +251,7 @@ def test_restart_with_everything_cold(start_server, stream_on, client_of) -> Non
     assert streams[4].create(b"new").status_code == 201
 
 
+@pytest.mark.slow
 def test_many_streams_leave_while_some_are_written_to(start_server, client_of) -> None:
     """Letting go of what is flushed takes several rounds, between which writes go on."""
     streams, cached = 1500, 100

@@ -175,6 +175,7 @@ def test_invalid_parameter_is_400(client, sorted_bucket, query) -> None:
     check_error(client.get(f"/{sorted_bucket}/streams?{query}"), 400, "invalid_request")
 
 
+@pytest.mark.slow
 @pytest.mark.spec("extensions 1.4-3")
 def test_a_page_is_1000_streams_without_a_limit(client) -> None:
     bucket = unused_bucket()

@@ -139,6 +139,7 @@ async def fill(server: Server, client: socket.socket) -> Connection:
     return connection
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("closing", some_of([True, False], 1), ids=["asked to close", "idle"])
 def test_client_that_stops_reading_below_the_mark_is_dropped(closing) -> None:
     """What it has not read keeps the connection from closing, but not for good."""
@@ -158,6 +159,7 @@ def test_client_that_stops_reading_below_the_mark_is_dropped(closing) -> None:
     run(scenario)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("connection", some_of(["keep-alive", "close"], 1))
 def test_slow_but_steady_reader_is_not_cut_off(connection) -> None:
     """Though the whole takes several times as long as an idle connection may last."""

@@ -226,6 +226,7 @@ def test_silence_after_a_slow_answer_times_out(server, stream_on) -> None:
         assert connection.ended()
 
 
+@pytest.mark.slow
 def test_slow_but_steady_bodies_are_taken(start_server, stream_on) -> None:
     """The time limit is on silence and on the rate, not on the whole."""
     server = start_server(body_timeout=1, body_rate_min=1)

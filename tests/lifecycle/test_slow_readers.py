@@ -52,6 +52,7 @@ def check_content(data: bytes) -> None:
         assert part == b"%04d" % number * (APPEND_BYTES // 4)
 
 
+@pytest.mark.slow
 def test_sse_readers_that_do_not_read_catch_up_later(start_server, stream_on) -> None:
     server = start_server(sse_lifetime=600)
     stream = stream_on(server)
@@ -126,6 +127,7 @@ def test_pipelined_reads_of_one_write_wait_for_the_client(start_server, stream_o
         check_memory(server, before)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("live", some_of(["sse", "catch-up", "half a request"], 1))
 def test_reader_that_never_reads_again_is_dropped(start_server, stream_on, live) -> None:
     """Its connection is as idle as one without requests."""

@@ -94,6 +94,7 @@ def test_huge_responses_that_share_a_connection(
     assert secure_upstream.connections == 1
 
 
+@pytest.mark.slow
 def test_upstreams_wait_while_nothing_can_be_stored(start_server, client_of, upstream) -> None:
     server = start_server(**SMALL)
     proxy = Proxy(client_of(server))

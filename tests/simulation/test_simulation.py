@@ -34,6 +34,7 @@ def digests(seeds, hash_seed):
     return result.stdout.split()
 
 
+@pytest.mark.slow
 @pytest.mark.thorough
 def test_same_seed_gives_the_same_run():
     seeds = 6 if THOROUGH else 2
