@@ -69,7 +69,8 @@ def table_at(form: str, to: Any, **storage: Any) -> Any:
             )
         case _:
             names = [str(each) for each in sorted(to.rglob("*.parquet")) if hidden(each, to)]
-            schema = pa.unify_schemas([pq.read_schema(each) for each in names])
+            schemas = [pq.read_schema(each) for each in names]
+            schema = pa.unify_schemas(schemas, promote_options="permissive")
             if any("date=" in each for each in names):
                 schema = schema.append(pa.field("date", pa.date32()))
             kept = {"partitioning": "hive", "partition_base_dir": str(to)}

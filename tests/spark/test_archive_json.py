@@ -63,7 +63,7 @@ def test_json_as_given_columns(filled, form, tmp_path):
     messages = [
         {"user": "a", "amount": 1, "at": "2031-05-17T12:00:00Z", "timestamp": "mine"},
         {"user": "b", "amount": 2.5, "more": {"x": [1]}},
-        {"user": 7},
+        {"user": 7, "amount": 3},
         "text",
     ]
     filled.append("j", *messages, content_type=JSON)
@@ -71,7 +71,7 @@ def test_json_as_given_columns(filled, form, tmp_path):
     schema = {"user": "string", "amount": "double", "at": "timestamp", "timestamp": "string"}
     options = {"format": form, "json_as": "columns", "schema": schema}
     found = run(filled, tmp_path, **options)
-    assert (found.raw_rows, found.rest_rows) == (2, 1)
+    assert (found.raw_rows, found.rest_rows) == (1, 2)
     at = dt.datetime(2031, 5, 17, 12, tzinfo=dt.UTC)
     names = ["payload", "user", "amount", "at", "timestamp_", "_rest", "_raw"]
     table = table_at(form, tmp_path).sort_by([("stream_id", "ascending"), ("offset", "ascending")])
@@ -79,7 +79,7 @@ def test_json_as_given_columns(filled, form, tmp_path):
         (b"bytes", None, None, None, None, None, None),
         (None, "a", 1.0, at, "mine", None, None),
         (None, "b", 2.5, None, None, '{"more":{"x":[1]}}', None),
-        (None, None, None, None, None, None, '{"user":7}'),
+        (None, None, 3.0, None, None, '{"user":7}', None),
         (None, None, None, None, None, None, '"text"'),
     ]
     filled.append("j", {"user": "c"}, content_type=JSON)
@@ -103,11 +103,10 @@ def test_json_columns_are_found_and_stay(filled, form, tmp_path):
     assert run(filled, tmp_path, **options).columns == columns
     filled.append("j", {"n": 2, "new": "x"}, {"n": "three"}, content_type=JSON)
     found = run(filled, tmp_path, **options)
-    assert (found.columns, found.rest_rows, found.raw_rows) == (columns, 1, 1)
+    assert (found.columns, found.rest_rows, found.raw_rows) == (columns, 2, 0)
     table = table_at(form, tmp_path).sort_by([("stream_id", "ascending"), ("offset", "ascending")])
     assert table["n"].to_pylist() == [None, 1, 2, None]
-    assert table["_rest"].to_pylist() == [None, None, '{"new":"x"}', None]
-    assert table["_raw"].to_pylist() == [None, None, None, '{"n":"three"}']
+    assert table["_rest"].to_pylist() == [None, None, '{"new":"x"}', '{"n":"three"}']
 
 
 def test_new_fields_get_columns_if_wanted(filled, form, tmp_path):
@@ -127,3 +126,20 @@ def test_new_fields_get_columns_if_wanted(filled, form, tmp_path):
         len([each for each in tmp_path.rglob("*.parquet") if "_delta_log" not in each.parts]) == 2
     )
     assert found.files == 1
+
+
+def test_a_column_becomes_wider_where_the_format_can(filled, form, tmp_path):
+    options = {"format": form, "json_as": "columns", "evolve": True}
+    filled.append("j", {"n": 1, "m": 1}, content_type=JSON)
+    run(filled, tmp_path, **options, schema={"n": "int", "m": "long"})
+    filled.append("j", {"n": 2**40, "m": 1.5}, content_type=JSON)
+    found = run(filled, tmp_path, **options)
+    table = table_at(form, tmp_path).sort_by("offset")
+    if form == "delta":
+        assert (found.columns["n"], table["n"].to_pylist()) == ("int", [1, None])
+        assert table["_rest"].to_pylist() == [None, '{"n":1099511627776,"m":1.5}']
+        with pytest.raises(SettingsError, match=r"'n' is int in the table at .* cannot become lo"):
+            run(filled, tmp_path, **options, schema={"n": "long"})
+    else:
+        assert (found.columns["n"], table["n"].to_pylist()) == ("long", [1, 2**40])
+        assert table["_rest"].to_pylist() == [None, '{"m":1.5}']

@@ -117,26 +117,37 @@ def test_every_kind_is_read():
     assert (parser.raw_rows, parser.rest_rows) == (0, 0)
 
 
-@pytest.mark.parametrize(
-    "message",
-    [
-        '{"n":"1"}',
-        '{"n":1.5}',
-        '{"n":9223372036854775808}',
-        '{"n":1,"t":"yesterday"}',
-        "[1]",
-        "null",
-        "7",
-        '"\\ud800"',
-        '{"n":1,"t":"\\ud800"}',
-        '{"n":"1","other":1}',
-    ],
-)
-def test_a_message_that_does_not_fit_is_kept_as_it_is(message):
+@pytest.mark.parametrize("message", ["[1]", "null", "7", '"\\ud800"', '{"n":1,"t":"\\ud800"}'])
+def test_a_message_that_is_no_valid_object_is_kept_as_it_is(message):
     rows, parser = parse({"n": "long", "t": "timestamp"}, '{"n":1}', message, '{"n":2}')
     assert [each["n"] for each in rows] == [1, None, 2]
     assert rows[1] == {"n": None, "t": None, REST: None, RAW: message}
     assert (parser.raw_rows, parser.rest_rows) == (1, 0)
+
+
+@pytest.mark.parametrize(
+    ("message", "kept", "rest"),
+    [
+        ('{"n":"1","s":"x"}', (None, "x"), '{"n":"1"}'),
+        ('{"n":1.5,"s":"x"}', (None, "x"), '{"n":1.5}'),
+        ('{"n":9223372036854775808}', (None, None), '{"n":9223372036854775808}'),
+        ('{"n":1,"t":"yesterday","s":"x"}', (1, "x"), '{"t":"yesterday"}'),
+        ('{"n":"1","other":1,"s":"x"}', (None, "x"), '{"n":"1","other":1}'),
+    ],
+)
+def test_only_the_field_that_does_not_fit_goes_to_the_side(message, kept, rest):
+    rows, parser = parse({"n": "long", "t": "timestamp", "s": "string"}, '{"n":1}', message)
+    assert (rows[1]["n"], rows[1]["s"]) == kept
+    assert (rows[1]["t"], rows[1][REST], rows[1][RAW]) == (None, rest, None)
+    assert (parser.raw_rows, parser.rest_rows) == (0, 1)
+
+
+def test_columns_that_are_too_narrow_are_reported():
+    columns = {"i": "int", "n": "long", "s": "string"}
+    _, parser = parse(columns, '{"i":4294967296,"n":1.5,"s":7}', '{"i":"x"}')
+    # Whole numbers do not become floating-point ones, and text stays text.
+    assert (parser.wider, parser.unknown) == ({"i": "long"}, {})
+    assert parse(columns, '{"i":4294967296}', noticing=False)[1].wider == {}
 
 
 def test_fields_without_a_column_are_kept_together():

@@ -16,6 +16,7 @@ from holdfast.spark.archiving.layout import (
     given_columns,
     inferred_columns,
     new_columns,
+    widened,
 )
 from holdfast.spark.archiving.place import TablePlace
 from holdfast.spark.archiving.table import new_batch
@@ -93,9 +94,10 @@ class _ArchiveRun(TableRun):
         if not self._columns:
             self._columns = dict(given)
             return
+        may_become = self._widened(given) if self._archive.evolve else {}
         for field, kind in given.items():
             known = self._columns.get(field)
-            if known == kind or (known is None and self._archive.evolve):
+            if kind in {known, may_become.get(field)} or (known is None and self._archive.evolve):
                 continue
             raise SettingsError(
                 f"'schema': {field!r} is {known or 'not a column'} in the table at "
@@ -170,12 +172,18 @@ class _ArchiveRun(TableRun):
         )
 
     def _evolved(self, written: list[WrittenFiles]) -> bool:
-        """Whether new fields have got columns."""
+        """Whether new fields have got columns, or columns have become wider."""
         if self._archive.json_as != "columns" or not self._archive.evolve:
             return False
         found: dict[str, str] = {}
+        wider: dict[str, str] = {}
         for each in written:
             add_kinds(found, each.unknown)
-        added = new_columns(self._columns, found)
-        self._columns |= added
-        return bool(added)
+            wider |= each.wider
+        changes = new_columns(self._columns, found) | self._widened(wider)
+        self._columns |= changes
+        return bool(changes)
+
+    def _widened(self, kinds: Mapping[str, str]) -> dict[str, str]:
+        """The columns that these kinds make wider, if the table's format can do that."""
+        return widened(self._columns, kinds) if self.table.widens else {}

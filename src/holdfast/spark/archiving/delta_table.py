@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import cached_property
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 import msgspec
 from deltalake import CommitProperties, DeltaTable, Field, Schema, Transaction
@@ -43,6 +43,8 @@ _STATS_TEXT_MAX: Final = 32
 
 @dataclass(frozen=True)
 class DeltaLakeTable(MarkedTable):
+    # The library does not support Delta's type widening.
+    widens: ClassVar[bool] = False
     by_date: bool
     compression: str
 

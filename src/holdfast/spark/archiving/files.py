@@ -77,7 +77,9 @@ class WrittenFiles:
     payload_bytes: int = 0
     raw_rows: int = 0
     rest_rows: int = 0
+    # Fields that need a column, and columns that need another kind.
     unknown: dict[str, str] = field(default_factory=dict)
+    wider: dict[str, str] = field(default_factory=dict)
 
 
 def write_task(output: FileOutput, task: ArchiveTask) -> WrittenFiles:
@@ -93,7 +95,8 @@ def write_task(output: FileOutput, task: ArchiveTask) -> WrittenFiles:
                         files.write(day, rows.batch(piece))
                 failpoint("archive.writing")
     parsed = rows.parsed
-    return WrittenFiles(files.written, size, parsed.raw_rows, parsed.rest_rows, parsed.unknown)
+    counts = parsed.raw_rows, parsed.rest_rows
+    return WrittenFiles(files.written, size, *counts, parsed.unknown, parsed.wider)
 
 
 def by_day(chunk: Chunk) -> Iterator[tuple[str, Chunk]]:

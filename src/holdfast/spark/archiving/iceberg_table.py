@@ -54,6 +54,7 @@ class IcebergTable(MarkedTable):
     """A table in the user's catalog, or in one that is stored with the table."""
 
     folder: ClassVar[str] = "data/"
+    widens: ClassVar[bool] = True
     by_date: bool
     bucket: str
     # The user's catalog: its name and properties, and the table's name in it.

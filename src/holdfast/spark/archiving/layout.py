@@ -1,10 +1,9 @@
 """The columns of archived tables, and how messages fill them.
 
 With `json_as=columns`, fields of JSON messages have columns of their own. A field has a *kind*, a
-short word that is stored with the table: a type, or `json`, which holds any value as text. A
-message fits if it is an object whose fields are of their kinds, null or missing. Fields without a
-column go to `_rest`, as an object. A message that does not fit goes to `_raw` unchanged. So
-nothing is lost.
+short word that is stored with the table: a type, or `json`, which holds any value as text. Fields
+without a column, and values that are not of their column's kind, go to `_rest`, as an object. A
+message that is not an object goes to `_raw` unchanged. So nothing is lost.
 """
 
 from __future__ import annotations
@@ -38,7 +37,7 @@ MESSAGE_COLUMNS: Final = (
 VALUE: Final = "value"
 # The UTC day of `timestamp`, in the names of directories.
 DATE: Final = "date"
-# Fields of a JSON message that have no column, and whole messages that do not fit.
+# Fields of a JSON message that do not fit a column, and messages that are not objects.
 REST: Final = "_rest"
 RAW: Final = "_raw"
 RESERVED: Final = frozenset({*MESSAGE_COLUMNS, VALUE, DATE, REST, RAW})
@@ -153,41 +152,50 @@ def fields_of(columns: Mapping[str, str]) -> list[Any]:
 
 
 class JsonColumns:
-    """Splits messages into columns, and counts those that do not fit."""
+    """Splits messages into the columns of a table, and counts those that do not fit."""
 
     def __init__(self, columns: Mapping[str, str], *, noticing: bool = False) -> None:
+        self._columns = columns
         self._noticing = noticing
         types = {field: KIND_TYPES[kind] for field, kind in columns.items()}
         self._fields = JsonFields(types, keeps_others=True)
-        # Kinds of fields without a column (if `noticing`), and the messages in `_rest` and `_raw`.
+        # If `noticing`: the kinds of fields without a column, and the columns that are too narrow.
         self.unknown: dict[str, str] = {}
+        self.wider: dict[str, str] = {}
+        # Messages with something in `_rest`, and in `_raw`.
         self.rest_rows = 0
         self.raw_rows = 0
 
     def arrays(self, messages: Sequence[bytes | None]) -> list[Any]:
         """The columns of these messages; None stands for one of a stream that is not JSON."""
-        parsed = self._fields.parse(messages)
-        raw = {at: text.decode(errors="replace") for at, text in parsed.malformed.items()}
-        rest: dict[int, str] = {}
-        for at, others in parsed.others.items():
-            if at in parsed.misfits:
-                continue
-            rest[at] = msgspec.json.encode(others).decode()
-            if self._noticing:
-                add_kinds(self.unknown, {name: _kind_of(value) for name, value in others.items()})
-        columns = parsed.columns
-        if parsed.misfits:
-            # A message with a value that does not fit is kept whole, and only there.
-            for at in parsed.misfits:
-                message = messages[at]
-                assert message is not None
-                raw[at] = message.decode(errors="replace")
-            fits = np.ones(len(messages), dtype=bool)
-            fits[list(parsed.misfits)] = False
-            columns = [pc.if_else(fits, each, pa.scalar(None, each.type)) for each in columns]
+        found = self._fields.parse(messages)
+        rest = {
+            at: msgspec.json.encode(found.misfits.get(at, {}) | found.others.get(at, {})).decode()
+            for at in found.misfits.keys() | found.others.keys()
+        }
+        raw = {at: message.decode(errors="replace") for at, message in found.malformed.items()}
         self.rest_rows += len(rest)
         self.raw_rows += len(raw)
-        return [*columns, *(_sparse(each, len(messages)) for each in (rest, raw))]
+        if self._noticing:
+            for fields in found.others.values():
+                add_kinds(self.unknown, {name: _kind_of(each) for name, each in fields.items()})
+            for fields in found.misfits.values():
+                self.wider |= widened(
+                    self._columns, {name: _kind_of(each) for name, each in fields.items()}
+                )
+        return [*found.columns, *(_sparse(each, len(messages)) for each in (rest, raw))]
+
+
+def widened(columns: Mapping[str, str], found: Mapping[str, str]) -> dict[str, str]:
+    """The columns that have to become wider for values of the kinds that were found.
+
+    No format turns whole numbers into floating-point ones, which cannot hold all of them.
+    """
+    return {
+        field: kind
+        for field, kind in found.items()
+        if (columns.get(field), kind) == ("int", "long")
+    }
 
 
 def _sparse(texts: Mapping[int, str], count: int) -> Any:

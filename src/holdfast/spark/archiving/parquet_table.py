@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Container, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import ClassVar, Final
 
 import msgspec
 import pyarrow as pa
@@ -65,6 +65,7 @@ class _Latest(msgspec.Struct, frozen=True):
 class ParquetTable:
     """Parquet files in directories such as `date=2031-05-17`."""
 
+    widens: ClassVar[bool] = True
     place: TablePlace
 
     def open(self, *, alone: bool) -> TableState:

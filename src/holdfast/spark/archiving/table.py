@@ -119,6 +119,9 @@ class SmallFile:
 class ArchiveTable(Protocol):
     """A table. Batches are begun one at a time, and then committed or discarded."""
 
+    # Whether a column of int can become one of long.
+    widens: ClassVar[bool]
+
     def open(self, *, alone: bool) -> TableState:
         """Complete or undo what an earlier run left, and return the position.
 
