@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from holdfast.cli.pipeline.execute import as_document, as_text
+from holdfast.cli.pipeline.execute import as_text
 from holdfast.errors import SettingsError
 from holdfast.spark.jobs import JOBS
 from holdfast.spark.jobs.report import Reported
@@ -260,8 +260,8 @@ def test_a_schedule_goes_on_until_it_is_ended_and_leaves_no_jvm(
 
 
 def test_a_summary_in_words():
-    summary = Reported("page.html", 1234, 5 << 20, 7, 2)
-    assert as_text("weekly", summary, 1.25).splitlines() == [
+    result = Reported("page.html", 1234, 5 << 20, 7, 2, job="report", seconds=1.25)
+    assert as_text("weekly", result).splitlines() == [
         "weekly: done in 1.2 s",
         "  page: page.html",
         "  messages: 1,234",
@@ -270,6 +270,7 @@ def test_a_summary_in_words():
         "  buckets: 2",
         "  responses: 0",
     ]
-    assert list(as_document("report", summary, 1.25)) == [
-        *("job", "page", "messages", "bytes", "streams", "buckets", "responses", "seconds")
+    assert list(result.document()) == [
+        *("job", "ok", "page", "messages", "bytes", "streams", "buckets", "responses"),
+        *("name", "run", "started_at", "seconds", "warnings"),
     ]

@@ -15,6 +15,7 @@ from holdfast.settings import Option, Settings, all_settings
 from holdfast.settings.options import options_of
 from holdfast.spark.jobs import JOBS, job_class
 from holdfast.spark.jobs.options import is_server
+from holdfast.spark.jobs.result import COMMON
 
 __all__ = ["jobs_page", "settings_page"]
 
@@ -61,17 +62,78 @@ All options of all jobs. [cli.md](cli.md#holdfast-pipeline) explains how to run 
 [spark.md](spark.md) what they do.
 
 An option is a flag of `holdfast pipeline JOB`, a key in the file of `holdfast pipeline run`, and an
-argument of the job's class:
+argument of the job's function:
 
 ```python
-from holdfast.spark.jobs import run_job
-from holdfast.spark.jobs.report import Report
+from holdfast.spark import pipeline
 
-summary = run_job(spark, Report(tables=["lake/events"], to="report.html"))
+result = pipeline.report(spark, tables=["lake/events"], to="report.html")
+print(result.messages, result.seconds)
 ```
 
 The flag of a list can be given several times. The flag of a table takes `KEY=VALUE` and can be
-given several times, too.
+given several times, too. In Python a server is a `holdfast.spark.connection.SparkConnection(url=…,
+token=…)`, and `wait` is called `wait_s`.
+
+## Results
+
+The result of a job is a frozen dataclass; `document()` returns it as the JSON values that `--json`
+prints. Besides the figures that are listed with each job it has:
+
+| key | meaning |
+| --- | --- |
+| `job`, `name`, `run` | the job, its pipeline, and the run's id; the last two only with a record |
+| `ok` | false if the job found a problem: damage, or streams that it had to leave alone |
+| `started_at`, `seconds` | when it began, UTC, and how long it took |
+| `warnings` | what else there is to know, such as that the run is not recorded; also on stderr |
+
+A job that fails raises an error of `holdfast.errors`, with a `code` and a `message`. The command
+ends with these exit codes:
+
+| exit code | meaning |
+| --- | --- |
+| 0 | done, and `ok` |
+| 1 | done, but not `ok`; or Spark failed (`spark_failed`), or another error |
+| 2 | wrong usage: an option, a file of jobs, no PySpark or no Java |
+| 3 | there is no such bucket, or messages are gone that the job should have read (`data_loss`) |
+| 4 | a conflict with what another program wrote |
+| 5 | the token is missing or does not suffice |
+| 6 | the server, or Spark Connect, cannot be reached |
+| 7 | another run of the same pipeline is in progress (`pipeline_busy`) |
+| 130, 143 | Ctrl-C, SIGTERM |
+
+## One run at a time
+
+A *pipeline* is a job with its bucket and its target, or whatever has the same `name`. One run of it
+is in progress at a time. A second one names the first, and ends with exit code 7; with `wait` it
+waits. The lock is the stream `_jobs/NAME.lock` of the server, with a TTL of 60 s that the run
+renews. So the lock of a run that was killed ends within a minute. Every job is safe to run twice at
+the same time: the lock saves the work, it is not what makes the result right. Jobs without a server
+(`report`) have no lock.
+
+## History
+
+Each run adds two messages to the stream `_jobs/NAME` of the server, one when it begins and one when
+it ends. A run that was killed has no second one.
+
+| key | in | meaning |
+| --- | --- | --- |
+| `event` | all | `started`, `finished` or `failed` |
+| `run`, `job`, `at` | all | the id of the run, the job, and the time, UTC |
+| `host`, `pid`, `user` | `started` | where it runs |
+| `versions` | `started` | of `holdfast`, `spark` and `python` on the driver |
+| `options` | `started` | those that are not the default; of servers the URL, of tables the keys |
+| `seconds`, `ok` | `finished`, `failed` | how long it took, and whether there is no problem |
+| `result` | `finished` | the job's figures; of lists the first 20 items |
+| `error` | `failed` | `code` and `message`; the code `interrupted` stands for Ctrl-C and SIGTERM |
+
+```console
+$ holdfast read _jobs/archive-events-1f0b2c3d --json
+```
+
+The token needs `write:_jobs`, and the bucket `_jobs` is created by the first run whose token may do
+that. Without the right there is a warning, and neither lock nor history; `--no-record` does without
+both. Delete a stream of `_jobs` to forget its history.
 """
 
 
@@ -128,12 +190,12 @@ def _table(header: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:
 
 
 def _summary(name: str) -> str:
-    """The keys of the summary that a job prints with `--json`."""
+    """The keys of a job's own that it prints with `--json`."""
     module: Any = importlib.import_module(job_class(name).__module__)
     returned = inspect.signature(module.run).return_annotation
     kind = getattr(module, returned) if isinstance(returned, str) else returned
-    keys = ["job", *(each.name for each in fields(kind)), "seconds"]
-    return "Its summary has " + ", ".join(f"`{each}`" for each in keys) + "."
+    keys = [each.name for each in fields(kind) if each.name not in COMMON]
+    return "Its figures are " + ", ".join(f"`{each}`" for each in keys) + "."
 
 
 if __name__ == "__main__":

@@ -83,6 +83,7 @@ the class of a `code` in `error_classes()`. The tree, with the status where a cl
         OutboundRefusedError 400
         OutboundError 502
         BadAnswerError 502
+        PipelineBusyError
         SparkFailedError
         UpstreamError 502
         UpstreamTimeoutError 504

@@ -519,6 +519,12 @@ class DataLossError(GoneError):
     code = "data_loss"
 
 
+class PipelineBusyError(HoldfastError):
+    """Another run of the same pipeline is in progress; the message says which."""
+
+    code = "pipeline_busy"
+
+
 class SparkFailedError(HoldfastError):
     """Spark failed; the message is the root cause that it reports."""
 

@@ -46,6 +46,7 @@ from holdfast.errors import (
     InvalidRequestError,
     NotFoundError,
     OutboundError,
+    PipelineBusyError,
     PreconditionFailedError,
     ProducerFencedError,
     RateLimitedError,
@@ -59,6 +60,7 @@ EXIT_NOT_FOUND: Final = 3
 EXIT_CONFLICT: Final = 4
 EXIT_NOT_ALLOWED: Final = 5
 EXIT_UNREACHABLE: Final = 6
+EXIT_BUSY: Final = 7
 
 _EXITS: Final[list[tuple[tuple[type[HoldfastError], ...], int]]] = [
     ((NotFoundError, GoneError), EXIT_NOT_FOUND),
@@ -69,6 +71,7 @@ _EXITS: Final[list[tuple[tuple[type[HoldfastError], ...], int]]] = [
         EXIT_UNREACHABLE,
     ),
     ((SettingsError, InvalidRequestError), EXIT_USAGE),
+    ((PipelineBusyError,), EXIT_BUSY),
 ]
 _GROUP: Final = Group("Server", sort_key=100)
 CONTEXTS_VERSION: Final = 1

@@ -9,8 +9,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
-import msgspec
-
 from holdfast.cli.client.connection import exit_code
 from holdfast.cli.client.output import Output
 from holdfast.cli.terminal import (
@@ -23,9 +21,10 @@ from holdfast.cli.terminal import (
     say,
     steps,
 )
-from holdfast.clock import SystemClock
 from holdfast.spark.jobs import run_job
 from holdfast.spark.jobs.progress import UNSEEN, Progress
+from holdfast.spark.jobs.recording import recorded
+from holdfast.spark.jobs.result import JobResult
 from holdfast.spark.session import as_holdfast_error, close_session, is_alive, open_session
 
 if TYPE_CHECKING:
@@ -36,12 +35,11 @@ if TYPE_CHECKING:
 __all__ = [
     "MASTER",
     "SparkRunner",
-    "as_document",
     "as_text",
     "execute",
     "exit_code_of",
-    "is_well",
     "show_traceback",
+    "show_warnings",
 ]
 
 MASTER: Final = "local[*]"
@@ -57,14 +55,20 @@ class SparkRunner:
         self._quiet = quiet
         self._spark: SparkSession | None = None
 
-    def run(self, job: Any) -> Any:
-        """Run a job and return its summary."""
+    def run(self, job: Any) -> JobResult:
+        """Run a job and return its result."""
         with _progress(quiet=self._quiet) as progress:
-            if self._spark is None:
-                progress.start("starting Spark")
-                self._spark = self._open()
-                progress.done()
-            return run_job(self._spark, job, progress)
+
+            def work() -> JobResult:
+                # Only now: a server that cannot be reached, or another run, is found without Spark.
+                if self._spark is None:
+                    progress.start("starting Spark")
+                    self._spark = self._open()
+                    progress.done()
+                result: JobResult = run_job(self._spark, job, progress)
+                return result
+
+            return recorded(job, work, progress)
 
     def recover(self) -> None:
         """Drop a session that a failure has ended; the next job gets a new one."""
@@ -80,7 +84,6 @@ class SparkRunner:
 def execute(name: str, job: Any, spark: _Spark, flags: Any) -> int:
     """Run one job and return the exit code."""
     output = Output(as_json=flags.json, quiet=flags.quiet)
-    clock = SystemClock()
 
     def open_() -> SparkSession:
         return open_session(
@@ -90,11 +93,10 @@ def execute(name: str, job: Any, spark: _Spark, flags: Any) -> int:
     runner = SparkRunner(open_, quiet=flags.quiet)
 
     def work() -> bool:
-        started_s = clock.monotonic_s()
-        summary = runner.run(job)
-        seconds = clock.monotonic_s() - started_s
-        output.show(as_document(name, summary, seconds), as_text(name, summary, seconds))
-        return is_well(summary)
+        result = runner.run(job)
+        show_warnings(output, result)
+        output.show(result.document(), as_text(name, result))
+        return result.ok
 
     return exit_code_of(work, runner, output, with_traceback=spark.with_traceback)
 
@@ -132,9 +134,9 @@ def show_traceback(error: Exception) -> None:
     say("".join(traceback.format_exception(error)).rstrip())
 
 
-def is_well(summary: Any) -> bool:
-    """Whether a job that ran to its end found no problems."""
-    return bool(getattr(summary, "ok", True))
+def show_warnings(output: Output, result: JobResult) -> None:
+    for each in result.warnings:
+        output.notice(f"holdfast: {each}")
 
 
 def _terminate(*_: object) -> NoReturn:
@@ -151,17 +153,13 @@ def _progress(*, quiet: bool) -> Iterator[Progress]:
         yield shown
 
 
-def as_document(job: str, summary: Any, seconds: float) -> dict[str, Any]:
-    """Return the summary as `--json` prints it."""
-    return {"job": job, **msgspec.to_builtins(summary), "seconds": round(seconds, 3)}
-
-
-def as_text(job: str, summary: Any, seconds: float) -> str:
-    """Return the summary in lines: the job's own, or one for each field."""
-    own = getattr(summary, "lines", None)
-    lines = own() if callable(own) else list(_lines(msgspec.to_builtins(summary)))
+def as_text(name: str, result: JobResult) -> str:
+    """Return the result in lines: the job's own, or one for each figure."""
+    own = getattr(result, "lines", None)
+    lines = own() if callable(own) else list(_lines(result.figures()))
+    done = "done" if result.ok else "done, with problems,"
     return "\n".join(
-        [f"{job}: done in {seconds:.1f} s", *(f"  {printable(each)}" for each in lines)]
+        [f"{name}: {done} in {result.seconds:.1f} s", *(f"  {printable(each)}" for each in lines)]
     )
 
 

@@ -14,11 +14,10 @@ from holdfast.cli.client.output import Output
 from holdfast.cli.pipeline.execute import (
     MASTER,
     SparkRunner,
-    as_document,
     as_text,
     exit_code_of,
-    is_well,
     show_traceback,
+    show_warnings,
 )
 from holdfast.cli.pipeline.job_commands import (
     DEFAULT_OUTPUT,
@@ -30,6 +29,7 @@ from holdfast.cli.pipeline.job_commands import (
 from holdfast.cli.terminal import as_duration
 from holdfast.clock import Clock, SystemClock
 from holdfast.errors import HoldfastError
+from holdfast.spark.jobs.recording import job_name
 from holdfast.spark.jobs.run_file import JobEntry, RunFile, Schedule, load_run_file
 from holdfast.spark.session import as_holdfast_error, open_session, rebuild_error
 
@@ -95,18 +95,17 @@ class FileRunner:
     def do(self, entry: JobEntry) -> bool:
         started_s = self._clock.monotonic_s()
         try:
-            summary = self._session.run(entry.job)
+            result = self._session.run(entry.job)
         except Exception as error:  # noqa: BLE001 (whatever Spark raises)
             if self._with_traceback:
                 show_traceback(error)
             self._failed(entry, as_holdfast_error(error), self._clock.monotonic_s() - started_s)
             self._session.recover()
             return False
-        seconds = self._clock.monotonic_s() - started_s
-        well = is_well(summary)
-        document = {"name": entry.name, "ok": well, **as_document(_job(entry), summary, seconds)}
-        self._output.show(document, as_text(entry.name, summary, seconds))
-        return well
+        show_warnings(self._output, result)
+        document = {**result.document(), "name": entry.name}
+        self._output.show(document, as_text(entry.name, result))
+        return result.ok
 
     def skip(self, entry: JobEntry, failed: list[str]) -> None:
         self._failed(entry, HoldfastError(f"skipped, since {', '.join(failed)} failed."), 0.0)
@@ -117,7 +116,8 @@ class FileRunner:
     def _failed(self, entry: JobEntry, error: HoldfastError, seconds: float) -> None:
         if self._output.as_json:
             said = {"code": error.code, "message": error.message}
-            document = {"name": entry.name, "ok": False, "job": _job(entry), "error": said}
+            job = job_name(entry.job)
+            document = {"name": entry.name, "ok": False, "job": job, "error": said}
             self._output.document({**document, "seconds": round(seconds, 3)})
         self._output.failure(rebuild_error(type(error), f"{entry.name}: {error.message}"))
 
@@ -148,10 +148,6 @@ def _run_one(entry: JobEntry, runner: Runner, succeeded: dict[str, bool]) -> Non
     if failed:
         runner.skip(entry, failed)
     succeeded[entry.name] = not failed and runner.do(entry)
-
-
-def _job(entry: JobEntry) -> str:
-    return type(entry.job).__name__.lower()
 
 
 def _wait(seconds: float) -> None:

@@ -1,9 +1,7 @@
 """The jobs of the pipeline: each is a module with a declaration and a function `run`.
 
-    from holdfast.spark.jobs import run_job
-    from holdfast.spark.jobs.archive import Archive
-
-    summary = run_job(spark, Archive(bucket="events", to="/lake/events"))
+Programs call the functions of `holdfast.spark.pipeline`, which lock and record each run. `run_job`
+is the job alone.
 
 A job's module can be imported without Spark, since the command line reads the options from it.
 Whatever needs Spark or Arrow is imported when the job runs.
@@ -45,7 +43,7 @@ def job_class(name: str) -> type[Any]:
 
 
 def run_job(spark: SparkSession, job: Any, progress: Progress = UNSEEN) -> Any:
-    """Run a job, and return its summary: a frozen dataclass of plain values."""
+    """Run a job, and return its result, a `JobResult`."""
     return importlib.import_module(type(job).__module__).run(spark, job, progress)
 
 

@@ -10,6 +10,7 @@ from holdfast.settings.options import option
 from holdfast.spark.connection import parse_size
 from holdfast.spark.jobs.options import TableOptions
 from holdfast.spark.jobs.progress import Progress
+from holdfast.spark.jobs.result import JobResult
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -49,7 +50,7 @@ class Archive(TableOptions):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Archived:
+class Archived(JobResult):
     table: str
     format: str
     bucket: str

@@ -21,9 +21,10 @@ import msgspec
 
 from holdfast.errors import SettingsError
 from holdfast.settings.options import option
-from holdfast.spark.connection import SparkClient, SparkConnection
-from holdfast.spark.jobs.options import StoreOptions, server_option
+from holdfast.spark.connection import SparkClient
+from holdfast.spark.jobs.options import StoreOptions
 from holdfast.spark.jobs.progress import Progress
+from holdfast.spark.jobs.result import JobResult
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -45,13 +46,10 @@ class Audit(StoreOptions):
     via: Literal["auto", "store", "server"] = option(
         "Read packs from the store, through the server, or from whichever is reachable.", "auto"
     )
-    server: SparkConnection = server_option()
 
 
 @dataclass(frozen=True)
-class Audited:
-    # Whether there is no damage.
-    ok: bool
+class Audited(JobResult):
     packs: int
     bytes: int
     extents: int

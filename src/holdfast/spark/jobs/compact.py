@@ -22,9 +22,10 @@ from holdfast.clock import SystemClock
 from holdfast.errors import SettingsError
 from holdfast.failpoints import failpoint
 from holdfast.settings.options import option
-from holdfast.spark.connection import SparkClient, SparkConnection, parse_size
-from holdfast.spark.jobs.options import StoreOptions, server_option
+from holdfast.spark.connection import SparkClient, parse_size
+from holdfast.spark.jobs.options import StoreOptions
 from holdfast.spark.jobs.progress import Progress
+from holdfast.spark.jobs.result import JobResult
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -56,9 +57,9 @@ class Compact(StoreOptions):
     )
     flush: bool = option("Flush the log first, so that everything is in packs.", True)
     dry_run: bool = option("Only report what would be done.", False)
-    server: SparkConnection = server_option()
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if parse_size(self.target_size, "'target_size'") < _TARGET_BYTES_MIN:
             raise SettingsError(f"'target_size' is at least 1k, not {self.target_size!r}.")
         if not 0 < self.dead_share <= 1:
@@ -70,11 +71,9 @@ class Compact(StoreOptions):
 
 
 @dataclass(frozen=True)
-class Compacted:
+class Compacted(JobResult):
     """What was done, or would be done in a dry run, to the packs that existed at the start."""
 
-    # Whether every pack could be read.
-    ok: bool
     dry_run: bool
     packs_before: int
     packs_after: int

@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 from holdfast.errors import HoldfastError, SettingsError
 from holdfast.settings.options import option
-from holdfast.spark.connection import SparkClient, SparkConnection
-from holdfast.spark.jobs.options import server_option
+from holdfast.spark.connection import SparkClient
+from holdfast.spark.jobs.options import JobOptions
 from holdfast.spark.jobs.progress import UNSEEN, Progress, watching
+from holdfast.spark.jobs.result import JobResult
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -25,7 +26,7 @@ _NOT_CREATED: Final = frozenset({400, 403, 404, 405})
 
 
 @dataclass(frozen=True, kw_only=True)
-class Load:
+class Load(JobOptions):
     """Append a table's rows to streams, each of them once.
 
     A row becomes a message: a JSON object, or the content of one column. The same load can be run
@@ -61,9 +62,9 @@ class Load:
         "Producer id of this load. (default: derived from the options and files)", ""
     )
     concurrency: int = option("Concurrent requests of each task.", _CONCURRENCY)
-    server: SparkConnection = server_option()
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if bool(self.source) == bool(self.table):
             raise SettingsError("Give either 'source' or 'table'.")
         if sum(map(bool, (self.columns, self.value, self.payload))) > 1:
@@ -81,7 +82,7 @@ class Load:
 
 
 @dataclass(frozen=True)
-class Loaded:
+class Loaded(JobResult):
     rows: int
     streams: int
     bytes: int

@@ -1,4 +1,4 @@
-"""Options that several jobs share: server, object store, selection of streams, tables.
+"""Options that several jobs share: runs, server, object store, selection of streams, tables.
 
 Jobs declare their options with `holdfast.settings.options.option`. Types are str, int, float, bool,
 Literal, list[str], dict[str, str], those or None, and SparkConnection; Any is text on the command
@@ -10,9 +10,10 @@ SettingsError.
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 from holdfast.errors import SettingsError
 from holdfast.objects.locations import StoreLocation
@@ -20,7 +21,18 @@ from holdfast.settings.options import Option, option
 from holdfast.spark.connection import SparkConnection, parse_size
 from holdfast.spark.reading.selection import Selection, make_selection
 
-__all__ = ["SelectionOptions", "StoreOptions", "TableOptions", "is_server", "server_option"]
+__all__ = [
+    "JobOptions",
+    "SelectionOptions",
+    "StoreOptions",
+    "TableOptions",
+    "is_server",
+    "server_option",
+]
+
+
+_NAME: Final = re.compile(r"[A-Za-z0-9_.-]{1,80}")
+_WAIT_S_MAX: Final = 31_536_000
 
 
 def server_option(help: str = "The server.") -> Any:  # noqa: A002 (as in `option`)
@@ -38,7 +50,34 @@ def is_server(each: Option) -> bool:
 
 
 @dataclass(frozen=True, kw_only=True)
-class StoreOptions:
+class JobOptions:
+    """A job that works on a server, which locks and records its runs."""
+
+    name: str = option(
+        "Name of the pipeline, one run of which is in progress at a time. (default: made of the "
+        "job, its bucket and its target)",
+        "",
+    )
+    wait_s: float = option("Seconds to wait for another run of the pipeline to end.", 0.0)
+    record: bool = option(
+        "Lock the pipeline, and record the run in the stream _jobs/NAME of the server.", True
+    )
+    server: SparkConnection = server_option()
+
+    def __post_init__(self) -> None:
+        if self.name and (not _NAME.fullmatch(self.name) or self.name.endswith(".lock")):
+            raise SettingsError(
+                "'name' is up to 80 letters, digits, '-', '_' and '.', and does not end in .lock, "
+                f"not {self.name!r}."
+            )
+        if not 0 <= self.wait_s <= _WAIT_S_MAX:
+            raise SettingsError(
+                f"'wait' is a number of seconds from 0 to {_WAIT_S_MAX}, not {self.wait_s:g}."
+            )
+
+
+@dataclass(frozen=True, kw_only=True)
+class StoreOptions(JobOptions):
     """The object store, and its keys, as executors see it.
 
     Defaults come from the server and from the executors' `AWS_*` variables. Keys are given by the
@@ -90,6 +129,7 @@ class SelectionOptions(StoreOptions):
     stream_pattern: str = option("Only streams whose ids match this expression as a whole.", "")
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         self.selection()
 
     def selection(self) -> Selection:
@@ -124,7 +164,6 @@ class TableOptions(SelectionOptions):
     catalog: str = option("Iceberg: the catalog, by its name in PyIceberg's settings.", "")
     catalog_options: dict[str, str] = option("Iceberg: properties of the catalog.", {})
     catalog_table: str = option("Iceberg: the table's name in the catalog.", "")
-    server: SparkConnection = server_option()
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -15,6 +15,7 @@ from holdfast.settings.options import option
 from holdfast.spark.connection import SparkClient, SparkConnection
 from holdfast.spark.jobs.options import SelectionOptions, server_option
 from holdfast.spark.jobs.progress import UNSEEN, Progress
+from holdfast.spark.jobs.result import JobResult
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -49,7 +50,6 @@ class Replay(SelectionOptions):
     )
     identity: str = option("Name of the source on the target. (default: its store's id)", "")
     concurrency: int = option("Concurrent streams in each task.", _CONCURRENCY)
-    server: SparkConnection = server_option()
     target: SparkConnection = server_option("The server to copy to.")
 
     def __post_init__(self) -> None:
@@ -66,9 +66,7 @@ class Replay(SelectionOptions):
 
 
 @dataclass(frozen=True)
-class Replayed:
-    # Whether nothing was left alone.
-    ok: bool
+class Replayed(JobResult):
     # Streams that were compared, and streams that are equal according to the listings.
     streams: int
     unchanged: int

@@ -12,6 +12,7 @@ from holdfast.clock import Clock, SystemClock
 from holdfast.errors import HoldfastError, SettingsError
 from holdfast.settings.options import option
 from holdfast.spark.jobs.progress import Progress, watching
+from holdfast.spark.jobs.result import JobResult
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -49,7 +50,7 @@ class Report:
 
 
 @dataclass(frozen=True)
-class Reported:
+class Reported(JobResult):
     """Totals of the page; `responses` are those of upstreams, from tables of `transcripts`."""
 
     page: str

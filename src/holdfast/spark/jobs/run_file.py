@@ -142,6 +142,8 @@ class _Reader:
             }
             if "server" in options:
                 given.setdefault("server", self._server)
+            if "name" in options:
+                given["name"] = table.name
             return JobEntry(name, build(declared, given), timing, tuple(table.needs))
         except SettingsError as error:
             raise SettingsError(f"job {name!r}: {error.message}") from None

@@ -14,9 +14,10 @@ from typing import TYPE_CHECKING, Any, Final
 from holdfast.errors import HoldfastError, SettingsError
 from holdfast.failpoints import failpoint
 from holdfast.settings.options import option
-from holdfast.spark.connection import SparkClient, SparkConnection, parse_size
-from holdfast.spark.jobs.options import SelectionOptions, server_option
+from holdfast.spark.connection import SparkClient, parse_size
+from holdfast.spark.jobs.options import SelectionOptions
 from holdfast.spark.jobs.progress import UNSEEN, Progress
+from holdfast.spark.jobs.result import JobResult
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -57,7 +58,6 @@ class Snapshot(SelectionOptions):
         "Python files and archives that executors need for the fold.", [], path=True, flag="py-file"
     )
     concurrency: int = option("Concurrent requests of each task.", _CONCURRENCY)
-    server: SparkConnection = server_option()
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -79,7 +79,7 @@ class Snapshot(SelectionOptions):
 
 
 @dataclass(frozen=True)
-class SnapshotSummary:
+class SnapshotSummary(JobResult):
     # Streams that have something new.
     streams: int
     published: int
@@ -93,7 +93,6 @@ class SnapshotSummary:
     left_alone: int
     # The first streams that were left alone, and why.
     left: list[dict[str, str]]
-    ok: bool = True
 
 
 def run(spark: SparkSession, job: Snapshot, progress: Progress = UNSEEN) -> SnapshotSummary:

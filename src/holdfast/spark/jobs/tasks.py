@@ -106,7 +106,7 @@ def run_tasks(
     return [_result(results[at]) for at in range(len(tasks))]
 
 
-def totals(reports: Sequence[Any], kind: type[Any]) -> dict[str, int]:
+def totals(reports: Sequence[Any], kind: type[Any]) -> dict[str, Any]:
     """The sums of the integer fields of some tasks' reports, which are dataclasses of a kind."""
     names = [each.name for each in fields(kind) if each.type == "int"]
     return {name: sum(getattr(each, name) for each in reports) for name in names}

@@ -10,6 +10,7 @@ from holdfast.settings.options import option
 from holdfast.spark.connection import parse_size
 from holdfast.spark.jobs.options import TableOptions
 from holdfast.spark.jobs.progress import Progress
+from holdfast.spark.jobs.result import JobResult
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -70,7 +71,7 @@ class DailyFigures:
 
 
 @dataclass(frozen=True, kw_only=True)
-class TranscriptsSummary:
+class TranscriptsSummary(JobResult):
     table: str
     daily: str
     format: str

@@ -107,7 +107,7 @@ def test_a_url_is_shown_without_its_password():
 
 def test_every_error_has_an_exit_code():
     codes = {name: exit_code(cls.__new__(cls)) for name, cls in error_classes().items()}
-    assert set(codes.values()) == {1, 2, 3, 4, 5, 6}
+    assert set(codes.values()) == {1, 2, 3, 4, 5, 6, 7}
     for status, expected in {
         400: 2,
         401: 5,
