@@ -5,7 +5,9 @@ from holdfast.protocol.producer import ProducerState
 
 def stored_producers(catalog, number):
     """Those in the catalog."""
-    rows = catalog.read("SELECT id, epoch, seq, used_ms FROM producers WHERE stream = ?", (number,))
+    rows = catalog.read(
+        "SELECT id, epoch, seq, used_ms, digest FROM producers WHERE stream = ?", (number,)
+    )
     return {producer_id: ProducerState(*state) for producer_id, *state in rows}
 
 

@@ -44,6 +44,50 @@ def test_duplicate_is_answered_before_stream_seq_is_compared(new_stream) -> None
     assert stream.append(b"y", stream_seq="2", **producer(1)).status_code == 200
 
 
+def test_another_digest_under_the_last_sequence_is_409(new_stream) -> None:
+    """A digest is checked where the server has one: with the last request of the epoch."""
+    stream = new_stream()
+    digests = ["00" * 8, "0123456789abcdef", "FF" * 8]
+    for seq, digest in enumerate(digests):
+        response = stream.append(b"%d" % seq, producer_digest=digest, **producer(seq))
+        assert response.status_code == 200
+    for seq, digest in [(2, "ff" * 8), (2, None), (0, "ee" * 8), (1, digests[1])]:
+        sent = {} if digest is None else {"producer_digest": digest}
+        response = stream.append(b"again", **sent, **producer(seq))
+        assert response.status_code == 204
+        assert response.headers["Producer-Seq"] == "2"
+        assert response.headers["Producer-Digest"] == "ff" * 8
+    response = stream.append(b"other", producer_digest="ee" * 8, **producer(2))
+    check_error(response, 409, "producer_digest_mismatch")
+    assert response.headers["Producer-Epoch"] == "0"
+    assert response.headers["Producer-Seq"] == "2"
+    assert response.headers["Producer-Digest"] == "ff" * 8
+    # A request without a digest, and a new epoch, leave none behind.
+    assert stream.append(b"3", **producer(3)).status_code == 200
+    again = stream.append(b"3", producer_digest="ee" * 8, **producer(3))
+    assert again.status_code == 204
+    assert "Producer-Digest" not in again.headers
+    assert stream.append(b"4", producer_digest="11" * 8, **producer(0, epoch=1)).is_success
+    assert stream.read().content == b"01234"
+
+
+@pytest.mark.parametrize("digest", ["", "12", "0" * 15, "0" * 17, "0x" + "0" * 14, "g" * 16])
+def test_malformed_digest_is_400(new_stream, digest) -> None:
+    response = new_stream().append(b"x", producer_digest=digest, **producer(0))
+    check_error(response, 400, about="Producer-Digest")
+
+
+def test_repeated_close_with_another_digest_is_409(new_stream) -> None:
+    stream = new_stream()
+    closing = {"stream_closed": "true", **producer(0)}
+    assert stream.append(b"end", producer_digest="11" * 8, **closing).status_code == 200
+    again = stream.append(b"end", producer_digest="11" * 8, **closing)
+    assert (again.status_code, again.headers["Producer-Digest"]) == (204, "11" * 8)
+    assert stream.append(b"end", **closing).status_code == 204
+    other = stream.append(b"other", producer_digest="22" * 8, **closing)
+    check_error(other, 409, "producer_digest_mismatch")
+
+
 @pytest.mark.spec("base 5.2.1-12")
 def test_stale_epoch_is_403_with_the_current_one(new_stream) -> None:
     stream = new_stream()

@@ -62,9 +62,10 @@ def test_closure_survives(restart, stream_on) -> None:
 def test_producers_and_sequences_survive(restart, stream_on) -> None:
     stream = stream_on(restart.server)
     stream.append(b"0", stream_seq="5", **producer(0, epoch=3))
-    stream.append(b"1", **producer(1, epoch=3))
+    stream.append(b"1", producer_digest="12" * 8, **producer(1, epoch=3))
     restart(stream)
-    assert stream.append(b"1", **producer(1, epoch=3)).status_code == 204
+    again = stream.append(b"1", **producer(1, epoch=3))
+    assert (again.status_code, again.headers["Producer-Digest"]) == (204, "12" * 8)
     check_error(stream.append(b"x", **producer(0, epoch=2)), 403, "stale_producer_epoch")
     check_error(stream.append(b"x", **producer(3, epoch=3)), 409, "producer_sequence_gap")
     check_error(stream.append(b"x", stream_seq="5"), 409, "stream_seq_regression")

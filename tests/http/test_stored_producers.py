@@ -25,7 +25,9 @@ def test_they_are_known_after_a_crash_and_limited(tmp_path: Path) -> None:
             stream = Stream(client, "b/s")
             stream.create()
             for name in ("a", "b"):
-                assert stream.append(b"x", **producer(0, 1, name)).status_code == 200
+                digest = name * 16
+                added = stream.append(b"x", producer_digest=digest, **producer(0, 1, name))
+                assert added.status_code == 200
             flush(client)
             assert stream.append(b"x", **producer(0, 0, "c")).status_code == 200
         server.kill()
@@ -36,6 +38,9 @@ def test_they_are_known_after_a_crash_and_limited(tmp_path: Path) -> None:
                 again = stream.append(b"x", **producer(0, epoch, name))
                 assert again.status_code == 204
                 assert again.headers["Producer-Seq"] == "0"
+            other = stream.append(b"y", producer_digest="0" * 16, **producer(0, 1, "a"))
+            check_error(other, 409, "producer_digest_mismatch")
+            assert other.headers["Producer-Digest"] == "a" * 16
             check_error(stream.append(b"x", **producer(2, 1, "a")), 409)
             check_error(stream.append(b"x", **producer(0, 0, "b")), 403)
             flush(client)

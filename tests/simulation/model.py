@@ -25,6 +25,7 @@ from holdfast.errors import (
     ContentTypeMismatchError,
     InvalidJsonError,
     InvalidRequestError,
+    ProducerDigestError,
     ProducerFencedError,
     ProducerGapError,
     StreamClosedError,
@@ -252,9 +253,11 @@ class Model:
 
     @staticmethod
     def _append_to_closed(stream, request):
-        producer = request.producer
-        if producer is not None and producer == stream.closer:
-            state = ProducerState(producer.epoch, producer.seq)
+        producer, closer = request.producer, stream.closer
+        if producer is not None and closer is not None and producer[:3] == closer[:3]:
+            if _differ(producer.digest, closer.digest):
+                return Refusal(ProducerDigestError, {"seq": closer.seq})
+            state = ProducerState(closer.epoch, closer.seq, 0, closer.digest)
             return StreamAppended(stream.tail, True, state, False, ANY)
         if request.close and not request.body:
             return StreamAppended(stream.tail, True, None, False, ANY)
@@ -263,13 +266,16 @@ class Model:
     @staticmethod
     def _judge(stream, producer):
         """The answer to a producer whose append is not taken as new; None if it is."""
-        epoch, last = stream.producers.get(producer.id, (producer.epoch, -1))
+        epoch, last, digest = stream.producers.get(producer.id, (producer.epoch, -1, b""))
         if producer.epoch < epoch:
             return Refusal(ProducerFencedError, {"epoch": epoch})
         if producer.epoch > epoch:
             return None if producer.seq == 0 else Refusal(InvalidRequestError)
+        if producer.seq == last and _differ(producer.digest, digest):
+            return Refusal(ProducerDigestError, {"seq": last, "digest": digest.hex()})
         if producer.seq <= last:
-            return StreamAppended(stream.tail, False, ProducerState(epoch, last), False, ANY)
+            state = ProducerState(epoch, last, 0, digest)
+            return StreamAppended(stream.tail, False, state, False, ANY)
         if producer.seq > last + 1:
             expected = {"expected": last + 1, "received": producer.seq}
             return Refusal(ProducerGapError, expected)
@@ -356,8 +362,8 @@ def written(version, request, messages, now_ms):
     if version.slides:
         changes["deadline_ms"] = now_ms + version.ttl_s * 1000
     if request.producer is not None:
-        producer_id, epoch, seq = request.producer
-        changes["producers"] = {**version.producers, producer_id: (epoch, seq)}
+        producer_id, *state = request.producer
+        changes["producers"] = {**version.producers, producer_id: tuple(state)}
     if request.seq is not None:
         changes["seq"] = request.seq
     if request.close:
@@ -385,3 +391,8 @@ def end_of_read(version, tail, start, bytes_max):
     while version.data[cut] & 0xC0 == 0x80:
         cut -= 1
     return cut
+
+
+def _differ(digest, other):
+    """Whether two digests are there, and not the same."""
+    return digest != other and b"" not in {digest, other}

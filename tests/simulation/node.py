@@ -262,12 +262,15 @@ class Node:
         return stream
 
     def producers(self, seen):
-        """The last pair of each producer of a stream that was seen, wherever it is."""
+        """The last pair and digest of each producer of a stream that was seen, wherever it is."""
         if isinstance(seen, Stream):
             known = known_producers(self.catalog, seen)
         else:
             known = stored_producers(self.catalog, seen.number)
-        return {producer_id: state[:2] for producer_id, state in known.items()}
+        return {
+            producer_id: (state.epoch, state.seq, state.digest)
+            for producer_id, state in known.items()
+        }
 
     def value(self, name):
         """A document, or whether a bucket was created, by the name that the model has for it."""

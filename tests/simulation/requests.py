@@ -14,6 +14,8 @@ CONTENT_TYPES = (BYTES, "text/plain", "text/plain; charset=utf-8", JSON, "Applic
 MEDIA = (BYTES, "text/plain", JSON)
 LETTERS = "ab é漢😀\n"
 PRODUCERS = (b"p", b"other")
+# A request may have none.
+DIGESTS = (b"", b"digest-1", b"digest-2")
 
 
 class Requests:
@@ -114,22 +116,27 @@ class Requests:
         return request, messages
 
     def _producer(self, stream):
+        digest = self._random.choice(DIGESTS)
+        return Producer(*self._numbered(stream), digest)
+
+    def _numbered(self, stream):
+        """An id, an epoch and a number, mostly those that come next."""
         random = self._random
         producer_id = random.choice(PRODUCERS)
         known = None if stream is None else stream.producers.get(producer_id)
         if known is None:
-            return Producer(producer_id, random.randrange(3), random.choice((0, 0, 0, 2)))
-        epoch, seq = known
+            return producer_id, random.randrange(3), random.choice((0, 0, 0, 2))
+        epoch, seq, _ = known
         chance = random.random()
         if chance < 0.6:
-            return Producer(producer_id, epoch, seq + 1)
+            return producer_id, epoch, seq + 1
         if chance < 0.8:
-            return Producer(producer_id, epoch, random.randint(0, seq))
+            return producer_id, epoch, random.randint(0, seq)
         if chance < 0.86:
-            return Producer(producer_id, epoch, seq + random.randint(2, 5))
+            return producer_id, epoch, seq + random.randint(2, 5)
         if chance < 0.92:
-            return Producer(producer_id, max(0, epoch - 1), random.randint(0, seq + 1))
-        return Producer(producer_id, epoch + 1, random.choice((0, 0, 1)))
+            return producer_id, max(0, epoch - 1), random.randint(0, seq + 1)
+        return producer_id, epoch + 1, random.choice((0, 0, 1))
 
     def _seq(self, stream):
         last = 0 if stream is None or stream.seq is None else int(stream.seq)

@@ -13,6 +13,7 @@ from holdfast.errors import (
     ContentTypeMismatchError,
     OutboundError,
     PayloadTooLargeError,
+    ProducerDigestError,
     ProducerFencedError,
     SettingsError,
     StreamClosedError,
@@ -188,6 +189,17 @@ def test_fewer_rows_under_the_same_number_are_refused(server, bucket):
     task(server.url, bucket).write(batches(rows(range(500))), PRODUCER)
     with pytest.raises(ConflictError, match="not the rows that were written under it"):
         task(server.url, bucket).write(batches(rows(range(500, 600))), PRODUCER)
+
+
+@pytest.mark.parametrize("count", [500, 600], ids=["as many requests", "more"])
+@pytest.mark.parametrize("closes", ["false", "true"])
+def test_other_rows_under_the_same_number_are_refused(server, bucket, count, closes):
+    told = task(server.url, bucket, closeStreams=closes)
+    told.write(batches(rows(range(500))), PRODUCER)
+    with pytest.raises((ProducerDigestError, StreamClosedError)) as caught:
+        told.write(batches(rows(range(500, 500 + count))), PRODUCER)
+    assert "has written other rows" in str(caught.value) or closes == "true"
+    assert messages(server.url, bucket) == expected(rows(range(500)))
 
 
 def test_missing_streams_are_refused_if_they_are_not_to_be_created(server, bucket):

@@ -16,6 +16,7 @@ from holdfast.client.producer import Appended, Producer, ProducerLimits, Produce
 from holdfast.client.reading import Reading
 from holdfast.client.stream import Created, Stream, StreamHead
 from holdfast.protocol.headers import NOW, START
+from holdfast.protocol.producer import chained_digest
 from holdfast.protocol.sse import SseEvent
 
 if typing.TYPE_CHECKING:
@@ -87,6 +88,7 @@ __all__ = [
     "StreamInfo",
     "SyncClient",
     "Timeouts",
+    "chained_digest",
 ]
 
 _LAZY = {

@@ -28,6 +28,7 @@ from holdfast.errors import (
     OutboundError,
     PayloadTooLargeError,
     PreconditionFailedError,
+    ProducerDigestError,
     ProducerFencedError,
     ProducerGapError,
     RateLimitedError,
@@ -165,6 +166,10 @@ def _set_details(
         case ProducerGapError():
             error.expected = parse_number(headers.get("producer-expected-seq"))
             error.received = parse_number(headers.get("producer-received-seq"))
+        case ProducerDigestError():
+            error.epoch = parse_number(headers.get("producer-epoch"))
+            error.seq = parse_number(headers.get("producer-seq"))
+            error.digest = headers.get("producer-digest", "")
         case MethodNotAllowedError():
             error.allowed = headers.get("allow", "")
         case OffsetGoneError():

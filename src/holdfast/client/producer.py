@@ -60,15 +60,22 @@ class Appended:
     duplicate: bool = False
     # The last sequence number of the producer that the server has.
     producer_seq: int | None = None
+    # The digest that the server has with it, in the response to a duplicate.
+    producer_digest: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class ProducerStamp:
-    """The producer headers of one append, for callers that number appends themselves."""
+    """The producer headers of one append, for callers that number appends themselves.
+
+    With a digest from `chained_digest`, the server refuses another request under a number that it
+    has, instead of taking it for a repetition.
+    """
 
     producer_id: str
     epoch: int
     seq: int
+    digest: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

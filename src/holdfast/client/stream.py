@@ -197,6 +197,7 @@ class Stream:
                 "Producer-Epoch": str(producer.epoch),
                 "Producer-Seq": str(producer.seq),
             }
+            _set(headers, "Producer-Digest", producer.digest)
         try:
             response = await self._calls.request(
                 "POST",
@@ -334,4 +335,5 @@ def _appended(response: OutboundResponse, *, duplicate: bool) -> Appended:
         etag=headers.get("etag"),
         duplicate=duplicate and response.status == 204,
         producer_seq=int(seq) if seq.isdigit() else None,
+        producer_digest=headers.get("producer-digest"),
     )

@@ -31,7 +31,7 @@ from holdfast.errors import (
 from holdfast.format.records import Fork, Kind, Record, StreamMeta, stream_number
 from holdfast.protocol.content import DEFAULT, JSON, media_type, store_form
 from holdfast.protocol.headers import matches_state
-from holdfast.protocol.producer import Producer, ProducerState, is_duplicate
+from holdfast.protocol.producer import Producer, ProducerState, check_digest, is_duplicate
 
 if TYPE_CHECKING:
     from holdfast.engine.commit import CommitLoop
@@ -323,7 +323,7 @@ class StreamWrites:
 def _repeated(staged: Staged, state: ProducerState | None) -> StreamAppended:
     """The reply to a duplicate: the last pair accepted from its producer."""
     assert state is not None, "only a known producer repeats itself"
-    last = ProducerState(state.epoch, state.seq)
+    last = ProducerState(state.epoch, state.seq, digest=state.digest)
     return StreamAppended(staged.tail, staged.closed, last, False, staged.number)
 
 
@@ -341,9 +341,10 @@ def _cut(record: Record, lengths: list[int]) -> list[Record]:
 
 def _confirm_closed(staged: Staged, request: AppendRequest) -> StreamAppended:
     """A closed stream confirms its closure and a repetition of the append that closed it."""
-    producer = request.producer
-    if producer is not None and producer == staged.closer:
-        state = ProducerState(producer.epoch, producer.seq)
+    producer, closer = request.producer, staged.closer
+    if producer is not None and closer is not None and producer[:3] == closer[:3]:
+        check_digest(producer, closer.digest)
+        state = ProducerState(producer.epoch, producer.seq, digest=closer.digest)
         return StreamAppended(staged.tail, True, state, False, staged.number)
     if request.close and not request.body:
         return StreamAppended(staged.tail, True, None, False, staged.number)

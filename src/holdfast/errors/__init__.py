@@ -51,6 +51,7 @@ the class of a `code` in `error_classes()`. The tree, with the status where a cl
                 ProxyStreamClosedError
             ContentTypeMismatchError
             ProducerGapError
+            ProducerDigestError
             StreamSeqError
             SwapRefusedError
         GoneError 410

@@ -246,6 +246,22 @@ class ProducerGapError(ConflictError):
         self.received = received
 
 
+class ProducerDigestError(ConflictError):
+    """A request repeats a producer's number with another digest: it is not the same request."""
+
+    code = "producer_digest_mismatch"
+
+    def __init__(self, epoch: int, seq: int, digest: str) -> None:
+        super().__init__(
+            f"The stream has request {seq} of the producer's epoch {epoch} with the digest "
+            f"{digest}, so this is another request under the same number, and was not stored. "
+            "Other data needs another Producer-Epoch or Producer-Id."
+        )
+        self.epoch = epoch
+        self.seq = seq
+        self.digest = digest
+
+
 class StreamSeqError(ConflictError):
     """`Stream-Seq` did not increase."""
 

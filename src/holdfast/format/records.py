@@ -10,6 +10,7 @@ its flag is set:
     PRODUCER  id length u16, epoch u64, seq u64, id
     SEQ       length u16, bytes
     META      length u32, MessagePack map (see `StreamMeta`)
+    DIGEST    8 bytes: the digest of the producer
 
 `stream` is the stream's number, made from the position of the batch and the index of the record
 that created it. Append, producer state, `Stream-Seq` and closure share one record, so they are
@@ -25,7 +26,7 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from holdfast.protocol.producer import Producer
+from holdfast.protocol.producer import DIGEST_BYTES, Producer
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -42,7 +43,8 @@ CLOSES: Final = 1
 HAS_PRODUCER: Final = 2
 HAS_SEQ: Final = 4
 HAS_META: Final = 8
-_KNOWN_FLAGS: Final = CLOSES | HAS_PRODUCER | HAS_SEQ | HAS_META
+HAS_DIGEST: Final = 16
+_KNOWN_FLAGS: Final = CLOSES | HAS_PRODUCER | HAS_SEQ | HAS_META | HAS_DIGEST
 
 
 class Kind(IntEnum):
@@ -130,10 +132,11 @@ def encode(record: Record) -> bytes:
 
 def _encode_with_sections(record: Record) -> bytes:
     flags = CLOSES if record.closes else 0
+    digest = b""
     sections = []
     if record.producer is not None:
         flags |= HAS_PRODUCER
-        producer_id, epoch, seq = record.producer
+        producer_id, epoch, seq, digest = record.producer
         sections += [_PRODUCER.pack(len(producer_id), epoch, seq), producer_id]
     if record.seq is not None:
         flags |= HAS_SEQ
@@ -142,6 +145,10 @@ def _encode_with_sections(record: Record) -> bytes:
         flags |= HAS_META
         meta = _encode_meta(record.meta)
         sections += [_META.pack(len(meta)), meta]
+    if digest:
+        assert len(digest) == DIGEST_BYTES, "a digest has a fixed size"
+        flags |= HAS_DIGEST
+        sections.append(digest)
     body = b"".join([*sections, record.payload])
     length = _HEAD.size - 4 + len(body)
     return _HEAD.pack(length, record.kind, flags, 0, record.stream, record.at_ms) + body
@@ -164,7 +171,7 @@ def decode(body: bytes) -> Iterator[Record]:
             raise ValueError(f"record at byte {at} has length {length}, which does not fit")
         if reserved or flags & ~_KNOWN_FLAGS:
             raise ValueError(f"record at byte {at} has flags {flags:#x}, of which some are unknown")
-        if flags & (HAS_PRODUCER | HAS_SEQ | HAS_META):
+        if flags & (HAS_PRODUCER | HAS_SEQ | HAS_META | HAS_DIGEST):
             try:
                 yield _decode_sections(body, start, end, kind, flags, stream, at_ms)
             except (struct_error, msgspec.DecodeError) as error:
@@ -193,6 +200,11 @@ def _decode_sections(
         at += _META.size
         record.meta = _decode_meta(body[at : at + size])
         at += size
+    if flags & HAS_DIGEST:
+        if record.producer is None:
+            raise ValueError("a record has the digest of a producer, and no producer")
+        record.producer = record.producer._replace(digest=body[at : at + DIGEST_BYTES])
+        at += DIGEST_BYTES
     if at > end:
         raise ValueError("a record's sections are longer than the record")
     record.payload = body[at:end]

@@ -89,10 +89,10 @@ class Writable(Protocol):
 def apply_write(stream: Writable, record: Record) -> None:
     """Apply the producer, sequence and closure of a record."""
     if record.producer is not None:
-        producer_id, epoch, seq = record.producer
+        producer_id, epoch, seq, digest = record.producer
         if stream.producers is None:
             stream.producers = {}
-        stream.producers[producer_id] = ProducerState(epoch, seq, record.at_ms)
+        stream.producers[producer_id] = ProducerState(epoch, seq, record.at_ms, digest)
     if record.seq is not None:
         stream.seq = record.seq
     if record.closes:

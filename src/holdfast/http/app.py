@@ -62,7 +62,7 @@ _EXPOSED: Final = (
     "Stream-Closed, Stream-TTL, Stream-Expires-At, Stream-SSE-Data-Encoding, "
     "Stream-Snapshot-Offset, Stream-Earliest-Offset, Stream-Start-Offset, "
     "Stream-Message-Lengths, Changes-Earliest-Cursor, "
-    "Producer-Epoch, Producer-Seq, Producer-Expected-Seq, Producer-Received-Seq"
+    "Producer-Epoch, Producer-Seq, Producer-Digest, Producer-Expected-Seq, Producer-Received-Seq"
 )
 
 

@@ -31,6 +31,7 @@ _KEPT: Final = (
     b"if-match",
     b"if-none-match",
     b"last-event-id",
+    b"producer-digest",
     b"producer-epoch",
     b"producer-id",
     b"producer-seq",

@@ -14,6 +14,7 @@ from holdfast.errors import (
     HoldfastError,
     MethodNotAllowedError,
     OffsetGoneError,
+    ProducerDigestError,
     ProducerFencedError,
     ProducerGapError,
     RateLimitedError,
@@ -87,6 +88,12 @@ def error_headers(error: HoldfastError) -> bytes:
             return b"Producer-Expected-Seq: %d\r\nProducer-Received-Seq: %d\r\n" % (
                 error.expected,
                 error.received,
+            )
+        case ProducerDigestError():
+            return b"Producer-Epoch: %d\r\nProducer-Seq: %d\r\nProducer-Digest: %b\r\n" % (
+                error.epoch,
+                error.seq,
+                error.digest.encode(),
             )
         case MethodNotAllowedError():
             return b"Allow: %b\r\n" % error.allowed.encode()

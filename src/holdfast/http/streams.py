@@ -65,7 +65,7 @@ _PREFLIGHT: Final = (
     b"Access-Control-Allow-Headers: Content-Type, Authorization, If-Match, If-None-Match, "
     b"Stream-Closed, Stream-Expires-At, Stream-Message-Lengths, Stream-Seq, Stream-TTL, "
     b"Stream-Forked-From, Stream-Fork-Offset, Stream-Fork-Sub-Offset, "
-    b"Producer-Id, Producer-Epoch, Producer-Seq\r\n"
+    b"Producer-Id, Producer-Epoch, Producer-Seq, Producer-Digest\r\n"
     b"Access-Control-Max-Age: 86400\r\n"
 )
 
@@ -91,6 +91,7 @@ def append(app: App, request: Request, slot: Slot, name: str) -> None:
             headers.get(b"producer-id"),
             headers.get(b"producer-epoch"),
             headers.get(b"producer-seq"),
+            headers.get(b"producer-digest"),
         )
     seq = headers.get(b"stream-seq")
     if seq is not None:
@@ -136,6 +137,8 @@ def _respond_appended(slot: Slot, outcome: object) -> None:
         slot.respond(204, headers)
         return
     headers += b"Producer-Epoch: %d\r\nProducer-Seq: %d\r\n" % producer[:2]
+    if producer.digest:
+        headers += b"Producer-Digest: %b\r\n" % producer.digest.hex().encode()
     slot.respond(200 if outcome.added else 204, headers)
 
 
@@ -160,6 +163,7 @@ def create(app: App, request: Request, slot: Slot, name: str) -> None:
             headers.get(b"producer-id"),
             headers.get(b"producer-epoch"),
             headers.get(b"producer-seq"),
+            headers.get(b"producer-digest"),
         ),
         seq=check_stream_seq(headers.get(b"stream-seq")),
         fork=fork,
@@ -208,7 +212,7 @@ def _respond_created(context: tuple[Slot, bytes, CreateRequest], outcome: object
         slot.respond(200, headers)
         return
     if request.producer is not None:
-        headers += b"Producer-Epoch: %d\r\nProducer-Seq: %d\r\n" % request.producer[1:]
+        headers += b"Producer-Epoch: %d\r\nProducer-Seq: %d\r\n" % request.producer[1:3]
     slot.respond(201, headers + b"Location: " + location + b"\r\n")
 
 

@@ -35,7 +35,7 @@ _EXTENTS: Final = (
     "FROM extents JOIN packs ON packs.id = extents.pack "
 )
 _PRODUCER: Final = (
-    "SELECT streams.producers, epoch, seq, used_ms FROM streams LEFT JOIN producers "
+    "SELECT streams.producers, epoch, seq, used_ms, digest FROM streams LEFT JOIN producers "
     "ON producers.stream = number AND producers.id = ? WHERE number = ?"
 )
 # Extents that are read in one step.

@@ -226,7 +226,7 @@ class CatalogCheck:
 
     def producer(self, number: int, producer_id: bytes) -> ProducerState | None:
         found = self.query(
-            "SELECT epoch, seq, used_ms FROM producers WHERE stream = ? AND id = ?",
+            "SELECT epoch, seq, used_ms, digest FROM producers WHERE stream = ? AND id = ?",
             (number, producer_id),
         )
         return next((ProducerState(*state) for state in found), None)

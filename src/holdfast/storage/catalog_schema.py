@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from holdfast.protocol.producer import ProducerState
 
 
-FORMAT_VERSION: Final = 3
+FORMAT_VERSION: Final = 4
 BY_NUMBER: Final = "SELECT row FROM streams WHERE number = ?"
 _APPLICATION_ID: Final = 0x48464354
 _WRITER_CACHE_KIB: Final = 32 * 1024
@@ -89,6 +89,8 @@ _THIRD: Final = (
     END
     """,
 )
+# New in format 4: the digest of a producer's last request.
+_FOURTH: Final = ("ALTER TABLE producers ADD COLUMN digest BLOB NOT NULL DEFAULT x''",)
 # Rows that an upgrade holds in memory.
 _ROWS_PER_STEP: Final = 1000
 _TABLES: Final = """
@@ -266,7 +268,7 @@ def _is_new(connection: sqlite3.Connection) -> bool:
 
 def _create(connection: sqlite3.Connection) -> None:
     connection.executescript(
-        f"BEGIN IMMEDIATE; {_TABLES} {_SECOND} {';'.join(_THIRD)};"
+        f"BEGIN IMMEDIATE; {_TABLES} {_SECOND} {';'.join((*_THIRD, *_FOURTH))};"
         f"PRAGMA application_id = {_APPLICATION_ID};"
         f"PRAGMA user_version = {FORMAT_VERSION}; COMMIT;"
     )
@@ -280,7 +282,10 @@ def _upgrade(connection: sqlite3.Connection) -> None:
         if version == 1:
             _upgrade_first(connection)
         if version < FORMAT_VERSION:
-            _upgrade_second(connection)
+            for statement in (*(_THIRD if version <= 2 else ()), *_FOURTH):
+                connection.execute(statement)
+            if version <= 2:
+                _upgrade_second(connection)
             connection.execute(f"PRAGMA user_version = {FORMAT_VERSION}")
         connection.execute("COMMIT")
     except BaseException:
@@ -307,8 +312,6 @@ def _upgrade_second(connection: sqlite3.Connection) -> None:
 
     Buckets are counted again, since they count snapshots and deleted streams from now on.
     """
-    for statement in _THIRD:
-        connection.execute(statement)
     number, count = -1, _ROWS_PER_STEP
     while count == _ROWS_PER_STEP:
         rows = connection.execute(
@@ -331,8 +334,9 @@ def put_producers(
 ) -> None:
     """Write producers of a stream that has a row."""
     connection.executemany(
-        "INSERT INTO producers VALUES (?, ?, ?, ?, ?) ON CONFLICT (stream, id) DO UPDATE "
-        "SET epoch = excluded.epoch, seq = excluded.seq, used_ms = excluded.used_ms",
+        "INSERT INTO producers VALUES (?, ?, ?, ?, ?, ?) ON CONFLICT (stream, id) DO UPDATE "
+        "SET epoch = excluded.epoch, seq = excluded.seq, used_ms = excluded.used_ms, "
+        "digest = excluded.digest",
         ((stream, producer_id, *state) for producer_id, state in producers.items()),
     )
 

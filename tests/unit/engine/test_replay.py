@@ -17,7 +17,11 @@ FLAGS_AT, RESERVED_AT = 5, 6
 
 names = st.sampled_from(["b/1", "b/2", "b/3"])
 producers = st.none() | st.builds(
-    Producer, st.sampled_from([b"p", b"q"]), st.integers(0, 1), st.integers(0, 2)
+    Producer,
+    st.sampled_from([b"p", b"q"]),
+    st.integers(0, 1),
+    st.integers(0, 2),
+    st.sampled_from([b"", b"digest-1", b"digest-2"]),
 )
 seqs = st.none() | st.sampled_from([b"1", b"2", b"3"])
 media = st.sampled_from([TEXT, TEXT, JSON])

@@ -38,7 +38,7 @@ def in_memory(driver):
 def check_known(driver, producer_id, epoch, seq):
     """What a stream says to a producer whose last pair is this one."""
     again = produced(driver, producer_id, seq, epoch)
-    assert (again.added, again.producer) == (False, (epoch, seq, 0))
+    assert (again.added, again.producer) == (False, (epoch, seq, 0, b""))
     assert produced(driver, producer_id, seq + 2, epoch).expected == seq + 1
     if epoch:
         assert isinstance(produced(driver, producer_id, 0, epoch - 1), ProducerFencedError)

@@ -15,7 +15,7 @@ from holdfast.format.records import (
     encode,
     stream_number,
 )
-from holdfast.protocol.producer import NUMBER_MAX, Producer
+from holdfast.protocol.producer import DIGEST_BYTES, NUMBER_MAX, Producer
 
 HEAD_BYTES = 24
 
@@ -26,6 +26,7 @@ producers = st.builds(
     st.binary(min_size=1, max_size=255),
     st.integers(0, NUMBER_MAX),
     st.integers(0, NUMBER_MAX),
+    st.just(b"") | st.binary(min_size=DIGEST_BYTES, max_size=DIGEST_BYTES),
 )
 text = st.text(st.characters(codec="utf-8"), min_size=1, max_size=60)
 metas = st.builds(
@@ -159,11 +160,18 @@ FLAGS_AT, RESERVED_AT = 5, 6
 @pytest.mark.parametrize(
     "record", [Record(Kind.APPEND, 1, 2, b"x"), SECTIONS], ids=["plain", "sections"]
 )
-@pytest.mark.parametrize("flag", [0x10, 0x20, 0x40, 0x80])
+@pytest.mark.parametrize("flag", [0x20, 0x40, 0x80])
 def test_unknown_flag_is_refused(record, flag):
     encoded = bytearray(encode(record))
     encoded[FLAGS_AT] |= flag
     with pytest.raises(ValueError, match="unknown"):
+        list(decode(bytes(encoded)))
+
+
+def test_digest_without_a_producer_is_refused():
+    encoded = bytearray(encode(Record(Kind.APPEND, 1, 2, b"12345678")))
+    encoded[FLAGS_AT] |= 0x10
+    with pytest.raises(ValueError, match="no producer"):
         list(decode(bytes(encoded)))
 
 
@@ -199,5 +207,15 @@ def test_layout_is_the_documented_one():
         + b"p"
         + struct.pack("<H", 1)
         + b"s"
+        + b"hello"
+    )
+    record.producer = Producer(b"p", 5, 6, b"8 bytes.")
+    assert encode(record) == (
+        struct.pack("<IBBHQq", 20 + 19 + 3 + 8 + 5, 2, 0b1_0111, 0, 0x0102, 0x0304)
+        + struct.pack("<HQQ", 1, 5, 6)
+        + b"p"
+        + struct.pack("<H", 1)
+        + b"s"
+        + b"8 bytes."
         + b"hello"
     )

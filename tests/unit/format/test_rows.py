@@ -34,7 +34,8 @@ metas = st.builds(
     ttl_s=st.none() | st.integers(0, 2**40),
     expires_at_ms=st.none() | times,
 )
-producers = st.builds(Producer, ids, counts, counts)
+digests = st.just(b"") | st.binary(min_size=8, max_size=8)
+producers = st.builds(Producer, ids, counts, counts, digests)
 stream_rows = st.builds(
     StreamRow,
     number=numbers,
@@ -46,7 +47,7 @@ stream_rows = st.builds(
     closer=st.none() | producers,
     seq=st.none() | st.binary(max_size=12),
     producers=st.none()
-    | st.dictionaries(ids, st.builds(ProducerState, counts, counts, times), max_size=3),
+    | st.dictionaries(ids, st.builds(ProducerState, counts, counts, times, digests), max_size=3),
     deadline_ms=st.none() | times,
 )
 META = StreamMeta("b/s", "text/plain")

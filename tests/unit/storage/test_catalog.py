@@ -287,7 +287,7 @@ class TestOpening:
         connection = sqlite3.connect(path)
         connection.execute(f"PRAGMA user_version = {FORMAT_VERSION + 1}")
         connection.close()
-        with pytest.raises(UnknownFormatError, match=r"c\.db has the format 4"):
+        with pytest.raises(UnknownFormatError, match=rf"c\.db has the format {FORMAT_VERSION + 1}"):
             opener(path)
 
     @pytest.mark.parametrize("opener", [Catalog, CatalogWriter])
@@ -398,7 +398,7 @@ def test_reader_says_who_can(path):
 
 def test_two_writers_at_once(path):
     with closing(CatalogWriter(path)), closing(CatalogWriter(path)):
-        assert version(path) == 3
+        assert version(path) == FORMAT_VERSION
 
 
 SECOND = """
@@ -433,7 +433,7 @@ def test_producers_move_out_of_the_rows(tmp_path, monkeypatch):
     with pytest.raises(UnknownFormatError, match="brings it up to date"):
         Catalog(path)
     CatalogWriter(path).close()
-    assert version(path) == 3
+    assert version(path) == FORMAT_VERSION
     with closing(Catalog(path)) as catalog:
         assert catalog.find_number(15).producers is None
         # Nobody knows when they wrote: not after the stream's last write.
@@ -444,6 +444,23 @@ def test_producers_move_out_of_the_rows(tmp_path, monkeypatch):
         assert catalog.find_producer(10, b"p") == (0, None)
         kept = catalog.read("SELECT number, row FROM streams WHERE number < 15")
         assert kept == [(row[0], row[-1]) for row in rows[:5]]
+
+
+def test_producers_of_format_3_have_no_digest(tmp_path):
+    path = tmp_path / "c.db"
+    open_for_writing(path).close()
+    with closing(sqlite3.connect(path)) as connection:
+        connection.executescript(
+            "ALTER TABLE producers DROP COLUMN digest; PRAGMA user_version = 3;"
+        )
+        row = second_row(15, "a/15", 700, None)
+        connection.execute("INSERT INTO streams VALUES (?, ?, ?, ?, ?, ?, 0, NULL)", row)
+        connection.execute("INSERT INTO producers VALUES (15, ?, 3, 7, 700)", (b"p",))
+        connection.commit()
+    CatalogWriter(path).close()
+    assert version(path) == FORMAT_VERSION
+    with closing(Catalog(path)) as catalog:
+        assert catalog.find_producer(15, b"p") == (1, ProducerState(3, 7, 700))
 
 
 def test_buckets_of_format_2_are_counted_again(tmp_path):

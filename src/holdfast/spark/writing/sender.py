@@ -4,6 +4,8 @@ Rules:
 
 - A request is sent after the response to the one before it on its stream. A response tells the
   highest number that the stream has of this batch: requests up to there are not sent at all.
+- Requests carry a digest of all requests of their stream so far, so a stream that has other rows of
+  this batch refuses them. Where requests are not sent, the digest in the response is compared.
 - A missing stream is created, then the request is sent again. Only the first request of a stream
   does that: after a deletion during the batch, later requests cannot follow.
 - If streams are to be closed, a stream that is closed already may have been by an earlier attempt.
@@ -19,13 +21,14 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Final
 
-from holdfast.client import Appended, Client, ProducerStamp
+from holdfast.client import Appended, Client, ProducerStamp, chained_digest
 from holdfast.client.stream import Stream
 from holdfast.errors import (
     ConflictError,
     ContentTypeMismatchError,
     HoldfastError,
     PayloadTooLargeError,
+    ProducerDigestError,
     ProducerFencedError,
     ProducerGapError,
     StreamClosedError,
@@ -52,13 +55,16 @@ class BatchProducer:
 class _StreamState:
     """What is known of a stream that is written to."""
 
-    __slots__ = ("closed", "known_seq", "turn")
+    __slots__ = ("closed", "digest", "known_digest", "known_seq", "turn")
 
     def __init__(self) -> None:
         # Requests get it in the order in which they came.
         self.turn = asyncio.Lock()
         # The highest number that the stream is known to have of this batch.
         self.known_seq = -1
+        # The digest that came with it, and that of the requests so far.
+        self.known_digest: str | None = None
+        self.digest = ""
         self.closed = False
 
 
@@ -141,7 +147,10 @@ class Sender:
 
     async def _send_unless_stored(self, state: _StreamState, request: WriteRequest) -> None:
         closes = request.last and self._options.close_streams
+        state.digest = chained_digest(state.digest, request.body)
         if not closes and (state.closed or request.seq <= state.known_seq):
+            if request.seq == state.known_seq and state.known_digest not in {None, state.digest}:
+                raise ProducerDigestError(self._producer.epoch, request.seq, state.digest)
             self.duplicates += 1
         else:
             await self._send(state, request, close=closes)
@@ -151,7 +160,7 @@ class Sender:
     async def _send(self, state: _StreamState, request: WriteRequest, *, close: bool) -> None:
         try:
             async with self._slots:
-                response = await self._post_creating(request, close=close)
+                response = await self._post_creating(request, state.digest, close=close)
         except StreamClosedError:
             if close or not self._options.close_streams:
                 raise
@@ -161,20 +170,21 @@ class Sender:
         self.duplicates += response.duplicate
         if response.producer_seq is not None:
             state.known_seq = response.producer_seq
+            state.known_digest = response.producer_digest
 
-    async def _post_creating(self, request: WriteRequest, *, close: bool) -> Appended:
+    async def _post_creating(self, request: WriteRequest, digest: str, *, close: bool) -> Appended:
         stream = self._client.stream(request.name)
         may_create = self._options.create_streams and not request.seq
         if may_create and self._expects_new:
             await self._create(stream)
         try:
-            return await self._post(stream, request, close=close)
+            return await self._post(stream, request, digest, close=close)
         except StreamNotFoundError:
             if not may_create:
                 raise
         self._expects_new = True
         await self._create(stream)
-        return await self._post(stream, request, close=close)
+        return await self._post(stream, request, digest, close=close)
 
     async def _create(self, stream: Stream) -> None:
         try:
@@ -185,13 +195,15 @@ class Sender:
         else:
             self._expects_new = made.created
 
-    async def _post(self, stream: Stream, request: WriteRequest, *, close: bool) -> Appended:
+    async def _post(
+        self, stream: Stream, request: WriteRequest, digest: str, *, close: bool
+    ) -> Appended:
         producer = self._producer
         return await stream.post(
             request.body,
             self._options.content_type,
             close=close,
-            producer=ProducerStamp(producer.producer_id, producer.epoch, request.seq),
+            producer=ProducerStamp(producer.producer_id, producer.epoch, request.seq, digest),
         )
 
 
@@ -207,6 +219,13 @@ def _explained(
                 f"The producer {producer.producer_id!r} has written to {stream} under the epoch "
                 f"{error.epoch}, and this is {producer.epoch}: another query has the same "
                 "producerId, or the checkpoint was started anew; choose another producerId."
+            )
+        case ProducerDigestError():
+            message = (
+                f"The producer {producer.producer_id!r} has written other rows to {stream} under "
+                f"the epoch {producer.epoch}, or the same rows in another order or other requests: "
+                "these were not stored. New rows need another producerEpoch or producerId; rows "
+                "that are written again need the same order, requestBytes and framing."
             )
         case StreamClosedError():
             message = f"The stream {request.name!r} is closed: {rows} cannot be appended."
