@@ -168,7 +168,10 @@ def test_a_rebuilt_catalog_goes_on(data):
         ("UPDATE producers SET seq = 9 WHERE id = x'70'", "1 producers of stream 100000 are not"),
         ("DELETE FROM producers WHERE id = x'70'", "1 producers of stream 100000 are not the"),
         ("UPDATE streams SET producers = 7", "stream 100000 says it has 7 producers, and has 2"),
-        ("INSERT INTO producers VALUES (9, x'70', 0, 0, 0)", "1 producers wrote to stream 9, "),
+        (
+            "INSERT INTO producers VALUES (9, x'70', 0, 0, 0, x'')",
+            "1 producers wrote to stream 9, ",
+        ),
     ],
 )
 def test_what_is_wrong_with_them_is_found(data, change, said):
