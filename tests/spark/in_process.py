@@ -26,13 +26,14 @@ def killed_at(name: str, visit: int) -> Iterator[None]:
             raise Killed
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(tasks_module, "run_tasks", _here)
+        patch.setattr(tasks_module, "run_tasks", run_here)
         patch.setattr(failpoints, "hook", hook)
         with pytest.raises(Killed):
             yield
 
 
-def _here(
+def run_here(
     _spark: Any, tasks: Sequence[Any], work: Callable[[Any], Any], **_options: Any
 ) -> list[Any]:
+    """In place of `run_tasks`."""
     return [work(task) for task in tasks]

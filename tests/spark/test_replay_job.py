@@ -10,10 +10,12 @@ from holdfast.client import SyncClient
 from holdfast.errors import BucketNotFoundError, OutboundError, SettingsError
 from holdfast.settings.options import build
 from holdfast.spark.connection import SparkConnection
-from holdfast.spark.jobs import run_job
+from holdfast.spark.jobs import run_job, tasks
 from holdfast.spark.jobs.replay import Replay
+from holdfast.spark.replaying import slice_replay
+from holdfast.spark.replaying.comparing import compare_streams
 from tests.server_process import ServerProcess
-from tests.spark.in_process import killed_at
+from tests.spark.in_process import killed_at, run_here
 from tests.spark.reading_back import new_bucket
 from tests.thorough import some_rows_of
 
@@ -126,6 +128,33 @@ def test_copies_are_the_same_and_are_made_once(source, target, bucket, replay):
     assert listed.streams == 0
 
 
+def test_streams_are_listed_and_compared_by_the_tasks_some_at_a_time(
+    source, target, bucket, replay, monkeypatch
+):
+    some(source, bucket)
+    fill(target, bucket, "bytes2", b"theirs", content_type=BYTES)
+    compared = []
+
+    def compare(work, stream_ids):
+        compared.append(stream_ids)
+        return compare_streams(work, stream_ids)
+
+    monkeypatch.setattr(tasks, "run_tasks", run_here)
+    monkeypatch.setattr(slice_replay, "TOGETHER", 3)
+    monkeypatch.setattr(slice_replay, "compare_streams", compare)
+    done = replay(snapshots=False)
+    assert (done.streams, done.created, done.messages) == (7, 7, 17)
+    expected = contents(source, bucket)
+    found = contents(target, bucket)
+    assert {name: found[name] for name in expected} == expected
+    fill(source, bucket, "bytes", b"three", content_type=BYTES)
+    assert (replay(snapshots=False).unchanged, replay(streams=["bytes", "none"]).streams) == (6, 1)
+    in_slices = [stream_id for each in compared[:-2] for stream_id in each]
+    assert in_slices == sorted(expected)
+    assert max(map(len, compared)) == 3
+    assert compared[-2:] == [["bytes"], ["bytes", "none"]]
+
+
 @pytest.mark.slow
 def test_what_came_since_is_copied(source, target, bucket, replay):
     some(source, bucket)
@@ -155,7 +184,8 @@ def test_a_trimmed_stream_comes_with_its_snapshot(source, target, bucket, replay
     stream.snapshots.publish(at, b'{"state":2}', content_type=JSON)
     source.storage.flush()
     done = replay()
-    assert (done.snapshots, done.trimmed, done.messages) == (1, 1, 1)
+    assert (done.snapshots, done.trimmed, done.messages, done.renumbered) == (1, 1, 1, 1)
+    assert done.warnings[0].startswith("The offsets of 1 streams are smaller on the target")
     copy = target.stream(f"{bucket}/s")
     # Its offsets start anew: the snapshot is at its beginning.
     found = copy.snapshots.get()
@@ -174,6 +204,7 @@ def test_a_trimmed_stream_comes_with_its_snapshot(source, target, bucket, replay
     assert [each.json for each in copy.read(head.earliest_offset)] == [{"n": 5}]
     again = replay()
     assert (again.snapshots, again.messages, again.trimmed, again.ok) == (0, 0, 0, True)
+    assert again.renumbered == 1
     stream.append({"n": 6})
     assert replay().messages == 1
     assert [each.json for each in copy.read(head.earliest_offset)] == [{"n": 5}, {"n": 6}]

@@ -5,7 +5,7 @@ It keeps no state: the target knows how far each stream is copied (see `holdfast
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
@@ -18,18 +18,13 @@ from holdfast.spark.jobs.progress import UNSEEN, Progress
 from holdfast.spark.jobs.result import JobResult
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from pyspark.sql import SparkSession
 
-    from holdfast.spark.reading.planning import ReadPlan
-    from holdfast.spark.replaying.comparing import PendingCopy, ReplayWork
-    from holdfast.spark.replaying.copying import CopyTask
+    from holdfast.spark.replaying.comparing import ReplayWork
 
 _CONCURRENCY: Final = 32
 _CONCURRENCY_MAX: Final = 512
 _SLICES_PER_CORE: Final = 3
-_COMPARED_TOGETHER: Final = 1000
 _LEFT_MAX: Final = 100
 
 
@@ -79,6 +74,8 @@ class Replayed(JobResult):
     snapshots: int
     # Copies that begin or continue after messages that the source no longer has.
     trimmed: int
+    # Copies with smaller offsets than their sources for that reason, since this or an earlier run.
+    renumbered: int
     left_alone: int
     # The first streams that were left alone, and why.
     left: list[dict[str, str]]
@@ -87,45 +84,49 @@ class Replayed(JobResult):
 def run(spark: SparkSession, job: Replay, progress: Progress = UNSEEN) -> Replayed:
     from holdfast.spark.jobs.load import ensure_bucket  # noqa: PLC0415
     from holdfast.spark.jobs.tasks import core_count, run_tasks, totals  # noqa: PLC0415
-    from holdfast.spark.replaying.comparing import ReplayReport, compare_streams  # noqa: PLC0415
-    from holdfast.spark.replaying.copying import copy_slice  # noqa: PLC0415
+    from holdfast.spark.reading.planning import plan_between  # noqa: PLC0415
+    from holdfast.spark.reading.source import ReadSource, Slice  # noqa: PLC0415
+    from holdfast.spark.replaying.comparing import ReplayReport  # noqa: PLC0415
+    from holdfast.spark.replaying.slice_replay import replay_slice  # noqa: PLC0415
 
-    progress.start("listing streams")
+    progress.start("planning")
+    source = ReadSource(
+        job.server,
+        job.bucket,
+        selection=job.selection(),
+        fail_on_data_loss=False,
+        place=job.place(""),
+    )
+    slices = _SLICES_PER_CORE * core_count(spark)
     with SparkClient(job.server) as server, SparkClient(job.target) as target:
         work = _work(job, server)
-        different, unchanged = _different(job, server, target)
         ensure_bucket(target, work.target_bucket)
-    cores = core_count(spark)
-    compared = run_tasks(
+        plan = plan_between(server, source, "", "", min_partitions=slices, whole_streams=True)
+    failpoint("replay.planned")
+    reports = run_tasks(
         spark,
-        _together(different, cores),
-        partial(compare_streams, work),
-        what="comparing streams",
+        # Streams without messages are in one slice at least.
+        plan.slices or [Slice("", "", 0, 0, 0)],
+        partial(replay_slice, work, plan.source),
+        what="copying streams",
         progress=progress,
     )
-    todo = sorted((each for x in compared for each in x.todo), key=lambda each: each.stream_id)
-    failpoint("replay.planned")
-    copied: list[ReplayReport] = []
-    if todo:
-        progress.start("planning")
-        with SparkClient(job.server) as server:
-            plan = _plan(job, server, todo, _SLICES_PER_CORE * cores)
-        copied = run_tasks(
-            spark,
-            _tasks(plan, todo),
-            partial(copy_slice, work),
-            what="copying streams",
-            progress=progress,
-        )
-    reports = [*compared, *copied]
     sums = totals(reports, ReplayReport)
     left = [each for report in reports for each in report.left][:_LEFT_MAX]
     return Replayed(
         **sums,
         ok=not sums["left_alone"],
-        unchanged=unchanged,
         left=[{"stream_id": each.stream_id, "why": each.why} for each in left],
+        warnings=_renumbered(sums["renumbered"]),
     )
+
+
+def _renumbered(streams: int) -> list[str]:
+    said = (
+        f"The offsets of {streams} streams are smaller on the target: their sources had dropped "
+        "messages before they were copied, and a copy counts from the first message it has."
+    )
+    return [said] if streams else []
 
 
 def _work(job: Replay, server: SparkClient) -> ReplayWork:
@@ -145,71 +146,3 @@ def _work(job: Replay, server: SparkClient) -> ReplayWork:
         fail_on_data_loss=job.fail_on_data_loss,
         concurrency=job.concurrency,
     )
-
-
-def _different(job: Replay, server: SparkClient, target: SparkClient) -> tuple[list[str], int]:
-    """The streams to compare, and the number of those that are equal."""
-    from holdfast.spark.replaying.comparing import list_streams  # noqa: PLC0415
-
-    selection = job.selection()
-    theirs = server.run(lambda client: list_streams(client, job.bucket, selection.prefix))
-    bucket = job.target_bucket or job.bucket
-    ours = target.run(lambda client: list_streams(client, bucket, selection.prefix))
-    wanted = [each for each in theirs if selection.includes(each)]
-    if job.snapshots:
-        # Listings do not show snapshots.
-        return wanted, 0
-    found = []
-    for stream_id in wanted:
-        tail, status, created_ms = theirs[stream_id]
-        own_tail, own_status, own_created_ms = ours.get(stream_id, (-1, "", 0))
-        # A stream created after its copy is another stream of the same name.
-        if (tail, status) != (own_tail, own_status) or created_ms > own_created_ms:
-            found.append(stream_id)
-    return found, len(wanted) - len(found)
-
-
-def _together(stream_ids: Sequence[str], cores: int) -> list[Sequence[str]]:
-    size = max(1, min(_COMPARED_TOGETHER, -(-len(stream_ids) // cores)))
-    return [stream_ids[at : at + size] for at in range(0, len(stream_ids), size)]
-
-
-def _plan(
-    job: Replay, server: SparkClient, todo: Sequence[PendingCopy], min_partitions: int
-) -> ReadPlan:
-    from holdfast.spark.reading.planning import plan_between  # noqa: PLC0415
-    from holdfast.spark.reading.selection import Selection  # noqa: PLC0415
-    from holdfast.spark.reading.source import ReadSource  # noqa: PLC0415
-
-    source = ReadSource(
-        job.server,
-        job.bucket,
-        selection=Selection(frozenset(each.stream_id for each in todo)),
-        fail_on_data_loss=False,
-        place=job.place(""),
-    )
-    return plan_between(server, source, "", "", min_partitions=min_partitions, whole_streams=True)
-
-
-def _tasks(plan: ReadPlan, todo: Sequence[PendingCopy]) -> list[CopyTask]:
-    """The slices, each with its streams."""
-    from holdfast.spark.reading.selection import Selection  # noqa: PLC0415
-    from holdfast.spark.reading.source import Slice  # noqa: PLC0415
-    from holdfast.spark.replaying.copying import CopyTask  # noqa: PLC0415
-
-    # Each task gets its own streams only.
-    source = replace(plan.source, selection=Selection())
-    if not plan.slices:
-        return [CopyTask(source, None, todo)]
-    tasks = []
-    rest = iter(todo)
-    following = next(rest, None)
-    for part in plan.slices:
-        assert isinstance(part, Slice)
-        own = []
-        while following is not None and (not part.last or following.stream_id <= part.last):
-            own.append(following)
-            following = next(rest, None)
-        if own:
-            tasks.append(CopyTask(source, part, own))
-    return tasks

@@ -6,14 +6,13 @@ import asyncio
 import hashlib
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import Final
 
-from holdfast.client import Client, ProducerStamp, StreamHead
+from holdfast.client import ProducerStamp, StreamHead
 from holdfast.client.stream import Stream
 from holdfast.errors import (
     BadAnswerError,
-    BucketNotFoundError,
     ContentTypeMismatchError,
     InvalidRequestError,
     OffsetGoneError,
@@ -94,9 +93,11 @@ class SkipStreamError(Exception):
 
 @dataclass
 class ReplayReport:
-    """Counts of what was done, and what is left to do."""
+    """Counts of what was done."""
 
     streams: int = 0
+    # Streams that are equal according to the listings.
+    unchanged: int = 0
     created: int = 0
     copied: int = 0
     messages: int = 0
@@ -105,10 +106,17 @@ class ReplayReport:
     snapshots: int = 0
     # Copies that start, or go on, after messages that the source has dropped.
     trimmed: int = 0
+    # Copies with smaller offsets than their sources, since this or an earlier run.
+    renumbered: int = 0
     left_alone: int = 0
     # The first of those that were left alone.
     left: list[SkippedCopy] = field(default_factory=list)
-    todo: list[PendingCopy] = field(default_factory=list)
+
+    def add(self, other: ReplayReport) -> None:
+        for each in fields(self):
+            if each.name != "left":
+                setattr(self, each.name, getattr(self, each.name) + getattr(other, each.name))
+        self.left += other.left[: SKIPPED_MAX - len(self.left)]
 
     def skip(self, stream_id: str, why: str) -> None:
         self.left_alone += 1
@@ -148,27 +156,37 @@ async def task_group() -> AsyncIterator[asyncio.TaskGroup]:
         raise first from None
 
 
-def compare_streams(work: ReplayWork, stream_ids: Sequence[str]) -> ReplayReport:
-    """Compare streams with their copies, and do everything that needs no messages."""
+def compare_streams(
+    work: ReplayWork, stream_ids: Sequence[str]
+) -> tuple[ReplayReport, list[PendingCopy]]:
+    """Compare streams with their copies, and do everything that needs no messages.
+
+    Returns what was done, and the streams whose messages are to be copied.
+    """
     return asyncio.run(_compare_all(work, stream_ids))
 
 
-async def _compare_all(work: ReplayWork, stream_ids: Sequence[str]) -> ReplayReport:
+async def _compare_all(
+    work: ReplayWork, stream_ids: Sequence[str]
+) -> tuple[ReplayReport, list[PendingCopy]]:
     report = ReplayReport()
+    todo: list[PendingCopy] = []
     async with stream_pairs(work, report) as pair:
         waiting = iter(stream_ids)
 
         async def worker() -> None:
             for stream_id in waiting:
                 try:
-                    await pair(stream_id).compare()
+                    pending = await pair(stream_id).compare()
+                    if pending is not None:
+                        todo.append(pending)
                 except SkipStreamError as error:
                     report.skip(stream_id, error.message)
 
         async with task_group() as group:
             for _ in range(min(work.concurrency, len(stream_ids))):
                 group.create_task(worker())
-    return report
+    return report, todo
 
 
 @dataclass(frozen=True)
@@ -181,11 +199,12 @@ class StreamPair:
     work: ReplayWork
     report: ReplayReport
 
-    async def compare(self) -> None:
+    async def compare(self) -> PendingCopy | None:
+        """Do what needs no messages; return what has to be copied, if anything."""
         try:
             head = await self.source.head()
         except (StreamNotFoundError, StreamDeletedError):
-            return
+            return None
         self.report.streams += 1
         producer_id = _producer_id(self.work.identity, head)
         try:
@@ -200,12 +219,14 @@ class StreamPair:
             current = _state_of(await self.target.head(), None)
             copy = replace(copy, snapshot_at=current.snapshot_at)
         pending = self._pending(head, copy, producer_id)
+        self.report.renumbered += pending.base > 0
         # If messages are missing, the snapshot has to come before those that follow.
         pending = await self.publish_snapshot(pending)
         if pending.start < pending.end:
-            self.report.todo.append(pending)
-        elif pending.closed and not copy.closed:
+            return pending
+        if pending.closed and not copy.closed:
             await self.close(pending.etag)
+        return None
 
     async def publish_snapshot(self, pending: PendingCopy) -> PendingCopy:
         """Publish the source's snapshot if the copy is far enough; return what is left to do."""
@@ -373,14 +394,3 @@ def _number(offset: str) -> int:
     if not offset.isdigit():
         raise BadAnswerError("The target is no Holdfast server: its offsets are no numbers.")
     return int(offset)
-
-
-async def list_streams(client: Client, bucket: str, prefix: str) -> dict[str, tuple[int, str, int]]:
-    """Tail, status and creation time of every stream of a bucket; empty if there is no bucket."""
-    streams: dict[str, tuple[int, str, int]] = {}
-    try:
-        async for each in client.bucket(bucket).streams(prefix=prefix):
-            streams[each.stream_id] = (each.tail_offset, each.status, each.created_at_ms)
-    except BucketNotFoundError:
-        pass
-    return streams

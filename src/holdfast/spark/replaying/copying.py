@@ -65,23 +65,21 @@ _ATTEMPTS: Final = 20
 
 @dataclass(frozen=True)
 class CopyTask:
-    """Streams to be copied, and the slice that holds their messages; None if no slice does."""
+    """Streams to be copied, and the slice that holds their messages, or most of them."""
 
     source: ReadSource
-    part: Slice | None
+    part: Slice
     todo: Sequence[PendingCopy]
 
 
 def copy_slice(work: ReplayWork, task: CopyTask) -> ReplayReport:
     """Copy the streams of a task."""
-    if not task.todo:
-        return ReplayReport()
     starts = {each.stream_id: each.start for each in task.todo}
     ends = {each.stream_id: each.end for each in task.todo}
     selection = Selection(frozenset(starts), "", starts, ends)
     source = replace(task.source, selection=selection)
     with SparkClient(source.connection) as server:
-        runs = iter(()) if task.part is None else stream_runs(source, server, task.part)
+        runs = stream_runs(source, server, task.part)
         return asyncio.run(_SliceCopy(work, task.todo).run(runs))
 
 
