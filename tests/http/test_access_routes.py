@@ -46,6 +46,8 @@ ROUTES = [
     ("HEAD", "/cluster/status", READ, SERVER),
     ("GET", "/cluster/hot-cold-stats", READ, SERVER),
     ("HEAD", "/cluster/hot-cold-stats", READ, SERVER),
+    ("GET", "/cluster/buckets", READ, SERVER),
+    ("HEAD", "/cluster/buckets", READ, SERVER),
     ("GET", "/cluster/store", READ, SERVER),
     ("HEAD", "/cluster/store", READ, SERVER),
     ("GET", "/cluster/packs", READ, SERVER),

@@ -123,6 +123,13 @@ class Client:
 
         return Bucket(self._calls, bucket_id, below(self.url, bucket_id))
 
+    async def bucket_ids(self) -> list[str]:
+        """The ids of all buckets of a Holdfast server."""
+        answer = await self._calls.fetch(
+            below(self.url, "cluster", "buckets"), dict[str, list[str]]
+        )
+        return answer["buckets"]
+
     @cached_property
     def storage(self) -> Storage:
         """The server's packs and object store."""

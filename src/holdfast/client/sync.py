@@ -280,4 +280,5 @@ class SyncClient(ClosingFacade):
     url = Attribute[str]()
     stream = wrapping(Client.stream, SyncStream)
     bucket = wrapping(Client.bucket, SyncBucket)
+    bucket_ids = blocking(Client.bucket_ids)
     request = blocking(Client.request)

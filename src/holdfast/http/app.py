@@ -20,7 +20,13 @@ from holdfast.http.access.gate import Gate, check_scope
 from holdfast.http.access.revocable_reads import RevocableReads
 from holdfast.http.access.scopes import Need
 from holdfast.http.bodies import BodyBudget
-from holdfast.http.buckets import create_bucket, delete_bucket, get_bucket, list_streams
+from holdfast.http.buckets import (
+    create_bucket,
+    delete_bucket,
+    get_bucket,
+    list_buckets,
+    list_streams,
+)
 from holdfast.http.changes import ChangeFeed, changes
 from holdfast.http.exchange import parse_query
 from holdfast.http.metrics import HttpCounters, MetricsPage
@@ -316,7 +322,10 @@ _OPTIONS: Final = Route(options, "options", needs_engine=False, need=Need.NOTHIN
 
 
 TREE: Final = Tree(
-    fixed=health.RESOURCES | storage_routes.RESOURCES | openapi.RESOURCES,
+    fixed=health.RESOURCES
+    | storage_routes.RESOURCES
+    | openapi.RESOURCES
+    | {b"/cluster/buckets": Resource.reading(Route(list_buckets, "bucket", need=Need.READ))},
     stream=Resource(
         {
             b"POST": Route(append, "append", need=Need.WRITE, waits=True),

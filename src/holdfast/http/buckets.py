@@ -1,4 +1,4 @@
-"""PUT, GET and DELETE {bucket}, and GET {bucket}/streams."""
+"""PUT, GET and DELETE {bucket}, GET {bucket}/streams, and GET /cluster/buckets."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from holdfast.engine.writes import BucketCreated, Deleted
 from holdfast.errors import BucketNotFoundError, HoldfastError
 from holdfast.http.exchange import int_parameter, parse_query
 from holdfast.http.responses import respond_error, respond_json
-from holdfast.protocol.names import check_bucket_id
+from holdfast.protocol.names import RESERVED_BUCKETS, check_bucket_id
 
 if TYPE_CHECKING:
     from holdfast.engine.stream import Stream
@@ -85,6 +85,12 @@ def list_streams(app: App, request: Request, slot: Slot, name: str) -> None:
         "has_more": len(listed) > limit,
     }
     respond_json(slot, document)
+
+
+def list_buckets(app: App, _request: Request, slot: Slot, _name: str) -> None:
+    """Respond with the ids of all buckets but the reserved ones, in their order."""
+    ids = sorted(app.shard.state.buckets.keys() - RESERVED_BUCKETS)
+    respond_json(slot, {"buckets": ids})
 
 
 def find_bucket(app: App, bucket_id: str) -> BucketRow:

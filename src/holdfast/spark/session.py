@@ -47,6 +47,8 @@ _DEFAULTS: Final = {
     # Payloads are large: a few thousand rows already make a good batch.
     "spark.sql.execution.arrow.maxRecordsPerBatch": "4096",
     "spark.sql.execution.pyspark.udf.simplifiedTraceback.enabled": "true",
+    # Off by default. It has an effect on sources that define it, as ours with `pushdown`.
+    "spark.sql.python.filterPushdown.enabled": "true",
 }
 # Everything runs in one process, which no other machine has to reach.
 _LOCAL_DEFAULTS: Final = {

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import compress
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -21,6 +22,7 @@ from pyspark.sql.types import (
 
 from holdfast.errors import BadAnswerError, SettingsError
 from holdfast.protocol.content import JSON, PREFIX_BYTES, Unframer, media_type
+from holdfast.spark.reading.selection import ALL_TEXTS, ALL_TIMES, Selection
 
 # Spark takes in batches of a few megabytes fastest.
 BATCH_BYTES: Final = 8 * 1024 * 1024
@@ -123,19 +125,26 @@ class Chunk:
         )
 
     def filter(self, keep: npt.NDArray[np.bool_]) -> Chunk:
-        """The messages whose flag is set; only for chunks whose offsets are numbers."""
+        """The messages whose flag is set."""
         return self._select(keep, None if self.payloads is None else self.payloads.filter(keep))
 
     def _select(self, rows: Any, payloads: Any) -> Chunk:
         return Chunk(
             self.streams,
             self.stream_indexes[rows],
-            self.offsets[rows],
-            self.next_offsets[rows],
+            _taken(self.offsets, rows),
+            _taken(self.next_offsets, rows),
             None if self.timestamps is None else self.timestamps[rows],
             payloads,
             None if self.positions is None else self.positions[rows],
         )
+
+
+def _taken(offsets: Numbers | Sequence[str], rows: Any) -> Numbers | Sequence[str]:
+    """Some of the offsets, by a slice or by flags."""
+    if isinstance(offsets, np.ndarray):
+        return np.asarray(offsets[rows])
+    return offsets[rows] if isinstance(rows, slice) else list(compress(offsets, rows))
 
 
 def split_chunk(chunk: Chunk, batch_bytes: int = BATCH_BYTES) -> list[Chunk]:
@@ -145,6 +154,26 @@ def split_chunk(chunk: Chunk, batch_bytes: int = BATCH_BYTES) -> list[Chunk]:
         return [chunk]
     rows = max(1, len(chunk) * batch_bytes // size)
     return [chunk.slice(at, at + rows) for at in range(0, len(chunk), rows)]
+
+
+def selected_rows(chunk: Chunk, selection: Selection) -> Chunk:
+    """The messages with the offsets and times of a selection; for rows without a time, none is."""
+    offsets, times = selection.offsets, selection.times
+    keep = np.ones(len(chunk), dtype=bool)
+    if offsets != ALL_TEXTS:
+        if isinstance(chunk.offsets, np.ndarray):
+            first, beyond = selection.offset_numbers
+            keep &= (chunk.offsets >= first) & (chunk.offsets < beyond)
+        else:
+            keep &= np.fromiter(map(offsets.includes, chunk.offsets), bool, len(chunk))
+    if times != ALL_TIMES:
+        if chunk.timestamps is None:
+            keep[:] = False
+        else:
+            bounds = np.array([times.of(each.stream_id) for each in chunk.streams], np.int64)
+            start, end = bounds[chunk.stream_indexes].T
+            keep &= (chunk.timestamps >= start) & (chunk.timestamps < end)
+    return chunk if keep.all() else chunk.filter(keep)
 
 
 def split_records(chunk: Chunk) -> Chunk:

@@ -267,7 +267,7 @@ async def _stream_slice(client: Client, source: ReadSource, stream_id: str) -> S
         return None
     # Servers other than ours start at -1, whatever they still have.
     earliest = head.earliest_offset or "-1"
-    start = source.selection.starts.get(stream_id)
+    start = source.selection.start_of(stream_id)
     end = source.selection.ends.get(stream_id)
     # A read from offset 0 takes what there is.
     begin = f"{start:020d}" if start else earliest

@@ -7,11 +7,16 @@ however often it is run. On a server without cursors the position is an offset f
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
-from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, InputPartition
+from pyspark.sql.datasource import (
+    DataSourceReader,
+    DataSourceStreamReader,
+    Filter,
+    InputPartition,
+)
 from pyspark.sql.streaming.datasource import (
     ReadAllAvailable,
     ReadLimit,
@@ -25,6 +30,8 @@ from holdfast.client import ScanEnd
 from holdfast.errors import DataLossError, HoldfastError, InvalidRequestError, SettingsError
 from holdfast.spark.connection import Options, SparkClient
 from holdfast.spark.reading.arrow import columns_of
+from holdfast.spark.reading.buckets import BucketChoice
+from holdfast.spark.reading.filters import PushedFilters, push_filters
 from holdfast.spark.reading.planning import (
     ReadPlan,
     lacks_scans,
@@ -33,9 +40,21 @@ from holdfast.spark.reading.planning import (
     plan_between,
     plan_streams,
 )
-from holdfast.spark.reading.selection import EARLIEST, LATEST, BatchBounds, parse_bound
+from holdfast.spark.reading.selection import (
+    ALL_TIMES,
+    EARLIEST,
+    LATEST,
+    BatchBounds,
+    parse_bound,
+)
 from holdfast.spark.reading.slice_reader import read_batches
-from holdfast.spark.reading.source import READ_OPTIONS, ReadPartition, ReadSource, StreamSlice
+from holdfast.spark.reading.source import (
+    READ_OPTIONS,
+    ReadPartition,
+    ReadSource,
+    Slice,
+    StreamSlice,
+)
 
 # The keys of a position in a checkpoint: a cursor with the store that it counts in, or offsets.
 _CURSOR: Final = "cursor"
@@ -51,7 +70,9 @@ def batch_reader(given: Mapping[str, str], schema: StructType) -> BatchReader:
     for name in ("maxBytesPerTrigger", "maxRowsPerTrigger"):
         if name in options:
             raise SettingsError(f"The option {name!r} is for readStream.")
-    return BatchReader(_source(options, schema), BatchBounds.from_options(options))
+    kind = PushingReader if options.flag("pushdown", default=False) else BatchReader
+    bounds = BatchBounds.from_options(options)
+    return kind(_source(options, schema), BucketChoice.from_options(options), bounds)
 
 
 def stream_reader(given: Mapping[str, str], schema: StructType) -> StreamReader:
@@ -64,16 +85,39 @@ def _source(options: Options, schema: StructType) -> ReadSource:
 
 
 class BatchReader(DataSourceReader):
-    """Reads a bucket as it is when the read is planned."""
+    """Reads buckets as they are when the read is planned."""
 
-    def __init__(self, source: ReadSource, bounds: BatchBounds) -> None:
+    def __init__(self, source: ReadSource, buckets: BucketChoice, bounds: BatchBounds) -> None:
         self._source = source
+        self._buckets = buckets
         self._bounds = bounds
+        self._pushed = PushedFilters()
 
     def partitions(self) -> Sequence[InputPartition]:
         """Plan the read; the driver calls this once."""
+        selection = self._pushed.narrow(self._source.selection)
+        if selection.is_empty:
+            return []
+        found: list[InputPartition] = []
         with SparkClient(self._source.connection) as server:
-            return _partitions(plan_batch(server, self._source, self._bounds))
+            sources = self._buckets.sources(server, replace(self._source, selection=selection))
+            sources = [each for each in sources if self._pushed.wants_bucket(each.bucket)]
+            bounds = self._bounds.divided(len(sources))
+            for source in sources:
+                plan = plan_batch(server, source, bounds)
+                self._check_times(server, plan)
+                # All buckets are read up to the same moment.
+                bounds = bounds.until(plan.until)
+                found += _partitions(plan)
+        return found
+
+    def _check_times(self, server: SparkClient, plan: ReadPlan) -> None:
+        is_plain = any(isinstance(each, StreamSlice) for each in plan.slices)
+        if is_plain and self._source.selection.times != ALL_TIMES:
+            raise SettingsError(
+                f"{server.url} does not tell when messages were written: leave out "
+                "'startingTimestamp' and 'endingTimestamp'."
+            )
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
         """The rows of one partition; executors call this."""
@@ -81,6 +125,16 @@ class BatchReader(DataSourceReader):
             # If a plan has no partitions, Spark reads an empty one of its own.
             return iter(())
         return read_batches(partition.source, partition.part)
+
+
+class PushingReader(BatchReader):
+    """Takes over filters of the query; Spark allows this method only where a setting is on."""
+
+    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802 (Spark's name)
+        """Keep the filters that the read applies, and return the others."""
+        source = self._source
+        self._pushed = push_filters(filters, source.columns, framed=source.framed)
+        return self._pushed.left
 
 
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -216,7 +270,12 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
 
 def _partitions(plan: ReadPlan) -> list[ReadPartition]:
-    return [ReadPartition(plan.source, each) for each in plan.slices]
+    includes = plan.source.selection.intersects
+    return [
+        ReadPartition(plan.source, each)
+        for each in plan.slices
+        if not isinstance(each, Slice) or includes(each.first, each.last)
+    ]
 
 
 def _unknown_cursor(server: SparkClient, reason: str) -> DataLossError:

@@ -24,6 +24,7 @@ from holdfast.spark.reading.arrow import (
     Chunk,
     Numbers,
     StreamName,
+    selected_rows,
     split_chunk,
     split_records,
     to_batch,
@@ -63,7 +64,8 @@ def read_chunks(source: ReadSource, part: Slice | StreamSlice) -> Iterator[Chunk
         else:
             chunks = SliceReader(source, server).chunks(part)
         for chunk in prefetch(chunks):
-            yield split_records(chunk) if source.framed else chunk
+            wanted = selected_rows(chunk, source.selection)
+            yield split_records(wanted) if source.framed else wanted
 
 
 class SliceReader:
@@ -125,10 +127,10 @@ class SliceReader:
             if not (part.covers(each.stream_id) and selection.includes(each.stream_id)):
                 continue
             start, end = selection.window(each.stream_id, each.earliest)
-            # A read from offset 0 takes what there is.
-            wanted_start = selection.starts.get(each.stream_id) or start
-            # Later batches of a stream read are past the given offset in any case.
-            if wanted_start < start and part.is_from_beginning and source.fail_on_data_loss:
+            # A read from offset 0 takes what there is. Later batches of a stream read are past the
+            # given offset in any case.
+            is_trimmed = 0 < selection.start_of(each.stream_id) < each.earliest
+            if is_trimmed and part.is_from_beginning and source.fail_on_data_loss:
                 raise source.data_loss([each.stream_id])
             if done is not None and each.stream_id == done[0]:
                 start = max(start, done[1])

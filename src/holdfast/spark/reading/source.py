@@ -16,7 +16,12 @@ from holdfast.errors import DataLossError
 from holdfast.objects.locations import StoreLocation
 from holdfast.spark.connection import CONNECTION_OPTIONS, Options, SparkClient, SparkConnection
 from holdfast.spark.reading.arrow import DEFAULT_COLUMNS, PAYLOAD_COLUMNS, check_columns
-from holdfast.spark.reading.selection import Selection, make_selection
+from holdfast.spark.reading.selection import (
+    Selection,
+    make_selection,
+    parse_pattern_starts,
+    parse_times,
+)
 
 READ_OPTIONS: Final = (
     *CONNECTION_OPTIONS,
@@ -29,13 +34,18 @@ READ_OPTIONS: Final = (
     "storeSessionToken",
     "via",
     "bucket",
+    "bucketPattern",
     "streams",
     "streamPattern",
     "startingOffsets",
+    "startingOffsetsByPattern",
+    "startingTimestamp",
+    "endingTimestamp",
     "endingOffsets",
     "minPartitions",
     "partitionBytes",
     "columns",
+    "pushdown",
     "framing",
     "failOnDataLoss",
     "maxBytesPerTrigger",
@@ -47,7 +57,10 @@ _NAMED_MAX: Final = 5
 
 @dataclass(frozen=True)
 class ReadSource:
-    """A bucket on a server, which of its streams are read, and what the rows look like."""
+    """A bucket on a server, which of its streams are read, and what the rows look like.
+
+    Of several buckets, each has its own source.
+    """
 
     connection: SparkConnection
     bucket: str
@@ -68,8 +81,12 @@ class ReadSource:
         columns = options.words("columns")
         return cls(
             connection=SparkConnection.from_options(options),
-            bucket=options.required("bucket"),
-            selection=make_selection(options.words("streams"), options.text("streamPattern")),
+            bucket=options.text("bucket").strip(),
+            selection=replace(
+                make_selection(options.words("streams"), options.text("streamPattern")),
+                pattern_starts=parse_pattern_starts(options),
+                times=parse_times(options),
+            ),
             columns=check_columns(columns) if columns else DEFAULT_COLUMNS,
             framed=options.one_of("framing", ("none", _FRAMING), "none") == _FRAMING,
             fail_on_data_loss=options.flag("failOnDataLoss", default=True),
@@ -90,13 +107,15 @@ class ReadSource:
 
     def ranges(self, server: SparkClient, part: Slice) -> list[ScanRange]:
         """Where the messages of a slice are in packs."""
+        ids = self.selection.ids
+        ends = [each for each in (part.last, ids.beyond) if each]
         return server.collect(
             lambda client: client.bucket(self.bucket).ranges(
                 after=f"{part.after:020d}",
                 until=f"{part.until:020d}",
                 prefix=self.selection.prefix,
-                first=part.first,
-                last=part.last,
+                first=max(part.first, ids.first),
+                last=min(ends, default=""),
             )
         )
 
