@@ -9,6 +9,7 @@ SERVER := $(VENV)/.installed-server
 SPARK := $(VENV)/.installed-spark
 BENCH := $(VENV)/.installed-bench
 DEV := $(VENV)/.installed-dev
+OLDEST := $(VENV)/spark-oldest
 
 # Many containers set this. The tests start hundreds of processes, and each would compile all of the code again.
 unexport PYTHONDONTWRITEBYTECODE
@@ -21,7 +22,7 @@ help:
 	@echo
 	@echo 'make serve             start the server on 127.0.0.1:4437 with its data in ./data; seconds (ARGS="--durability memory ...")'
 	@echo 'make test              every feature once, linters and types included; 6 minutes (ARGS="-k name")'
-	@echo 'make test-all          what make test leaves out: kill loops, more seeds, reruns over ASGI, repeated suites; 10 minutes'
+	@echo 'make test-all          what make test leaves out: kill loops, more seeds, reruns over ASGI, repeated suites, other Sparks; 12 minutes'
 	@echo 'make test-unit         tests without sockets or processes; 1 minute'
 	@echo 'make test-crash        tests that kill real servers, at more moments than make test-all; 10 minutes (SEEDS=50)'
 	@echo 'make test-attack       floods of a real server, with limits on its memory and on the wait of others; 2 minutes (ARGS="-k heads")'
@@ -58,6 +59,13 @@ $(VENV)/.installed-%: requirements/%.txt $(SERVER)
 	@$(PIP) -r requirements/$*.txt
 	@touch $@
 
+# Another PySpark beside the newest one; tests put it first on the path.
+$(OLDEST): requirements/spark-oldest.txt | $(DEV)
+	@echo 'Installing the oldest supported PySpark into $@:'
+	@rm -rf $@
+	@$(PIP) --no-deps --target $@ -r $<
+	@touch $@
+
 serve: $(SERVER)
 	@exec $(BIN)/holdfast serve $(ARGS)
 
@@ -66,7 +74,7 @@ test: lint
 	@$(BIN)/python -m pytest -m 'not slow' $(ARGS)
 
 # The attacks measure memory and waits, so they run first and alone; they are left out where ARGS chooses tests.
-test-all: $(DEV) package $(if $(ARGS),,test-attack)
+test-all: $(DEV) $(OLDEST) package $(if $(ARGS),,test-attack)
 	@THOROUGH=1 $(BIN)/python -m pytest -m 'slow or hypothesis or thorough' --ignore=tests/attack $(ARGS)
 
 test-unit: $(DEV)
@@ -78,7 +86,7 @@ test-crash: $(DEV)
 test-attack: $(DEV)
 	@$(BIN)/python -m pytest -n 0 tests/attack $(ARGS)
 
-test-spark: $(DEV)
+test-spark: $(DEV) $(OLDEST)
 	@SPARK_MATRIX=1 $(BIN)/python -m pytest -n 0 tests/spark_matrix $(ARGS)
 
 sim: $(DEV)
@@ -119,6 +127,7 @@ lock: $(SERVER)
 	@$(UV) -c requirements/dev.txt pyproject.toml -o requirements/server.txt
 	@$(UV) -c requirements/dev.txt --extra spark pyproject.toml -o requirements/spark.txt
 	@$(UV) -c requirements/dev.txt --extra bench pyproject.toml -o requirements/bench.txt
+	@sed -n 's/.*"pyspark\[sql\]\(>=[0-9.]*\)",/pyspark\1/p' pyproject.toml | $(UV) --resolution lowest-direct - -o requirements/spark-oldest.txt
 
 clean:
 	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache .hypothesis dist build

@@ -37,6 +37,7 @@ class Copy:
     source: str
     target: str
     checkpoint: str
+    # 0: each batch takes all that is new.
     rows_per_batch: int = 50
     partitions: int = 2
     # Through `write_to_streams` in foreachBatch, or through the sink.
@@ -71,9 +72,9 @@ def expected(url: str, bucket: str) -> dict[str, list[str]]:
 
 def start(spark: SparkSession, copy: Copy, tell: Callable[[str], None] = lambda _: None) -> Any:
     """Start the query: what there is now, in batches."""
-    reading = spark.readStream.format("holdfast").options(
-        url=copy.url, bucket=copy.source, maxRowsPerTrigger=str(copy.rows_per_batch)
-    )
+    reading = spark.readStream.format("holdfast").options(url=copy.url, bucket=copy.source)
+    if copy.rows_per_batch:
+        reading = reading.option("maxRowsPerTrigger", str(copy.rows_per_batch))
     frame = changed(reading.load())
     if copy.failing or copy.straggling_s:
         frame = frame.mapInArrow(_troubled(copy.failing, copy.straggling_s), frame.schema)
@@ -135,7 +136,7 @@ def main() -> None:
         spark = open_session(remote=copy.remote)
     else:
         spark = open_session(copy.master, "copy", conf)
-    _tell("started")
+    _tell(f"started {spark.version}")
     # Found by its name alone, and read as a whole, before it is followed.
     whole = spark.read.format("holdfast").options(url=copy.url, bucket=copy.source).load()
     _tell(f"rows {whole.count()}")

@@ -62,6 +62,7 @@ def said(action: Callable[[], Any]) -> HoldfastError:
     """The error that it ends with, which is one of ours and one sentence or two."""
     with pytest.raises(Exception) as caught:
         action()
+    assert "Traceback" not in str(caught.value)
     found = as_holdfast_error(caught.value)
     assert "\n" not in found.message
     return found

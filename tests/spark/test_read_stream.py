@@ -62,6 +62,7 @@ class Query:
         """Run it, and take the sentence that it ends with."""
         with pytest.raises(StreamingQueryException) as caught:
             self.run(**options)
+        assert "Traceback" not in str(caught.value)
         found = as_holdfast_error(caught.value)
         assert "\n" not in found.message
         return found

@@ -1,4 +1,4 @@
-"""The whole matrix: `make test-spark`. It takes many minutes, and is no part of `make test`."""
+"""The whole matrix: `make test-spark`. It takes many minutes; `make test-all` runs a part of it."""
 
 import os
 from collections.abc import Iterator
@@ -9,11 +9,12 @@ import pytest
 from holdfast.errors import SettingsError
 from holdfast.spark.session import check_java
 from tests.client.restarting import RestartingServer
+from tests.spark.copying import Copy
 from tests.spark.filled import TEXT, Filled
 from tests.spark_matrix.standalone import Standalone
 
 if os.environ.get("SPARK_MATRIX") != "1":
-    collect_ignore_glob = ["test_*.py"]
+    collect_ignore = ["test_exactly_once.py", "test_jobs_killed.py"]
 
 ROWS = 600
 STREAMS = 11
@@ -44,6 +45,11 @@ def source(server: RestartingServer) -> Filled:
         if number == ROWS // 2:
             bucket.flush()
     return bucket
+
+
+@pytest.fixture
+def copy(server: RestartingServer, source: Filled, tmp_path: Path) -> Copy:
+    return Copy(server.url, "source", "target", str(tmp_path / "checkpoint"), rows_per_batch=60)
 
 
 @pytest.fixture(scope="session")

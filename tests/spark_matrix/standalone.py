@@ -1,6 +1,7 @@
 """A standalone cluster of Spark on loopback: a master and workers, processes of our own."""
 
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -10,6 +11,7 @@ from typing import Self
 import pyspark
 
 from tests.client.restarting import free_port
+from tests.spark_matrix.processes import descendants
 
 ROOT = Path(__file__).parents[2]
 DEADLINE_S = 90
@@ -49,6 +51,13 @@ class Standalone:
             except subprocess.TimeoutExpired:
                 process.kill()
                 process.wait()
+
+    def kill_worker(self) -> None:
+        """SIGKILL for a worker and the executors that it started."""
+        worker = self._processes.pop()
+        for pid in [worker.pid, *descendants(worker.pid)]:
+            os.kill(pid, signal.SIGKILL)
+        worker.wait()
 
     def _launch(self, name: str, *arguments: str) -> Path:
         home = Path(pyspark.__file__).parent

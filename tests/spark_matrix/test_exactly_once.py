@@ -10,9 +10,9 @@ from random import Random
 import pytest
 
 from tests.client.restarting import RestartingServer
-from tests.spark.copying import Copy, Driver, expected
+from tests.spark.copying import Copy, Driver
 from tests.spark.filled import TEXT, Filled
-from tests.spark.reading_back import messages
+from tests.spark_matrix.checking import check, run
 from tests.spark_matrix.conftest import ROWS
 from tests.spark_matrix.processes import executors
 from tests.spark_matrix.standalone import Standalone
@@ -21,33 +21,14 @@ pytestmark = pytest.mark.timeout(900)
 CLUSTER = "local-cluster[2,1,1024]"
 
 
-@pytest.fixture
-def copy(server: RestartingServer, source: Filled, tmp_path: Path) -> Copy:
-    return Copy(server.url, "source", "target", str(tmp_path / "checkpoint"), rows_per_batch=60)
-
-
-def check(copy: Copy) -> None:
-    found = messages(copy.url, copy.target)
-    assert found == expected(copy.url, copy.source)
-    assert sum(map(len, found.values())) >= ROWS
-
-
-def run(copy: Copy) -> Driver:
-    with Driver(copy) as driver:
-        driver.finish()
-    return driver
-
-
 @pytest.mark.parametrize("sink", [False, True], ids=["foreachBatch", "sink"])
-@pytest.mark.parametrize("where", ["local", "local-cluster", "standalone", "connect"])
+@pytest.mark.parametrize("where", ["local", "local-cluster", "standalone"])
 def test_everywhere(copy: Copy, where: str, sink: bool, request: pytest.FixtureRequest) -> None:
     """Discovery, batch read, stream read and sink."""
     if where == "standalone":
         cluster: Standalone = request.getfixturevalue("standalone")
         conf = {"spark.driver.host": "127.0.0.1", "spark.executor.memory": "512m"}
         copy = replace(copy, master=cluster.master, conf=conf)
-    elif where == "connect":
-        copy = replace(copy, remote="local[2]")
     elif where == "local-cluster":
         copy = replace(copy, master=CLUSTER)
     driver = run(replace(copy, sink=sink))

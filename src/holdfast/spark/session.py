@@ -13,7 +13,7 @@ import shutil
 import socket
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, MutableMapping
 from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
@@ -37,6 +37,7 @@ _START_TIMEOUT_S: Final = 30
 _EXIT_TIMEOUT_S: Final = 10
 _CONNECT_PORT: Final = 15_002
 _JAVA_OPTIONS: Final = "spark.driver.extraJavaOptions"
+_PYTHON_SETTING: Final = "spark.pyspark.python"
 _LOG_SETTINGS: Final = Path(__file__).with_name("log4j2.properties")
 
 _DEFAULTS: Final = {
@@ -157,8 +158,7 @@ def _start(master: str, app: str, conf: Mapping[str, str]) -> SparkSession:
     from pyspark.sql import SparkSession  # noqa: PLC0415
 
     check_java()
-    if master.startswith("local"):
-        _use_this_python()
+    _choose_python(os.environ, conf.get(_PYTHON_SETTING), is_local=master.startswith("local"))
     settings = SparkConf().setMaster(master).setAppName(app)
     settings.setAll(list(_settings(master, conf).items()))
     if SparkContext._gateway is None and not _is_debugging():
@@ -225,9 +225,49 @@ def _is_debugging() -> bool:
     return os.environ.get("HOLDFAST_DEBUG", "") not in {"", "0"}
 
 
-def _use_this_python() -> None:
-    """Let local workers run this interpreter; Spark would take any `python3` on the path."""
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+def _choose_python(
+    env: MutableMapping[str, str], configured: str | None, *, is_local: bool
+) -> None:
+    """Let Spark's workers run this interpreter where nothing else is said; check what is said.
+
+    Spark takes any `python3` on the path otherwise. The driver's workers look for data sources: if
+    theirs has no Holdfast, Spark looks for a Java class instead, and reports that it is not found.
+    On a cluster only the executors know what they have.
+    """
+    named = {"PYSPARK_DRIVER_PYTHON": env.get("PYSPARK_DRIVER_PYTHON")}
+    if is_local:
+        named |= {_PYTHON_SETTING: configured, "PYSPARK_PYTHON": env.get("PYSPARK_PYTHON")}
+    for name, python in named.items():
+        if python:
+            _check_python(name, python)
+    env.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
+    if is_local and not configured:
+        env.setdefault("PYSPARK_PYTHON", sys.executable)
+
+
+def _check_python(name: str, python: str) -> None:
+    """Raise if an interpreter lacks Holdfast or PySpark."""
+    if shutil.which(python) == sys.executable:
+        return
+    try:
+        done = subprocess.run(  # noqa: S603 (the interpreter that Spark would start)
+            [python, "-c", "import pyspark_holdfast"],
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=_START_TIMEOUT_S,
+            check=False,
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        reason = str(error)
+    else:
+        if not done.returncode:
+            return
+        reason = (done.stderr.strip().splitlines() or [f"exit status {done.returncode}"])[-1]
+    raise SettingsError(
+        f"Spark's workers would run {name}={python}, which cannot import Holdfast ({reason}): "
+        f"unset it, set it to {sys.executable}, or install holdfast-streams[spark] there."
+    )
 
 
 def _check_reachable(remote: str) -> None:
@@ -251,7 +291,7 @@ def _connect(remote: str, conf: Mapping[str, str]) -> SparkSession:
             'Spark Connect needs optional parts of PySpark: pip install "pyspark[connect]".'
         )
     if remote.startswith("local"):
-        _use_this_python()
+        _choose_python(os.environ, conf.get(_PYTHON_SETTING), is_local=True)
     else:
         _check_reachable(remote)
     builder = SparkSession.builder.remote(remote).config("spark.sql.session.timeZone", "UTC")

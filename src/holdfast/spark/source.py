@@ -14,7 +14,11 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import StructType
 
+from holdfast.errors import HoldfastError
+from holdfast.spark.plain_errors import RefusedStream, plain_errors
 
+
+@plain_errors
 class HoldfastDataSource(DataSource):
     """Streams as rows, and rows as messages of streams; docs/spark.md lists the options."""
 
@@ -37,7 +41,10 @@ class HoldfastDataSource(DataSource):
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
         from holdfast.spark.reading.readers import stream_reader  # noqa: PLC0415
 
-        return stream_reader(self.options, schema)
+        try:
+            return stream_reader(self.options, schema)
+        except HoldfastError as error:
+            return RefusedStream(error)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         from holdfast.spark.writing.writers import batch_writer  # noqa: PLC0415

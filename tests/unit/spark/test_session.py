@@ -1,9 +1,11 @@
-"""Which Java is taken, and what is said if there is none."""
+"""Which Java and which Python are taken, and what is said if one does not do."""
+
+import sys
 
 import pytest
 
 from holdfast.errors import SettingsError
-from holdfast.spark.session import check_java, open_session
+from holdfast.spark.session import _choose_python, check_java, open_session
 
 
 @pytest.fixture
@@ -73,3 +75,31 @@ def test_without_pyspark_it_says_what_to_install(monkeypatch):
         SettingsError, match=r'^PySpark is not installed: pip install "holdfast-streams\['
     ):
         open_session()
+
+
+@pytest.mark.parametrize(
+    ("env", "is_local", "chosen"),
+    [
+        ({}, True, {"PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON"}),
+        # On a cluster, the executors' interpreter is a path on their machines.
+        ({"PYSPARK_PYTHON": "/on/executors/python"}, False, {"PYSPARK_DRIVER_PYTHON"}),
+    ],
+)
+def test_workers_run_this_python_unless_another_is_named(env, is_local, chosen):
+    after = dict(env)
+    _choose_python(after, None, is_local=is_local)
+    assert after == env | dict.fromkeys(chosen, sys.executable)
+
+
+@pytest.mark.parametrize("name", ["PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON"])
+def test_a_python_without_holdfast_is_refused(tmp_path, name):
+    other = tmp_path / "python"
+    other.write_text(f'#!/bin/sh\nexec {sys.executable} -S -I "$@"\n')
+    other.chmod(0o755)
+    with pytest.raises(SettingsError) as caught:
+        _choose_python({name: str(other)}, None, is_local=True)
+    assert caught.value.message == (
+        f"Spark's workers would run {name}={other}, which cannot import Holdfast "
+        "(ModuleNotFoundError: No module named 'pyspark_holdfast'): unset it, set it to "
+        f"{sys.executable}, or install holdfast-streams[spark] there."
+    )

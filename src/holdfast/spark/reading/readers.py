@@ -17,21 +17,23 @@ from pyspark.sql.datasource import (
     Filter,
     InputPartition,
 )
-from pyspark.sql.streaming.datasource import (
-    ReadAllAvailable,
-    ReadLimit,
-    ReadMaxBytes,
-    ReadMaxRows,
-    SupportsTriggerAvailableNow,
-)
 from pyspark.sql.types import StructType
 
 from holdfast.client import ScanEnd
 from holdfast.errors import DataLossError, HoldfastError, InvalidRequestError, SettingsError
 from holdfast.spark.connection import Options, SparkClient
+from holdfast.spark.plain_errors import plain_errors
 from holdfast.spark.reading.arrow import columns_of
 from holdfast.spark.reading.buckets import BucketChoice
 from holdfast.spark.reading.filters import PushedFilters, push_filters
+from holdfast.spark.reading.limits import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxBytes,
+    ReadMaxRows,
+    SupportsTriggerAvailableNow,
+    check_limits,
+)
 from holdfast.spark.reading.planning import (
     ReadPlan,
     lacks_scans,
@@ -61,13 +63,14 @@ _CURSOR: Final = "cursor"
 _STORE: Final = "store"
 _STREAMS: Final = "streams"
 _BEGINNING: Final = f"{0:020d}"
+_LIMITS: Final = ("maxBytesPerTrigger", "maxRowsPerTrigger")
 
 Position = dict[str, Any]
 
 
 def batch_reader(given: Mapping[str, str], schema: StructType) -> BatchReader:
     options = Options(given, READ_OPTIONS)
-    for name in ("maxBytesPerTrigger", "maxRowsPerTrigger"):
+    for name in _LIMITS:
         if name in options:
             raise SettingsError(f"The option {name!r} is for readStream.")
     kind = PushingReader if options.flag("pushdown", default=False) else BatchReader
@@ -84,6 +87,7 @@ def _source(options: Options, schema: StructType) -> ReadSource:
     return replace(ReadSource.from_options(options), columns=columns_of(schema))
 
 
+@plain_errors
 class BatchReader(DataSourceReader):
     """Reads buckets as they are when the read is planned."""
 
@@ -127,6 +131,7 @@ class BatchReader(DataSourceReader):
         return read_batches(partition.source, partition.part)
 
 
+@plain_errors
 class PushingReader(BatchReader):
     """Takes over filters of the query; Spark allows this method only where a setting is on."""
 
@@ -137,6 +142,7 @@ class PushingReader(BatchReader):
         return self._pushed.left
 
 
+@plain_errors
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Follows a bucket."""
 
@@ -145,6 +151,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._starting = parse_bound(options, "startingOffsets", EARLIEST)
         if "endingOffsets" in options:
             raise SettingsError("A stream has no end: 'endingOffsets' is for batch reads.")
+        check_limits(options, _LIMITS)
         self._min_partitions = options.count("minPartitions")
         self._partition_bytes = options.size("partitionBytes")
         self._max_bytes = options.size("maxBytesPerTrigger")
@@ -184,12 +191,16 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         with SparkClient(self._source.connection) as server:
             return self._latest(server)
 
-    def latestOffset(self, start: Position, limit: ReadLimit) -> Position:  # noqa: N802
-        """Where the next micro-batch ends."""
+    def latestOffset(  # noqa: N802 (Spark's name)
+        self, start: Position | None = None, limit: ReadLimit | None = None
+    ) -> Position:
+        """Where the next micro-batch ends; PySpark 4.1 passes neither its start nor a limit."""
+        if start is None:
+            return self.reportLatestOffset()
         with SparkClient(self._source.connection) as server:
             if _STREAMS in start:
                 return self._end or self._stream_ends(server)
-            end = self._next_cursor(server, start, limit)
+            end = self._next_cursor(server, start, limit or ReadAllAvailable())
             if end.get(_STORE) != start.get(_STORE, ""):
                 raise _unknown_cursor(server, "its store is another one")
         return end

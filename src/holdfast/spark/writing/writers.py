@@ -20,6 +20,7 @@ from pyspark.sql.datasource import (
 from pyspark.sql.types import StructType
 
 from holdfast.errors import SettingsError
+from holdfast.spark.plain_errors import plain_errors
 from holdfast.spark.session import as_holdfast_error
 from holdfast.spark.writing.options import BUCKET, STREAM, WriteColumns, WriteOptions
 from holdfast.spark.writing.requests import Placement
@@ -39,6 +40,7 @@ _REPORT_SCHEMA: Final = ", ".join(f"{name} long" for name in COUNTS)
 _PARTITIONS: Final = "spark.sql.shuffle.partitions"
 
 
+@plain_errors
 class BatchWriter(DataSourceArrowWriter):
     """A batch write. If the batch is aborted, streams keep what was appended."""
 
@@ -53,6 +55,7 @@ class BatchWriter(DataSourceArrowWriter):
         check_streams_apart(messages)
 
 
+@plain_errors
 class StreamWriter(DataSourceStreamArrowWriter):
     """A stream write. An aborted batch is repeated, and streams recognise its requests."""
 
