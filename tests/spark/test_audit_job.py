@@ -1,6 +1,5 @@
 """Auditing: nothing on a sound store, every kind of damage on others."""
 
-import json
 import sqlite3
 from contextlib import ExitStack, closing
 from threading import Lock
@@ -70,7 +69,7 @@ def audit(spark, stored, **options):
 @pytest.mark.parametrize("via", ["store", "server"])
 def test_sound_store(spark, shared, tmp_path, via):
     packs = shared.packs()
-    done = audit(spark, shared, via=via, report=str(tmp_path / "new" / "report.jsonl"))
+    done = audit(spark, shared, via=via, report=str(tmp_path / "new" / "report"))
     assert done.ok
     assert done.findings == []
     assert done.packs == len(packs)
@@ -78,7 +77,8 @@ def test_sound_store(spark, shared, tmp_path, via):
     assert done.dead_bytes == sum(pack["dead_bytes"] for pack in packs)
     assert done.streams == len(shared.contents())
     assert done.extents > done.packs
-    assert (tmp_path / "new" / "report.jsonl").read_bytes() == b""
+    table = spark.read.parquet(str(tmp_path / "new" / "report"))
+    assert (table.columns, table.count()) == (["kind", "where", "what"], 0)
 
 
 def test_large_streams_and_compacted_packs(spark, stored):
@@ -112,7 +112,8 @@ def test_flipped_bytes(spark, shared, tmp_path):
         done = audit(spark, shared, report=str(tmp_path / "report"))
     assert not done.ok
     assert (done.damage, done.notes) == (len(expected), 0)
-    found = [json.loads(line) for line in (tmp_path / "report").read_bytes().splitlines()]
+    table = spark.read.parquet(str(tmp_path / "report"))
+    found = table.orderBy("kind", "where", "what").collect()
     assert {each["where"] for each in found} == expected.keys()
     for each in found:
         assert each["kind"] == "damage"

@@ -324,11 +324,6 @@ def _superseded(store: ObjectStore, group: PackGroup) -> list[str]:
     return list(dict.fromkeys([*known, *stored]))
 
 
-def pack_extents(server: SparkClient, pack: str) -> list[PackExtent]:
-    """The extents in use of a pack; NotFoundError if it is no longer in use."""
-    return server.collect(lambda client: client.storage.extents(pack))
-
-
 def _are_in_use(server: SparkClient, group: PackGroup) -> bool:
     return {pack.name for pack in _packs(server)}.issuperset(group.names)
 

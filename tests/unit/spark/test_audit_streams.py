@@ -1,9 +1,11 @@
 """What the places of streams say once they are sorted."""
 
+import pickle
+
 import pytest
 
 from holdfast.format.packs import PackInfo
-from holdfast.spark.auditing.audit import _batches, tiling_faults
+from holdfast.spark.auditing.audit import _batches, _found_batches, tiling_faults
 from holdfast.spark.auditing.checks import (
     ENDED,
     EXTENT,
@@ -154,3 +156,18 @@ def test_tasks_are_worth_their_while():
     batches = list(_batches(list(enumerate(packs))))
     assert [len(batch) for batch in batches] == [6, 2, 1]
     assert [at for batch in batches for at, _ in batch] == list(range(9))
+
+
+def test_the_driver_gets_reports_without_their_findings():
+    report = PackReport(pack(0, 1))
+    report.pack_damaged("broken")
+    (batch,) = _found_batches(report)
+    damage, summed = batch.to_pylist()
+    assert (damage["kind"], damage["what"], damage["report"]) == ("damage", "broken", None)
+    sent = pickle.loads(summed["report"])
+    assert (sent.found, sent.findings) == (1, [])
+    streams = found(extent(0, 10), state(1, 30))
+    (batch,) = _found_batches(streams)
+    suspect, summed = batch.to_pylist()
+    assert (suspect["stream"], suspect["code"], suspect["at"]) == (7, "misses", 10)
+    assert pickle.loads(summed["report"]).found == 1

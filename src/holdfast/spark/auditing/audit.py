@@ -9,8 +9,10 @@ Packs go out of use and streams change while everything is read, so:
 - Dead bytes only grow, so what was counted must lie between two listings of the packs.
 
 A pass is one Spark job. Executors read packs, and what those say about streams is shuffled and
-sorted. So each pack is read once, and the driver gets findings only. Reports on packs and errors
-travel as rows of streams that do not exist, numbered from -1 downward.
+sorted. So each pack is read once. The driver gets a report on each pack, without its findings;
+these stay with Spark as rows, are joined and counted there, and become a table. Reports on packs
+and errors travel through the shuffle as rows of streams that do not exist, numbered from -1
+downward.
 """
 
 from __future__ import annotations
@@ -18,6 +20,7 @@ from __future__ import annotations
 import pickle
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from functools import reduce
 from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
@@ -39,7 +42,7 @@ from holdfast.spark.jobs.progress import Progress, watching
 from holdfast.spark.jobs.tasks import TaskFailure
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
 _TASK_BYTES_MIN: Final = 128 * 1024 * 1024
 _TASKS_MAX: Final = 10_000
@@ -56,7 +59,8 @@ class AuditTotals:
     dead_bytes: int = 0
     streams: int = 0
     gone: int = 0
-    findings: list[AuditFinding] = field(default_factory=list)
+    # Those of `FINDINGS`; None if there are none.
+    findings: DataFrame | None = None
     # Damage beyond `FINDINGS_MAX`.
     left_out: int = 0
 
@@ -74,6 +78,11 @@ class StoreAudit:
         self._progress = progress
         self._seen = AuditTotals()
         self._reports: dict[str, PackReport] = {}
+        # What the driver finds: little for each pack.
+        self._findings: list[AuditFinding] = []
+        # What executors find.
+        self._found: list[DataFrame] = []
+        self._passes: list[AuditPass] = []
 
     def run(self) -> AuditTotals:
         """Audit everything that is flushed now."""
@@ -81,7 +90,7 @@ class StoreAudit:
         before = self._flushed()
         packs = self._packs()
         seen = self._seen
-        seen.findings += [
+        self._findings += [
             AuditFinding("damage", CATALOG, what)
             for what in tiling_faults(packs, before, self._flushed())
         ]
@@ -97,8 +106,25 @@ class StoreAudit:
         seen.extents = sum(report.extents for report in audited)
         seen.dead_bytes = sum(report.dead_bytes for report in audited)
         seen.streams = first.streams
+        seen.findings = self._all_findings()
         self._progress.done()
         return seen
+
+    def close(self) -> None:
+        """Forget the findings that Spark keeps."""
+        for each in self._passes:
+            if each.rows is not None:
+                each.rows.unpersist()
+
+    def _all_findings(self) -> DataFrame | None:
+        frames = list(self._found)
+        if self._findings:
+            rows = [tuple(each) for each in self._findings]
+            frames.append(self._spark.createDataFrame(rows, FINDINGS))
+        if not frames:
+            return None
+        # Two packs that are gone may have been merged into one, which was followed twice.
+        return reduce(lambda one, other: one.unionByName(other), frames).dropDuplicates()
 
     def _follow_replaced(self, packs: Sequence[PackInfo]) -> None:
         """Audit the packs that replaced others before these were read."""
@@ -119,22 +145,29 @@ class StoreAudit:
                 # Two packs that are gone were merged into this one, and both were followed.
                 continue
             self._reports[report.name] = report
-            self._seen.findings += report.findings
             self._seen.left_out += report.left_out
+        if done.found:
+            assert done.rows is not None, "what was found is in rows"
+            found = done.rows.where("stream is null and kind is not null")
+            self._found.append(found.select(*_FINDING))
 
     def _confirm(self, first: AuditPass) -> None:
         """Keep the findings about streams that a second pass finds again."""
-        if not first.findings:
+        if not first.suspected:
             return
         again = self._pass(self._packs(), deep=False)
+        if not again.suspected:
+            return
+        assert first.rows is not None, "what was found is in rows"
+        assert again.rows is not None, "what was found is in rows"
         # A delta that cannot be read may hold a missing row, or the end of a stream.
         is_whole = all(report.is_whole for report in again.packs if not report.gone)
-        known = {found.key for found in first.findings}
-        self._seen.findings += [
-            found.finding()
-            for found in sorted(again.findings, key=lambda found: found.key)
-            if found.key in known and (is_whole or found.code not in _UNCERTAIN)
-        ]
+        uncertain = ", ".join(repr(each) for each in sorted(_UNCERTAIN))
+        is_certain = "true" if is_whole else f"code not in ({uncertain})"
+        suspects = first.rows.where("stream is not null").select(*_KEY)
+        found = again.rows.where("stream is not null").where(is_certain)
+        confirmed = found.join(suspects, list(_KEY), "left_semi")
+        self._found.append(confirmed.select(*_FINDING))
         if first.left_out and again.left_out:
             self._seen.left_out += min(first.left_out, again.left_out)
 
@@ -147,7 +180,7 @@ class StoreAudit:
             before, dead = report.info.dead_bytes, report.dead_bytes
             if not before <= dead <= pack.dead_bytes:
                 what = f"it counts {before} dead bytes in {pack.name}, which has {dead}"
-                self._seen.findings.append(AuditFinding("damage", CATALOG, what))
+                self._findings.append(AuditFinding("damage", CATALOG, what))
 
     def _check_companions(self) -> None:
         """A pack without a delta must be named by one with a delta, or supersede one that is."""
@@ -157,7 +190,7 @@ class StoreAudit:
             return
         named = {name for report in reports for name in report.companions}
         what = "it is in use, but no other pack names it: a rebuild would not find it"
-        self._seen.findings += [
+        self._findings += [
             AuditFinding("damage", report.name, what)
             for report in reports
             if not report.info.has_delta
@@ -171,7 +204,9 @@ class StoreAudit:
             replace(self._task, packs=batch, deep=deep, follows=follows)
             for batch in _batches(list(enumerate(packs)))
         ]
-        return run_pass(self._spark, tasks, what, self._progress)
+        done = run_pass(self._spark, tasks, what, self._progress)
+        self._passes.append(done)
+        return done
 
     def _packs(self) -> list[PackInfo]:
         return self._server.collect(lambda client: client.storage.packs())
@@ -233,27 +268,42 @@ _FACT_TYPES: Final = (
     pa.string(),
 )
 _REPORT_AT: Final = len(_FACT_TYPES)
-_FOUND: Final = "found binary not null"
+FINDINGS: Final = "kind string, where string, what string"
+# A row is a finding, or a report. A finding about a stream has its key.
+_FOUND: Final = f"{FINDINGS}, stream bigint, code string, at bigint, report binary"
+_FINDING: Final = ("kind", "where", "what")
+_KEY: Final = ("stream", "code", "at")
+_FOUND_NAMES: Final = ("kind", "where", "what", "stream", "code", "at", "report")
+_FOUND_TYPES: Final = (
+    *(pa.string(), pa.string(), pa.string()),
+    *(pa.int64(), pa.string(), pa.int64(), pa.binary()),
+)
 _ROWS_MAX: Final = 16_384
 
 
 @dataclass
 class AuditPass:
+    # Without their findings.
     packs: list[PackReport] = field(default_factory=list)
     streams: int = 0
-    findings: list[StreamFinding] = field(default_factory=list)
+    # Findings about packs, and about streams.
+    found: int = 0
+    suspected: int = 0
+    # Findings about streams beyond `FINDINGS_MAX`.
     left_out: int = 0
+    rows: DataFrame | None = None
 
-    def take(self, found: Any) -> None:
-        match found:
+    def take(self, report: Any) -> None:
+        match report:
             case PackReport():
-                self.packs.append(found)
+                self.packs.append(report)
+                self.found += report.found
             case StreamsReport():
-                self.streams += found.streams
-                self.findings += found.findings
-                self.left_out += found.left_out
+                self.streams += report.streams
+                self.suspected += report.found
+                self.left_out += report.left_out
             case TaskFailure():
-                raise found.rebuilt()
+                raise report.rebuilt()
 
 
 def run_pass(
@@ -264,18 +314,20 @@ def run_pass(
     if not tasks:
         return done
     rows = [(at, pickle.dumps(task)) for at, task in enumerate(tasks)]
-    frame = (
+    done.rows = (
         spark.createDataFrame(rows, _TASKS)
         .repartitionById(len(rows), "at")
         .mapInArrow(_auditing(), _FACTS)
         .repartition("stream")
         .sortWithinPartitions("stream", "kind", "at")
         .mapInArrow(_checking(), _FOUND)
+        .persist()
     )
     with watching(spark, progress, what):
-        collected = frame.collect()
-    for row in collected:
-        done.take(pickle.loads(row.found))  # noqa: S301 (our own)
+        # Fills what is kept, so that the findings are looked at without reading packs again.
+        reports = done.rows.where("report is not null").select("report").collect()
+    for row in reports:
+        done.take(pickle.loads(row.report))  # noqa: S301 (our own)
     return done
 
 
@@ -331,11 +383,31 @@ def _checking() -> Callable[[Iterable[pa.RecordBatch]], Any]:
         check = StreamsCheck()
         for batch in batches:
             columns = [column.to_pylist() for column in batch.columns]
-            reports = [each for each in columns.pop(_REPORT_AT) if each is not None]
-            if reports:
-                yield pa.RecordBatch.from_arrays([pa.array(reports, pa.binary())], ["found"])
+            for data in columns.pop(_REPORT_AT):
+                if data is not None:
+                    yield from _found_batches(pickle.loads(data))  # noqa: S301 (our own)
             check.take(fact for fact in map(StreamFact, *columns) if fact.stream >= 0)
-        found = pickle.dumps(check.finish())
-        yield pa.RecordBatch.from_arrays([pa.array([found], pa.binary())], ["found"])
+        yield from _found_batches(check.finish())
 
     return run
+
+
+def _found_batches(report: Any) -> Iterator[pa.RecordBatch]:
+    """The findings of a report, each in a row, and then the report without them."""
+    findings: list[Any] = []
+    if not isinstance(report, TaskFailure):
+        findings, report.findings = report.findings, []
+        report.found = len(findings)
+    blank = (None, None, None)
+    rows: list[tuple[Any, ...]] = [
+        (*each.finding(), *each.key, None)
+        if isinstance(each, StreamFinding)
+        else (*each, *blank, None)
+        for each in findings
+    ]
+    rows.append((*blank, *blank, pickle.dumps(report)))
+    columns = [
+        pa.array(values, kind)
+        for values, kind in zip(zip(*rows, strict=True), _FOUND_TYPES, strict=True)
+    ]
+    yield pa.RecordBatch.from_arrays(columns, list(_FOUND_NAMES))

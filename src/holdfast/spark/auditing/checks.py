@@ -24,8 +24,7 @@ FINDINGS_MAX: Final = 1000
 CATALOG: Final = "catalog"
 
 
-@dataclass(frozen=True)
-class AuditFinding:
+class AuditFinding(NamedTuple):
     """`damage` affects bytes that are needed, or the catalog; a `note` does not."""
 
     kind: Literal["damage", "note"]
@@ -52,6 +51,8 @@ class PackReport:
     companions: frozenset[str] = frozenset()
     supersedes: frozenset[str] = frozenset()
     findings: list[AuditFinding] = field(default_factory=list)
+    # How many there were, once they have been taken out.
+    found: int = 0
     left_out: int = 0
 
     @property
@@ -111,6 +112,8 @@ class StreamsReport:
 
     streams: int = 0
     findings: list[StreamFinding] = field(default_factory=list)
+    # How many there were, once they have been taken out.
+    found: int = 0
     left_out: int = 0
 
     def add(self, finding: StreamFinding) -> None:

@@ -7,7 +7,7 @@ audited themselves, once. If they are gone by then too, the task follows the byt
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final, cast
 
@@ -28,11 +28,11 @@ from holdfast.objects.pack_check import check_pack, fault_of
 from holdfast.objects.pack_reader import Pack
 from holdfast.objects.store import ObjectStore
 from holdfast.spark.auditing.checks import ENDED, EXTENT, STATE, PackReport, StreamFact
-from holdfast.spark.compaction import pack_extents
 from holdfast.spark.connection import SparkClient, SparkConnection
 from holdfast.spark.reading.packs import reachable_store
 
 _PART_BYTES: Final = 8 * 1024 * 1024
+_FACTS_HELD: Final = 4096
 
 
 @dataclass(frozen=True)
@@ -65,24 +65,23 @@ class PackAuditor:
 
     def _pack(self, at: int, info: PackInfo) -> Iterator[list[StreamFact] | PackReport]:
         report = PackReport(info)
+        known = _KnownExtents(self._server, info, at)
         try:
-            known = self._extents(info)
-            yield _extent_facts(at, known)
-            report.used_bytes = sum(each.length for each in known)
             yield from self._contents(info, known, report)
+            yield from known.rest()
+            report.used_bytes = known.used_bytes
+            self._check_complete(info, known)
         except NotFoundError:
             report = PackReport(info, gone=True)
             for other in self._successors(info):
                 yield from self._pack(-1, other) if self._task.follows else self._facts(other)
         yield report
 
-    def _extents(self, info: PackInfo) -> list[PackExtent]:
-        """The extents in use; raises NotFoundError if the pack is no longer in use."""
-        known = pack_extents(self._server, info.name)
-        if sum(each.length for each in known) != info.data_bytes - info.dead_bytes:
-            # Streams were deleted meanwhile, or the pack went out of use during the listing.
+    def _check_complete(self, info: PackInfo, known: _KnownExtents) -> None:
+        """Raise NotFoundError if the pack went out of use while its extents were listed."""
+        if known.used_bytes != info.data_bytes - info.dead_bytes:
+            # Or streams were deleted meanwhile.
             self._check_used(info)
-        return known
 
     def _check_used(self, info: PackInfo) -> None:
         """Raise NotFoundError if the pack is no longer in use."""
@@ -93,7 +92,7 @@ class PackAuditor:
             extents.close()
 
     def _contents(
-        self, info: PackInfo, known: Sequence[PackExtent], report: PackReport
+        self, info: PackInfo, known: _KnownExtents, report: PackReport
     ) -> Iterator[list[StreamFact]]:
         try:
             pack = open_pack(self._objects, info)
@@ -105,6 +104,7 @@ class PackAuditor:
             if self._task.deep:
                 for _ in check_pack(pack, info, known, report):
                     report.extents += 1
+                    yield from known.facts()
         except ObjectMissingError:
             self._check_used(info)
             report.pack_damaged("it is in use, but not in the store")
@@ -124,7 +124,9 @@ class PackAuditor:
     def _facts(self, info: PackInfo) -> Iterator[list[StreamFact]]:
         """What a pack says about streams, without a report."""
         try:
-            yield _extent_facts(-1, self._extents(info))
+            known = _KnownExtents(self._server, info, -1)
+            yield from known.rest()
+            self._check_complete(info, known)
             yield _delta_facts(info, open_pack(self._objects, info).delta())
         except NotFoundError:
             for other in self._successors(info):
@@ -177,19 +179,41 @@ class _ServerObjects:
             raise
 
 
-def _extent_facts(at: int, extents: Sequence[PackExtent]) -> list[StreamFact]:
-    return [
-        StreamFact(
-            each.stream,
-            EXTENT,
-            each.start,
-            each.start + each.length,
-            each.needed_from,
-            each.tail,
-            at,
-        )
-        for each in extents
-    ]
+class _KnownExtents:
+    """The extents of a pack that the catalog lists, in order; iterating leaves facts behind.
+
+    They are asked for while the pack is read, so memory holds some thousand of them. NotFoundError
+    if the pack is no longer in use.
+    """
+
+    def __init__(self, server: SparkClient, info: PackInfo, at: int) -> None:
+        self._extents = server.iterate_ahead(lambda client: client.storage.extents(info.name))
+        self._at = at
+        self._facts: list[StreamFact] = []
+        self.used_bytes = 0
+
+    def __iter__(self) -> Iterator[PackExtent]:
+        for each in self._extents:
+            end = each.start + each.length
+            self._facts.append(
+                StreamFact(
+                    each.stream, EXTENT, each.start, end, each.needed_from, each.tail, self._at
+                )
+            )
+            self.used_bytes += each.length
+            yield each
+
+    def facts(self, least: int = _FACTS_HELD) -> Iterator[list[StreamFact]]:
+        """The facts so far, if there are enough of them."""
+        if len(self._facts) >= least:
+            facts, self._facts = self._facts, []
+            yield facts
+
+    def rest(self) -> Iterator[list[StreamFact]]:
+        """All other facts: a pack that is damaged is not read to its end."""
+        for _ in self:
+            yield from self.facts()
+        yield from self.facts(1)
 
 
 def _delta_facts(info: PackInfo, delta: Delta) -> list[StreamFact]:

@@ -17,8 +17,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Literal
 
-import msgspec
-
 from holdfast.errors import SettingsError
 from holdfast.settings.options import option
 from holdfast.spark.connection import SparkClient
@@ -27,22 +25,24 @@ from holdfast.spark.jobs.progress import Progress
 from holdfast.spark.jobs.result import JobResult
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from pyspark.sql import SparkSession
-
-    from holdfast.spark.auditing.checks import AuditFinding
 
 __all__ = ["Audit", "Audited", "run"]
 
 _SHOWN_MAX: Final = 100
+_FILES_MAX: Final = 16
 
 
 @dataclass(frozen=True, kw_only=True)
 class Audit(StoreOptions):
     """Verify every byte of every pack, and that the catalog says what the packs say."""
 
-    report: str = option("File to write all findings to, a line of JSON each.", "", path=True)
+    report: str = option(
+        "Directory for a table of the findings, as Spark reaches it: Parquet with kind, where and "
+        "what. Replaced by each run.",
+        "",
+        path=True,
+    )
     via: Literal["auto", "store", "server"] = option(
         "Read packs from the store, through the server, or from whichever is reachable.", "auto"
     )
@@ -59,28 +59,37 @@ class Audited(JobResult):
     merged_meanwhile: int
     damage: int
     notes: int
-    # The first findings; the report has all.
+    # The first hundred findings. The report has up to 1000 of each pack and of each part of the
+    # streams; further damage is counted.
     findings: list[str]
 
 
 def run(spark: SparkSession, job: Audit, progress: Progress) -> Audited:
-    from holdfast.spark.auditing.audit import StoreAudit  # noqa: PLC0415 (only where jobs run)
+    from holdfast.spark.auditing.audit import FINDINGS, StoreAudit  # noqa: PLC0415
     from holdfast.spark.auditing.pack_task import AuditTask  # noqa: PLC0415
 
-    report = Path(job.report) if job.report else None
-    if report is not None:
-        # Fails before the work, not after it.
-        _put(_unfinished(report), b"")
+    # Fails before the work, not after it.
+    _prepare(job.report)
     with SparkClient(job.server) as server:
         store = server.run(lambda client: client.storage.store())
         task = AuditTask(job.server, job.place(store.store), store.store_id, job.via)
-        seen = StoreAudit(spark, server, task, progress).run()
-    # Damage first, since only the first findings are shown.
-    findings = sorted(seen.findings, key=lambda found: found.kind)
-    damage = seen.left_out + sum(found.kind == "damage" for found in findings)
-    if report is not None:
-        _put(_unfinished(report), _lines(findings, seen.left_out))
-        _unfinished(report).replace(report)
+        audit = StoreAudit(spark, server, task, progress)
+        try:
+            seen = audit.run()
+            counts = {"damage": 0, "note": 0}
+            first: list[str] = []
+            if seen.findings is not None:
+                counts |= dict(seen.findings.groupBy("kind").count().collect())
+                # Damage first, since only the first findings are shown.
+                shown = seen.findings.orderBy("kind", "where", "what").limit(_SHOWN_MAX)
+                first = [f"{row['where']}: {row['what']}" for row in shown.collect()]
+            if job.report:
+                none = spark.createDataFrame([], FINDINGS)
+                findings = none if seen.findings is None else seen.findings
+                findings.coalesce(_FILES_MAX).write.mode("overwrite").parquet(job.report)
+        finally:
+            audit.close()
+    damage = seen.left_out + counts["damage"]
     return Audited(
         ok=not damage,
         packs=seen.packs,
@@ -90,25 +99,17 @@ def run(spark: SparkSession, job: Audit, progress: Progress) -> Audited:
         streams=seen.streams,
         merged_meanwhile=seen.gone,
         damage=damage,
-        notes=sum(found.kind == "note" for found in findings),
-        findings=[str(found) for found in findings[:_SHOWN_MAX]],
+        notes=counts["note"],
+        findings=first,
     )
 
 
-def _lines(findings: Sequence[AuditFinding], left_out: int) -> bytes:
-    lines = [msgspec.json.encode(found) for found in findings]
-    if left_out:
-        lines.append(msgspec.json.encode({"kind": "damage", "left_out": left_out}))
-    return b"".join(line + b"\n" for line in lines)
-
-
-def _unfinished(path: Path) -> Path:
-    return path.with_name(f"{path.name}.unfinished")
-
-
-def _put(path: Path, data: bytes) -> None:
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(data)
-    except OSError as error:
-        raise SettingsError(f"The report {path} cannot be written: {error.strerror}.") from None
+def _prepare(report: str) -> None:
+    """Create the directory of the report, unless it is a URL, which only Spark can reach."""
+    if report and "://" not in report:
+        try:
+            Path(report).mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise SettingsError(
+                f"The report {report} cannot be written: {error.strerror}."
+            ) from None

@@ -88,21 +88,14 @@ def _is_equal(theirs: StreamInfo, own: StreamInfo) -> bool:
 def _listed(server: SparkClient, bucket: str, prefix: str, part: Slice) -> Iterator[StreamInfo]:
     """The streams of a bucket in a slice, in order; none if there is no such bucket."""
 
-    async def pages(client: Client) -> AsyncIterator[list[StreamInfo]]:
+    async def streams(client: Client) -> AsyncIterator[StreamInfo]:
         # A listing starts after a name, and the first of the slice may belong to it.
         after = part.first if part.excludes_first else part.first[:-1]
-        # Many at a time: each step is a switch between threads.
-        page: list[StreamInfo] = []
         with suppress(BucketNotFoundError):
             async for each in client.bucket(bucket).streams(prefix=prefix, after=after):
                 if part.last and each.stream_id > part.last:
                     break
                 if part.covers(each.stream_id):
-                    page.append(each)
-                if len(page) >= TOGETHER:
-                    yield page
-                    page = []
-        yield page
+                    yield each
 
-    for page in server.iterate(pages):
-        yield from page
+    return server.iterate_ahead(streams)
