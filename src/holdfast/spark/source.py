@@ -26,12 +26,10 @@ class HoldfastDataSource(DataSource):
     def name(cls) -> str:
         return "holdfast"
 
-    def schema(self) -> StructType:
-        from holdfast.spark.connection import Options  # noqa: PLC0415
-        from holdfast.spark.reading.arrow import spark_schema  # noqa: PLC0415
-        from holdfast.spark.reading.source import READ_OPTIONS, ReadSource  # noqa: PLC0415
+    def schema(self) -> StructType | str:
+        from holdfast.spark.reading.readers import read_schema  # noqa: PLC0415
 
-        return spark_schema(ReadSource.from_options(Options(self.options, READ_OPTIONS)).columns)
+        return read_schema(self.options)
 
     def reader(self, schema: StructType) -> DataSourceReader:
         from holdfast.spark.reading.readers import batch_reader  # noqa: PLC0415

@@ -15,12 +15,17 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Final
 
 import msgspec
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from holdfast.errors import SettingsError
-from holdfast.spark.reading.arrow import Chunk, arrow_schema, to_batch
+from holdfast.spark.reading.arrow import (
+    Chunk,
+    arrow_schema,
+    json_messages,
+    json_rows,
+    to_batch,
+)
 from holdfast.spark.reading.json_fields import JSON_KIND, KIND_TYPES, JsonFields, both, kind_of
 
 # In this order, in every table.
@@ -279,13 +284,8 @@ class TableRows:
         if self._layout.json == "text":
             arrays.append(values)
         else:
-            arrays += self.parsed.arrays(_messages(chunk))
+            arrays += self.parsed.arrays(json_messages(chunk))
         return pa.record_batch(arrays, schema=self._schema)
-
-
-def json_rows(chunk: Chunk) -> Any:
-    """A mask of the messages of JSON streams."""
-    return np.array([each.is_json for each in chunk.streams], dtype=bool)[chunk.stream_indexes]
 
 
 def _without_json(chunk: Chunk) -> Any:
@@ -295,11 +295,3 @@ def _without_json(chunk: Chunk) -> Any:
     if not is_json.any():
         return chunk.payloads
     return pc.if_else(pa.array(is_json), pa.scalar(None, pa.binary()), chunk.payloads)
-
-
-def _messages(chunk: Chunk) -> list[bytes | None]:
-    payloads: list[bytes | None] = chunk.payloads.to_pylist()
-    is_json = json_rows(chunk)
-    if is_json.all():
-        return payloads
-    return [each if wanted else None for each, wanted in zip(payloads, is_json, strict=True)]

@@ -19,7 +19,7 @@ from holdfast.errors import (
     SettingsError,
 )
 from holdfast.spark.archiving.files import ArchiveTask, FileOutput, merge_small_files
-from holdfast.spark.archiving.layout import TableLayout, json_rows
+from holdfast.spark.archiving.layout import TableLayout
 from holdfast.spark.archiving.place import TablePlace
 from holdfast.spark.archiving.table import (
     BEGINNING,
@@ -36,6 +36,7 @@ from holdfast.spark.connection import SparkClient, parse_size
 from holdfast.spark.jobs.options import TableOptions
 from holdfast.spark.jobs.progress import Progress
 from holdfast.spark.jobs.tasks import Executors
+from holdfast.spark.reading.arrow import json_rows
 from holdfast.spark.reading.planning import ReadPlan, plan_between
 from holdfast.spark.reading.slice_reader import read_chunks
 from holdfast.spark.reading.source import ReadSource, Slice, StreamSlice

@@ -42,6 +42,7 @@ _COLUMNS: Final[dict[str, tuple[DataType, Any]]] = {
     "position": (LongType(), pa.int64()),
 }
 COLUMN_NAMES: Final = tuple(_COLUMNS)
+COLUMN_TYPES: Final = {name: spark for name, (spark, _) in _COLUMNS.items()}
 # Other columns are there if they are asked for.
 DEFAULT_COLUMNS: Final = COLUMN_NAMES[: COLUMN_NAMES.index("value")]
 # The columns that are made of payloads. Without them, executors read only the indexes of packs.
@@ -154,6 +155,20 @@ def split_chunk(chunk: Chunk, batch_bytes: int = BATCH_BYTES) -> list[Chunk]:
         return [chunk]
     rows = max(1, len(chunk) * batch_bytes // size)
     return [chunk.slice(at, at + rows) for at in range(0, len(chunk), rows)]
+
+
+def json_rows(chunk: Chunk) -> npt.NDArray[np.bool_]:
+    """A mask of the messages of JSON streams."""
+    return np.array([each.is_json for each in chunk.streams], dtype=bool)[chunk.stream_indexes]
+
+
+def json_messages(chunk: Chunk) -> list[bytes | None]:
+    """The messages, with None for those of streams that are not JSON."""
+    payloads: list[bytes | None] = chunk.payloads.to_pylist()
+    is_json = json_rows(chunk)
+    if is_json.all():
+        return payloads
+    return [each if wanted else None for each, wanted in zip(payloads, is_json, strict=True)]
 
 
 def selected_rows(chunk: Chunk, selection: Selection) -> Chunk:

@@ -9,8 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from itertools import islice
 from typing import Any, Final
 
+import msgspec
 from pyspark.sql.datasource import (
     DataSourceReader,
     DataSourceStreamReader,
@@ -23,7 +25,7 @@ from holdfast.client import ScanEnd
 from holdfast.errors import DataLossError, HoldfastError, InvalidRequestError, SettingsError
 from holdfast.spark.connection import Options, SparkClient
 from holdfast.spark.plain_errors import plain_errors
-from holdfast.spark.reading.arrow import columns_of
+from holdfast.spark.reading.arrow import columns_of, json_messages, spark_schema
 from holdfast.spark.reading.buckets import BucketChoice
 from holdfast.spark.reading.filters import PushedFilters, push_filters
 from holdfast.spark.reading.limits import (
@@ -47,16 +49,19 @@ from holdfast.spark.reading.selection import (
     EARLIEST,
     LATEST,
     BatchBounds,
+    ReadBound,
     parse_bound,
 )
-from holdfast.spark.reading.slice_reader import read_batches
+from holdfast.spark.reading.slice_reader import read_batches, read_chunks
 from holdfast.spark.reading.source import (
     READ_OPTIONS,
     ReadPartition,
     ReadSource,
     Slice,
     StreamSlice,
+    is_typed,
 )
+from holdfast.spark.reading.typed_json import json_mode, json_schema, sampled_ddl, typed_schema
 
 # The keys of a position in a checkpoint: a cursor with the store that it counts in, or offsets.
 _CURSOR: Final = "cursor"
@@ -84,7 +89,45 @@ def stream_reader(given: Mapping[str, str], schema: StructType) -> StreamReader:
 
 
 def _source(options: Options, schema: StructType) -> ReadSource:
-    return replace(ReadSource.from_options(options), columns=columns_of(schema))
+    source = ReadSource.from_options(options)
+    if is_typed(options):
+        return replace(source, typed=json_schema(options, source.columns, schema))
+    return replace(source, columns=columns_of(schema))
+
+
+def read_schema(given: Mapping[str, str]) -> StructType | str:
+    """The schema of a read; a typed one as SQL, which Spark parses."""
+    options = Options(given, READ_OPTIONS)
+    source = ReadSource.from_options(options)
+    if not is_typed(options):
+        return spark_schema(source.columns)
+    ddl = options.text("jsonSchema").strip() or _sampled(options, source)
+    return typed_schema(source.columns, ddl, json_mode(options))
+
+
+def _sampled(options: Options, source: ReadSource) -> str:
+    """The schema that fits the object in `jsonSample`, or so many of the first messages."""
+    sample = options.text("jsonSample").strip()
+    if not sample.isdigit():
+        try:
+            return sampled_ddl([sample.encode()])
+        except msgspec.DecodeError:
+            raise SettingsError(
+                "The option 'jsonSample' is a JSON object, or a number of messages to look at, not "
+                f"{sample!r}."
+            ) from None
+    bounds = BatchBounds(ReadBound(EARLIEST), ReadBound(LATEST), None, None)
+    source = replace(source, columns=("payload",))
+    reader = BatchReader(source, BucketChoice.from_options(options), bounds)
+    messages: Iterator[bytes] = (
+        message
+        for part in reader.partitions()
+        if isinstance(part, ReadPartition)
+        for chunk in read_chunks(part.source, part.part)
+        for message in json_messages(chunk)
+        if message is not None
+    )
+    return sampled_ddl(islice(messages, int(sample)))
 
 
 @plain_errors

@@ -39,6 +39,7 @@ from holdfast.spark.reading.packs import (
     read_extents,
 )
 from holdfast.spark.reading.source import ReadSource, Slice, StreamSlice
+from holdfast.spark.reading.typed_json import TypedRows
 
 T = TypeVar("T")
 
@@ -50,10 +51,12 @@ _PREFETCHED: Final = 2
 
 def read_batches(source: ReadSource, part: Slice | StreamSlice) -> Iterator[Any]:
     """The rows of a slice as Arrow batches."""
+    typed = None if source.typed is None else TypedRows(source.typed)
     for chunk in read_chunks(source, part):
         for piece in split_chunk(chunk):
             if len(piece):
-                yield to_batch(piece, source.bucket, source.columns)
+                batch = to_batch(piece, source.bucket, source.columns)
+                yield batch if typed is None else typed.batch(batch, piece)
 
 
 def read_chunks(source: ReadSource, part: Slice | StreamSlice) -> Iterator[Chunk]:

@@ -12,7 +12,7 @@ from typing import Final
 from pyspark.sql.datasource import InputPartition
 
 from holdfast.client import ScanRange
-from holdfast.errors import DataLossError
+from holdfast.errors import DataLossError, SettingsError
 from holdfast.objects.locations import StoreLocation
 from holdfast.spark.connection import CONNECTION_OPTIONS, Options, SparkClient, SparkConnection
 from holdfast.spark.reading.arrow import DEFAULT_COLUMNS, PAYLOAD_COLUMNS, check_columns
@@ -22,6 +22,7 @@ from holdfast.spark.reading.selection import (
     parse_pattern_starts,
     parse_times,
 )
+from holdfast.spark.reading.typed_json import JsonSchema
 
 READ_OPTIONS: Final = (
     *CONNECTION_OPTIONS,
@@ -46,11 +47,16 @@ READ_OPTIONS: Final = (
     "partitionBytes",
     "columns",
     "pushdown",
+    "jsonSchema",
+    "jsonSample",
+    "mode",
     "framing",
     "failOnDataLoss",
     "maxBytesPerTrigger",
     "maxRowsPerTrigger",
 )
+# The columns beside those of JSON fields.
+TYPED_COLUMNS: Final = tuple(name for name in DEFAULT_COLUMNS if name not in PAYLOAD_COLUMNS)
 _FRAMING: Final = "length-prefixed"
 _NAMED_MAX: Final = 5
 
@@ -66,6 +72,8 @@ class ReadSource:
     bucket: str
     selection: Selection = field(default_factory=Selection)
     columns: tuple[str, ...] = DEFAULT_COLUMNS
+    # The columns of a typed read, which follow.
+    typed: JsonSchema | None = None
     # Whether messages of byte streams hold length-prefixed records, which become rows.
     framed: bool = False
     fail_on_data_loss: bool = True
@@ -79,6 +87,7 @@ class ReadSource:
     @classmethod
     def from_options(cls, options: Options) -> ReadSource:
         columns = options.words("columns")
+        default = TYPED_COLUMNS if is_typed(options) else DEFAULT_COLUMNS
         return cls(
             connection=SparkConnection.from_options(options),
             bucket=options.text("bucket").strip(),
@@ -87,7 +96,7 @@ class ReadSource:
                 pattern_starts=parse_pattern_starts(options),
                 times=parse_times(options),
             ),
-            columns=check_columns(columns) if columns else DEFAULT_COLUMNS,
+            columns=check_columns(columns) if columns else default,
             framed=options.one_of("framing", ("none", _FRAMING), "none") == _FRAMING,
             fail_on_data_loss=options.flag("failOnDataLoss", default=True),
             place=_store_place(options),
@@ -97,7 +106,7 @@ class ReadSource:
     @property
     def reads_payloads(self) -> bool:
         """Whether the rows need more than the indexes of packs."""
-        return self.framed or not PAYLOAD_COLUMNS.isdisjoint(self.columns)
+        return self.framed or self.typed is not None or not PAYLOAD_COLUMNS.isdisjoint(self.columns)
 
     def with_store(self, url: str, store_id: str) -> ReadSource:
         """The same source with the server's store, at the URL that the user gave for it, if any."""
@@ -128,6 +137,17 @@ class ReadSource:
             f"Messages of {named}{more} in the bucket {self.bucket!r} were deleted or replaced by "
             "a snapshot before they were read; set 'failOnDataLoss' to false to skip them."
         )
+
+
+def is_typed(options: Options) -> bool:
+    """Whether fields of JSON messages are columns."""
+    if "jsonSchema" in options and "jsonSample" in options:
+        raise SettingsError("Give either 'jsonSchema' or 'jsonSample', not both.")
+    if "jsonSchema" in options or "jsonSample" in options:
+        return True
+    if "mode" in options:
+        raise SettingsError("The option 'mode' is for reads with 'jsonSchema' or 'jsonSample'.")
+    return False
 
 
 def _store_place(options: Options) -> StoreLocation:
