@@ -2,9 +2,14 @@
 
 import subprocess
 import sys
+from collections import Counter
 from dataclasses import replace
+from typing import NamedTuple
 
+import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from holdfast.errors import SettingsError, StoreError
 from holdfast.protocol.frames import Outcome
@@ -13,6 +18,7 @@ from holdfast.settings.options import build
 from holdfast.spark.archiving.files import FileOutput, TableFiles
 from holdfast.spark.archiving.table import SmallFile
 from holdfast.spark.jobs.transcripts import DailyFigures, Transcripts
+from holdfast.spark.transcribing import tables
 from holdfast.spark.transcribing.responses import (
     OpenResponse,
     OpenStream,
@@ -24,13 +30,14 @@ from holdfast.spark.transcribing.responses import (
 from holdfast.spark.transcribing.tables import (
     NAMES,
     Daily,
-    DayTask,
     ResponseLayout,
-    count_day,
+    counted,
+    quantiles,
     read_daily,
     to_batch,
     write_daily,
 )
+from tests.spark.archiving import Here
 from tests.unit.spark.archived import NOON_MS, place_at
 
 DAY = "2031-05-19"
@@ -48,7 +55,7 @@ def files_of(place, *batches):
     return tuple(SmallFile(each.path, each.date, each.size_bytes) for each in found)
 
 
-def test_a_day_is_counted_over_all_its_files(tmp_path):
+def test_a_day_is_counted_over_all_its_files(tmp_path, monkeypatch):
     place = place_at(tmp_path)
     took = [replace(SAID, response_id=at, ended_at_ms=NOON_MS + at * 100) for at in range(1, 101)]
     others = [
@@ -56,7 +63,12 @@ def test_a_day_is_counted_over_all_its_files(tmp_path):
         replace(SAID, outcome=Outcome.ABORTED, ended_at_ms=NOON_MS + 5050),
         replace(SAID, answer=ModelResponse("anthropic", "", "claude")),
     ]
-    found = count_day(place, DayTask(DAY, files_of(place, took, others)))
+    files = files_of(place, took, others)
+    with monkeypatch.context() as patch:
+        # Each file is a task.
+        patch.setattr(tables, "_TASK_BYTES", 1)
+        found = counted(Here(), place, Listed(files), Daily(), None)
+    assert found == counted(Here(), place, Listed(files), Daily(), {DAY})
     by_model = {each.model: each for each in found}
     assert set(by_model) == {None, "gpt", "claude"}
     gpt = by_model["gpt"]
@@ -67,6 +79,21 @@ def test_a_day_is_counted_over_all_its_files(tmp_path):
     assert gpt.duration_p95_s == pytest.approx(9.5)
     assert by_model[None] == DailyFigures(DAY, None, 1, 0, 0, 0, 1, 3, 0, 0, 0, None, None)
     assert by_model["claude"].total_tokens == 0
+
+
+class Listed(NamedTuple):
+    """A table with these files."""
+
+    files: tuple
+
+    def small_files(self, _size):
+        return self.files
+
+
+@given(st.lists(st.integers(0, 10**7), min_size=1, max_size=200))
+def test_quantiles_of_counts_are_those_of_the_values(values):
+    expected = np.percentile(values, [50, 95]).round() / 1000
+    assert quantiles(Counter(values)) == pytest.approx(tuple(expected), abs=0.001)
 
 
 def test_the_summary_is_kept_with_its_cursor(tmp_path):

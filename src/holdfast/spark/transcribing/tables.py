@@ -2,15 +2,19 @@
 
 The summary is one Parquet file with a row for each day and model, which stores the cursor it goes
 up to. A run recounts the days that got new rows, or all days if the file is behind the table
-because a run was killed in between.
+because a run was killed in between. A task counts some files of a day, and the driver adds up the
+counts. Durations are counted with three significant digits, so their number has a limit.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date
 from functools import partial
+from itertools import groupby
+from operator import itemgetter
 from typing import Any, ClassVar, Final
 
 import numpy as np
@@ -102,10 +106,9 @@ def to_batch(responses: Sequence[TranscribedResponse]) -> Any:
 NAME: Final = "daily.parquet"
 _UNTIL: Final = b"holdfast.until"
 _ALL_SIZES: Final = 2**63
-_READ: Final = (
-    *("started_at", "ended_at", "outcome", "bytes", "model"),
-    *("prompt_tokens", "completion_tokens", "total_tokens"),
-)
+_TASK_BYTES: Final = 256 * 1024 * 1024
+_SUMMED: Final = ("bytes", "prompt_tokens", "completion_tokens", "total_tokens")
+_READ: Final = ("started_at", "ended_at", "outcome", "model", *_SUMMED)
 _DAILY_SCHEMA: Final = pa.schema(
     [
         pa.field("date", pa.date32(), nullable=False),
@@ -134,8 +137,14 @@ class Daily:
 
 @dataclass(frozen=True)
 class DayTask:
+    """Some files of a day."""
+
     date: str
     files: tuple[SmallFile, ...]
+
+
+# What is summed of the responses of a model, and how many responses took so many milliseconds.
+_Sums = tuple[Counter[str], Counter[int]]
 
 
 def read_daily(place: TablePlace) -> Daily:
@@ -172,22 +181,37 @@ def counted(
     for each in table.small_files(_ALL_SIZES):
         if days is None or each.date in days:
             files.setdefault(each.date, []).append(each)
-    tasks = [DayTask(day, tuple(files[day])) for day in sorted(files)]
-    found = executors.run(tasks, partial(count_day, place), "counting days")
+    tasks = [task for day in sorted(files) for task in day_tasks(day, files[day])]
+    found = executors.run(tasks, partial(count_files, place), "counting days")
+    of_tasks = zip((task.date for task in tasks), found, strict=True)
     kept = [] if days is None else [each for each in before.rows if each.date not in days]
-    rows = [*kept, *(row for of_day in found for row in of_day)]
+    rows = [*kept, *(row for each in groupby(of_tasks, itemgetter(0)) for row in _day(*each))]
     return sorted(rows, key=lambda each: (each.date, each.model or ""))
 
 
-def count_day(place: TablePlace, task: DayTask) -> list[DailyFigures]:
-    """The rows of one day, one for each model."""
-    tables = []
-    for each in task.files:
-        with place.reading(each.path) as source:
-            tables.append(pq.ParquetFile(source).read(columns=list(_READ)))
-    table = pa.concat_tables(tables)
-    models = pc.unique(table["model"]).to_pylist()
-    return [_row(task.date, each, table.filter(_is_of(table, each))) for each in models]
+def day_tasks(day: str, files: Sequence[SmallFile]) -> Iterator[DayTask]:
+    """The files of a day in tasks of about the same size."""
+    held: list[SmallFile] = []
+    for each in files:
+        held.append(each)
+        if sum(file.size_bytes for file in held) >= _TASK_BYTES:
+            yield DayTask(day, tuple(held))
+            held = []
+    if held:
+        yield DayTask(day, tuple(held))
+
+
+def count_files(place: TablePlace, task: DayTask) -> dict[str | None, _Sums]:
+    """The sums of each model in some files, a batch of rows at a time."""
+    models: dict[str | None, _Sums] = {}
+    for file in task.files:
+        with place.reading(file.path) as source:
+            for batch in pq.ParquetFile(source).iter_batches(columns=list(_READ)):
+                table = pa.Table.from_batches([batch])
+                for model in pc.unique(table["model"]).to_pylist():
+                    sums, took = models.setdefault(model, (Counter(), Counter()))
+                    _add(table.filter(_is_of(table, model)), sums, took)
+    return models
 
 
 def _is_of(table: Any, model: str | None) -> Any:
@@ -195,20 +219,49 @@ def _is_of(table: Any, model: str | None) -> Any:
     return pc.is_null(found) if model is None else pc.equal(found, model)
 
 
-def _row(day: str, model: str | None, table: Any) -> DailyFigures:
-    outcomes = {each["values"]: each["counts"] for each in _counts(table["outcome"])}
+def _add(table: Any, sums: Counter[str], took: Counter[int]) -> None:
+    sums["responses"] += len(table)
+    sums.update({each["values"]: each["counts"] for each in _counts(table["outcome"])})
+    sums.update({name: pc.sum(table[name]).as_py() or 0 for name in _SUMMED})
     took_us = pc.subtract(table["ended_at"], table["started_at"]).drop_null().cast(pa.int64())
-    quantiles: list[float | None] = [None, None]
-    if len(took_us):
-        quantiles = (np.percentile(took_us.to_numpy(), [50, 95]).round() / 1e6).tolist()
-    return DailyFigures(
-        day,
-        model,
-        len(table),
-        *(outcomes.get(each.value, 0) for each in Outcome),
-        *(pc.sum(table[name]).as_py() or 0 for name in ("bytes", *_READ[-3:])),
-        *quantiles,
+    took_ms = pc.round_to_multiple(took_us, 1000).cast(pa.int64()).to_numpy() // 1000
+    digits = np.floor(np.log10(np.maximum(took_ms, 1))).astype(np.int64)
+    unit = 10 ** np.maximum(digits - 2, 0)
+    values, counts = np.unique((took_ms + unit // 2) // unit * unit, return_counts=True)
+    took.update(dict(zip(values.tolist(), counts.tolist(), strict=True)))
+
+
+def _day(day: str, parts: Iterable[tuple[str, dict[str | None, _Sums]]]) -> list[DailyFigures]:
+    """The rows of a day, one for each model."""
+    models: dict[str | None, _Sums] = {}
+    for _, part in parts:
+        for model, (sums, took) in part.items():
+            all_sums, all_took = models.setdefault(model, (Counter(), Counter()))
+            all_sums.update(sums)
+            all_took.update(took)
+    return [_row(day, model, *sums) for model, sums in models.items()]
+
+
+def _row(day: str, model: str | None, sums: Counter[str], took: Counter[int]) -> DailyFigures:
+    p50, p95 = quantiles(took)
+    counts = {each.value: sums[each.value] for each in Outcome}
+    counts |= {name: sums[name] for name in ("responses", *_SUMMED)}
+    return DailyFigures(day, model, **counts, duration_p50_s=p50, duration_p95_s=p95)
+
+
+def quantiles(took_ms: Mapping[int, int]) -> tuple[float | None, float | None]:
+    """The median and the 95th percentile of counted milliseconds, in seconds."""
+    if not took_ms:
+        return None, None
+    values = np.array(sorted(took_ms))
+    ends = np.cumsum([took_ms[each] for each in values.tolist()])
+    # As numpy does it: between the two values around the place.
+    places = np.array([0.5, 0.95]) * (ends[-1] - 1)
+    low, high = (
+        values[np.searchsorted(ends, side(places), side="right")] for side in (np.floor, np.ceil)
     )
+    p50, p95 = ((low + (places % 1) * (high - low)).round() / 1000).tolist()
+    return p50, p95
 
 
 def _counts(column: Any) -> list[dict[str, Any]]:
