@@ -25,6 +25,7 @@ def test_five_commands(command):
         "status": "open",
         "content_type": "text/plain",
         "tail_offset": 3893,
+        "forked": False,
     }
 
 

@@ -59,6 +59,11 @@ class Filled:
         self._tails[stream_id] = end
         self.rows.append(Row(stream_id, f"{start:020d}", f"{end:020d}", kind, payload))
 
+    def forget(self, *stream_ids: str) -> None:
+        """The next append creates these streams, which were deleted."""
+        for each in stream_ids:
+            del self._types[each]
+
     def flush(self) -> None:
         """Move everything to packs."""
         self.client.storage.flush()

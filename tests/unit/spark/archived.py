@@ -28,7 +28,7 @@ def place_at(path, env=None):
 def table_of(form, place, **options):
     match form:
         case "delta":
-            return DeltaLakeTable(place, True, "zstd")
+            return DeltaLakeTable(place, True)
         case "iceberg":
             return IcebergTable(place, True, "events", **options)
         case _:

@@ -16,7 +16,7 @@ from holdfast.protocol.frames import Outcome
 from holdfast.protocol.llm_events import ModelResponse
 from holdfast.settings.options import build
 from holdfast.spark.archiving.files import FileOutput, TableFiles
-from holdfast.spark.archiving.table import SmallFile
+from holdfast.spark.archiving.table import ListedFile
 from holdfast.spark.jobs.transcripts import DailyFigures, Transcripts
 from holdfast.spark.transcribing import tables
 from holdfast.spark.transcribing.responses import (
@@ -52,7 +52,7 @@ def files_of(place, *batches):
         with TableFiles(output, number) as files:
             files.write(DAY, to_batch(batch))
         found += files.written
-    return tuple(SmallFile(each.path, each.date, each.size_bytes) for each in found)
+    return tuple(ListedFile(each.path, each.date, each.size_bytes) for each in found)
 
 
 def test_a_day_is_counted_over_all_its_files(tmp_path, monkeypatch):
@@ -86,7 +86,7 @@ class Listed(NamedTuple):
 
     files: tuple
 
-    def small_files(self, _size):
+    def files(self):
         return self.files
 
 

@@ -7,8 +7,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 
-from holdfast.errors import SettingsError
+from holdfast.errors import DataLossError, SettingsError
 from holdfast.failpoints import failpoint
+from holdfast.spark.archiving.erasing import TableEraser
 from holdfast.spark.archiving.files import FileOutput, WrittenFiles, write_task
 from holdfast.spark.archiving.layout import (
     TableLayout,
@@ -54,6 +55,8 @@ class _Totals:
     files: int = 0
     raw_rows: int = 0
     rest_rows: int = 0
+    erased_rows: int = 0
+    erased_files: int = 0
 
     def add(self, written: list[WrittenFiles]) -> None:
         self.batches += 1
@@ -113,6 +116,8 @@ class _ArchiveRun(TableRun):
     def archive(self) -> Archived:
         self.progress.start("planning", None, "")
         latest = self.feed.latest()
+        if self._archive.deletes == "apply":
+            self._erase(latest)
         up_to_date = self.after >= latest or self._is_worthwhile(latest)
         if up_to_date:
             self.add_batches(latest)
@@ -138,8 +143,34 @@ class _ArchiveRun(TableRun):
         end = self.feed.until(self.after, least)
         return end.until < latest or end.bytes >= least
 
+    def _erase(self, latest: str) -> None:
+        """Remove the rows of streams that are deleted."""
+        eraser = TableEraser(
+            self.executors,
+            self.feed.source,
+            self.table,
+            self.state,
+            self.output,
+            self.max_bytes,
+        )
+        eraser.erase(self.feed.server, latest)
+        self.state = eraser.state
+        self._totals.erased_rows = eraser.rows
+        self._totals.erased_files = eraser.files
+
     def add_batch(self, after: str, until: str, size_bytes: int) -> None:
-        plan, each_bytes = self.plan(after, until, size_bytes)
+        try:
+            self._add_batch(after, until, size_bytes)
+        except DataLossError:
+            if self._archive.deletes == "keep" or self.feed.trimmed(after, until):
+                raise
+            # Only deletions, which this table is to follow.
+            self._add_batch(after, until, size_bytes, missing_ok=True)
+
+    def _add_batch(
+        self, after: str, until: str, size_bytes: int, *, missing_ok: bool = False
+    ) -> None:
+        plan, each_bytes = self.plan(after, until, size_bytes, missing_ok=missing_ok)
         failpoint("archive.planned")
         if not plan.slices:
             return

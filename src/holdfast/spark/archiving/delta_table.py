@@ -8,6 +8,7 @@ of a run that another one has overtaken.
 from __future__ import annotations
 
 import json
+from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -15,10 +16,11 @@ from functools import cached_property
 from typing import Any, ClassVar, Final
 
 import msgspec
+import pyarrow as pa
+import pyarrow.compute as pc
 from deltalake import CommitProperties, DeltaTable, Field, Schema, Transaction
 from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
-from deltalake.transaction import AddAction
-from deltalake.writer import WriterProperties
+from deltalake.transaction import AddAction, RemoveAction
 
 from holdfast.clock import SystemClock
 from holdfast.errors import StoreError
@@ -28,14 +30,15 @@ from holdfast.spark.archiving.place import busy
 from holdfast.spark.archiving.table import (
     BEGINNING,
     DataFile,
+    ListedFile,
     MarkedTable,
-    SmallFile,
     TableBatch,
     TableState,
     check_there,
 )
 
 _APP: Final = "holdfast.archive"
+_ERASED: Final = "holdfast.erased"
 _COLUMNS: Final = "holdfast.columns"
 # Longer texts would have to be truncated in statistics.
 _STATS_TEXT_MAX: Final = 32
@@ -46,36 +49,68 @@ class DeltaLakeTable(MarkedTable):
     # The library does not support Delta's type widening.
     widens: ClassVar[bool] = False
     by_date: bool
-    compression: str
 
     def open(self, *, alone: bool) -> TableState:
         table = self._table()
-        self._remove_stale(lambda: _paths(table) if table else set(), alone=alone)
+        self._remove_stale(lambda folder: _paths(table, folder) if table else set(), alone=alone)
         if table is None:
             return TableState()
         columns = msgspec.json.decode(table.metadata().configuration.get(_COLUMNS, "{}"))
-        position = table.transaction_version(_APP)
         # The number is only used in names, to tell batches apart.
         return TableState(
-            BEGINNING if position is None else f"{position:020d}", table.version(), columns
+            _position(table, _APP), table.version(), columns, _position(table, _ERASED)
         )
 
     def commit(self, batch: TableBatch, files: Sequence[DataFile], layout: TableLayout) -> None:
         check_there(self.place, files)
+        self._write_log(batch, [self._added(each, layout) for each in files], layout)
+
+    def replace(
+        self,
+        batch: TableBatch,
+        old: Sequence[ListedFile],
+        new: Sequence[DataFile],
+        layout: TableLayout,
+        *,
+        same_rows: bool,
+    ) -> None:
+        check_there(self.place, new)
+        now_ms = SystemClock().now_ms()
+        removed = [
+            RemoveAction(
+                each.path,
+                data_change=not same_rows,
+                deletion_timestamp=now_ms,
+                size=each.size_bytes,
+                partition_values={DATE: each.date} if each.date else {},
+            )
+            for each in old
+        ]
+        added = [self._added(each, layout, is_change=not same_rows) for each in new]
+        self._write_log(batch, [*removed, *added], layout)
+
+    def _write_log(
+        self, batch: TableBatch, actions: list[AddAction | RemoveAction], layout: TableLayout
+    ) -> None:
+        # Delta refuses the commit if one of these was committed since the table was read, or one
+        # of the files was removed.
+        positions = {_APP: batch.until, _ERASED: batch.erased}
+        transactions = [
+            Transaction(name, int(cursor)) for name, cursor in positions.items() if cursor
+        ]
         try:
             table = self._ready(layout)
-            position = table.transaction_version(_APP)
-            if (BEGINNING if position is None else f"{position:020d}") != batch.after:
+            if _position(table, _APP) != batch.after:
                 raise busy(self.place.name)
             failpoint("archive.ready")
             table.create_write_transaction(
-                [self._action(each, layout) for each in files],
+                actions,
                 "append",
                 self._schema(layout),
                 [DATE] if self.by_date else None,
                 commit_properties=CommitProperties(
                     custom_metadata={"holdfast": {"after": batch.after, "until": batch.until}},
-                    app_transactions=[Transaction(_APP, int(batch.until))],
+                    app_transactions=transactions,
                 ),
             )
         except CommitFailedError:
@@ -84,30 +119,32 @@ class DeltaLakeTable(MarkedTable):
             raise self._failed(error) from None
         self._unmark(batch)
 
-    def small_files(self, size_bytes: int) -> list[SmallFile]:
+    def files(self, size_below: int | None = None) -> list[ListedFile]:
         table = self._table()
         if table is None:
             return []
-        listed: list[dict[str, Any]] = _rows(table.get_add_actions(flatten=True))
-        return [
-            SmallFile(each["path"], str(each.get(f"partition.{DATE}") or ""), each["size_bytes"])
-            for each in listed
-            if each["size_bytes"] < size_bytes
-        ]
+        listed = _actions(table)
+        if size_below is not None:
+            listed = listed.filter(pc.less(listed["size_bytes"], size_below))
+        return _files(listed)
 
-    def compact(self, dates: Sequence[str], file_bytes: int) -> int:
+    def files_with(self, stream_ids: Sequence[str]) -> list[ListedFile]:
         table = self._table()
-        assert table is not None, "there are files"
-        codec = "UNCOMPRESSED" if self.compression == "none" else self.compression.upper()
-        try:
-            found = table.optimize.compact(
-                partition_filters=[(DATE, "in", list(dates))] if self.by_date else None,
-                target_size=file_bytes,
-                writer_properties=WriterProperties(compression=codec),  # type: ignore[arg-type]
-            )
-        except DeltaError as error:
-            raise self._failed(error) from None
-        return int(found["numFilesRemoved"])
+        if table is None or not stream_ids:
+            return []
+        listed = _actions(table)
+        names = ("min.stream_id", "max.stream_id")
+        if set(names) <= set(listed.column_names):
+            # Files of which nothing is known may have any stream.
+            first, last = (listed[name].to_pylist() for name in names)
+            may_have = [
+                low is None
+                or high is None
+                or bisect_left(stream_ids, low) < bisect_right(stream_ids, high)
+                for low, high in zip(first, last, strict=True)
+            ]
+            listed = listed.filter(pa.array(may_have))
+        return _files(listed)
 
     def _table(self) -> DeltaTable | None:
         try:
@@ -143,13 +180,13 @@ class DeltaLakeTable(MarkedTable):
     def _schema(self, layout: TableLayout) -> Schema:
         return Schema.from_arrow(layout.schema_with_date() if self.by_date else layout.schema)
 
-    def _action(self, file: DataFile, layout: TableLayout) -> AddAction:
+    def _added(self, file: DataFile, layout: TableLayout, *, is_change: bool = True) -> AddAction:
         return AddAction(
             file.path,
             file.size_bytes,
             {DATE: file.date} if file.date else {},
             SystemClock().now_ms(),
-            data_change=True,
+            data_change=is_change,
             stats=json.dumps(_stats(file, layout.time_column)),
         )
 
@@ -182,12 +219,31 @@ def _time(timestamp_ms: int) -> str:
     return time.isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
-def _paths(table: DeltaTable) -> set[str]:
-    return {each["path"] for each in _rows(table.get_add_actions(flatten=True))}
+def _position(table: DeltaTable, name: str) -> str:
+    """The cursor that is stored as the version of an application transaction."""
+    version = table.transaction_version(name)
+    return BEGINNING if version is None else f"{version:020d}"
 
 
-def _rows(table: Any) -> list[dict[str, Any]]:
-    import pyarrow as pa  # noqa: PLC0415 (what Delta hands out is not pyarrow's)
+def _paths(table: DeltaTable, folder: str) -> set[str]:
+    paths = _actions(table)["path"]
+    return set(paths.filter(pc.starts_with(paths, folder)).to_pylist())
 
-    found: list[dict[str, Any]] = pa.table(table).to_pylist()
-    return found
+
+def _actions(table: DeltaTable) -> Any:
+    """The files of the table, as rows."""
+    listed = pa.table(table.get_add_actions(flatten=True))
+    # Delta hands out views of texts, for which Arrow lacks functions.
+    views = {pa.string_view(): pa.string()}
+    return listed.cast(
+        pa.schema([each.with_type(views.get(each.type, each.type)) for each in listed.schema])
+    )
+
+
+def _files(listed: Any) -> list[ListedFile]:
+    names = ["path", "size_bytes", f"partition.{DATE}"]
+    rows = listed.select([name for name in names if name in listed.column_names]).to_pylist()
+    return [
+        ListedFile(each["path"], str(each.get(f"partition.{DATE}") or ""), each["size_bytes"])
+        for each in rows
+    ]

@@ -24,10 +24,9 @@ from holdfast.failpoints import failpoint
 from holdfast.spark.archiving.layout import DATE, TableLayout, TableRows
 from holdfast.spark.archiving.place import TablePlace
 from holdfast.spark.archiving.table import (
-    CompactingTable,
+    ArchiveTable,
     DataFile,
-    RewritableTable,
-    SmallFile,
+    ListedFile,
     TableState,
     new_batch,
 )
@@ -84,6 +83,7 @@ class WrittenFiles:
 
 def write_task(output: FileOutput, task: ArchiveTask) -> WrittenFiles:
     """Write the messages of a task's slices to files."""
+    output.place.check_shared()
     rows = TableRows(output.layout, task.source.bucket, noticing=output.noticing)
     size = 0
     with TableFiles(output, task.number) as files:
@@ -114,6 +114,7 @@ class TableFiles:
 
     def __init__(self, output: FileOutput, number: int) -> None:
         self._output = output
+        self.layout = output.layout
         # Two attempts of one task may run at the same time.
         self._stem = f"{output.stem}-{number:05d}-{SystemClock().random_u64():016x}"
         self._open: dict[str, _File] = {}
@@ -196,8 +197,8 @@ class _File:
         size = self._file.tell()
         self._stack.close()
         (metadata,) = self._metadata
-        first, last = _span(metadata, self._time_column)
-        first_stream, last_stream = _span(metadata, "stream_id")
+        first, last = column_span(metadata, self._time_column)
+        first_stream, last_stream = column_span(metadata, "stream_id")
         return DataFile(
             self._path,
             self._day,
@@ -218,7 +219,7 @@ class _AbandonedError(Exception):
     """Makes an open file remove itself."""
 
 
-def _span(metadata: Any, name: str) -> tuple[Any, Any]:
+def column_span(metadata: Any, name: str) -> tuple[Any, Any]:
     """The least and the greatest value of a column."""
     groups = [metadata.row_group(at) for at in range(metadata.num_row_groups)]
     paths = [groups[0].column(at).path_in_schema for at in range(groups[0].num_columns)]
@@ -244,12 +245,12 @@ def parquet_writer(file: Any, output: FileOutput, metadata: list[Any]) -> Any:
 @dataclass(frozen=True)
 class MergeTask:
     number: int
-    files: tuple[SmallFile, ...]
+    files: tuple[ListedFile, ...]
 
 
 def merge_small_files(
     executors: Executors,
-    table: RewritableTable | CompactingTable,
+    table: ArchiveTable,
     state: TableState,
     output: FileOutput,
     at_least: int,
@@ -258,14 +259,12 @@ def merge_small_files(
 
     A file is small if two of them fit into one.
     """
-    days: dict[str, list[SmallFile]] = defaultdict(list)
-    for each in table.small_files(output.file_bytes // 2):
+    days: dict[str, list[ListedFile]] = defaultdict(list)
+    for each in table.files(output.file_bytes // 2):
         days[each.date].append(each)
     chosen = {day: files for day, files in days.items() if len(files) >= at_least}
     if not chosen:
         return 0
-    if isinstance(table, CompactingTable):
-        return table.compact(sorted(chosen), output.file_bytes)
     tasks = _tasks(chosen, output.file_bytes)
     batch = new_batch(state, state.until)
     folder, stem = table.begin(batch)
@@ -275,13 +274,14 @@ def merge_small_files(
         "merging small files",
     )
     old = [file for task in tasks for file in task.files]
-    table.replace(batch, old, [file for files in results for file in files], output.layout)
+    new = [file for files in results for file in files]
+    table.replace(batch, old, new, output.layout, same_rows=True)
     return len(old)
 
 
-def _tasks(days: dict[str, list[SmallFile]], file_bytes: int) -> list[MergeTask]:
+def _tasks(days: dict[str, list[ListedFile]], file_bytes: int) -> list[MergeTask]:
     """Groups of files of a day that make one file; a single file is left as it is."""
-    groups: list[list[SmallFile]] = []
+    groups: list[list[ListedFile]] = []
     for files in days.values():
         held = file_bytes
         for each in sorted(files, key=lambda file: file.path):

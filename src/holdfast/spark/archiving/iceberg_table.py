@@ -12,10 +12,12 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, ClassVar, Final
 
 import msgspec
+import pyarrow.compute as pc
+import pyiceberg.expressions
 from pyiceberg.catalog import Catalog, load_catalog
 from pyiceberg.exceptions import (
     CommitFailedException,
@@ -24,8 +26,9 @@ from pyiceberg.exceptions import (
     NoSuchTableError,
     TableAlreadyExistsError,
 )
-from pyiceberg.io.pyarrow import parquet_files_to_data_files
+from pyiceberg.io.pyarrow import parquet_file_to_data_file
 from pyiceberg.transforms import DayTransform
+from pyiceberg.utils.concurrent import ExecutorFactory
 
 from holdfast.errors import HoldfastError, SettingsError, StoreError
 from holdfast.failpoints import failpoint
@@ -34,8 +37,8 @@ from holdfast.spark.archiving.place import busy
 from holdfast.spark.archiving.table import (
     BEGINNING,
     DataFile,
+    ListedFile,
     MarkedTable,
-    SmallFile,
     TableBatch,
     TableState,
     check_there,
@@ -43,10 +46,13 @@ from holdfast.spark.archiving.table import (
 
 _UNTIL: Final = "holdfast.until"
 _NUMBER: Final = "holdfast.number"
+_ERASED: Final = "holdfast.erased"
 _COLUMNS: Final = "holdfast.columns"
 _NAMESPACE: Final = "holdfast"
 _RETRIES: Final = "commit.retry.num-retries"
 _ATTEMPTS: Final = 5
+# Their constructors take other arguments than their types say.
+_EXPRESSIONS: Any = pyiceberg.expressions
 
 
 @dataclass(frozen=True)
@@ -64,7 +70,9 @@ class IcebergTable(MarkedTable):
 
     def open(self, *, alone: bool) -> TableState:
         table = self._table()
-        self._remove_stale(lambda: self._paths(table) if table else set(), alone=alone)
+        self._remove_stale(
+            lambda folder: self._paths(table, folder) if table else set(), alone=alone
+        )
         if table is None:
             return TableState()
         known = table.properties
@@ -72,59 +80,72 @@ class IcebergTable(MarkedTable):
             known.get(_UNTIL, BEGINNING),
             int(known.get(_NUMBER, "0")),
             msgspec.json.decode(known.get(_COLUMNS, "{}")),
+            known.get(_ERASED, ""),
         )
 
     def commit(self, batch: TableBatch, files: Sequence[DataFile], layout: TableLayout) -> None:
         check_there(self.place, files)
-        properties = {
-            _UNTIL: batch.until,
-            _NUMBER: str(batch.number),
-            _COLUMNS: msgspec.json.encode(dict(layout.columns)).decode(),
-        }
         about = {"holdfast.after": batch.after, _UNTIL: batch.until}
         paths = [f"{self.place.url}/{each.path}" for each in files]
 
         def add(transaction: Any) -> None:
             with transaction.update_schema() as update:
                 update.union_by_name(layout.schema)
-            transaction.set_properties(properties)
+            transaction.set_properties(_properties(batch, layout))
             transaction.add_files(paths, snapshot_properties=about, check_duplicate_files=False)
 
         self._commit(batch, add, layout)
         self._unmark(batch)
 
-    def small_files(self, size_bytes: int) -> list[SmallFile]:
+    def files(self, size_below: int | None = None) -> list[ListedFile]:
+        found = self._files(_EXPRESSIONS.AlwaysTrue())
+        if size_below is None:
+            return found
+        return [each for each in found if each.size_bytes < size_below]
+
+    def files_with(self, stream_ids: Sequence[str]) -> list[ListedFile]:
+        if not stream_ids:
+            return []
+        # PyIceberg looks at up to 200 values, and otherwise at the files' least and greatest ids.
+        is_one = _EXPRESSIONS.In("stream_id", stream_ids)
+        from_first = _EXPRESSIONS.GreaterThanOrEqual("stream_id", stream_ids[0])
+        to_last = _EXPRESSIONS.LessThanOrEqual("stream_id", stream_ids[-1])
+        return self._files(_EXPRESSIONS.And(is_one, from_first, to_last))
+
+    def _files(self, wanted: Any) -> list[ListedFile]:
         table = self._table()
         if table is None:
             return []
         return [
-            SmallFile(path, _date_of(path), each.file.file_size_in_bytes)
-            for each in table.scan().plan_files()
-            if each.file.file_size_in_bytes < size_bytes
-            and (path := self._relative(each.file.file_path))
+            ListedFile(path, _date_of(path), each.file.file_size_in_bytes)
+            for each in table.scan(wanted).plan_files()
+            if (path := self._relative(each.file.file_path))
         ]
 
     def replace(
         self,
         batch: TableBatch,
-        old: Sequence[SmallFile],
+        old: Sequence[ListedFile],
         new: Sequence[DataFile],
         layout: TableLayout,
+        *,
+        same_rows: bool,
     ) -> None:
         check_there(self.place, new)
         gone = {each.path for each in old}
         paths = [f"{self.place.url}/{each.path}" for each in new]
 
         def swap(transaction: Any) -> None:
+            transaction.set_properties(_properties(batch, layout))
+            if not old:
+                return
             table = transaction._table
+            describe = partial(parquet_file_to_data_file, table.io, transaction.table_metadata)
             with transaction.update_snapshot().overwrite() as update:
                 for task in table.scan().plan_files():
                     if self._relative(task.file.file_path) in gone:
                         update.delete_data_file(task.file)
-                files = parquet_files_to_data_files(
-                    table.io, transaction.table_metadata, iter(paths)
-                )
-                for each in files:
+                for each in ExecutorFactory.get_or_create().map(describe, paths):
                     update.append_data_file(each)
 
         self._commit(batch, swap, layout)
@@ -215,9 +236,10 @@ class IcebergTable(MarkedTable):
     def _identifier(self) -> tuple[str, ...]:
         return tuple(self.table.split(".")) if self.table else (_NAMESPACE, self.bucket)
 
-    def _paths(self, table: Any) -> set[str]:
-        """The files of all snapshots."""
-        found: list[str] = table.inspect.all_files()["file_path"].to_pylist()
+    def _paths(self, table: Any, folder: str) -> set[str]:
+        """The files of all snapshots in a folder."""
+        paths = table.inspect.all_files()["file_path"]
+        found = paths.filter(pc.starts_with(paths, f"{self.place.url}/{folder}")).to_pylist()
         return {self._relative(each) for each in found}
 
     def _relative(self, path: str) -> str:
@@ -232,6 +254,16 @@ class IcebergTable(MarkedTable):
 
     def _failed(self, error: Exception) -> StoreError:
         return StoreError(f"The Iceberg table at {self.place.name} fails: {_first_line(error)}")
+
+
+def _properties(batch: TableBatch, layout: TableLayout) -> dict[str, str]:
+    """The state of the table after a batch."""
+    found = {
+        _UNTIL: batch.until,
+        _NUMBER: str(batch.number),
+        _COLUMNS: msgspec.json.encode(dict(layout.columns)).decode(),
+    }
+    return {**found, _ERASED: batch.erased} if batch.erased else found
 
 
 def _once(table: Any) -> Any:

@@ -31,7 +31,7 @@ from holdfast.spark.archiving.table import (
     BEGINNING,
     STALE_MS,
     DataFile,
-    SmallFile,
+    ListedFile,
     TableBatch,
     TableState,
     check_there,
@@ -55,6 +55,8 @@ class TableCommit(msgspec.Struct, frozen=True):
     moves: list[tuple[str, str]]
     removes: list[str] = []
     rows: int = 0
+    # As in the state of the table.
+    erased: str = ""
 
 
 class _Latest(msgspec.Struct, frozen=True):
@@ -82,7 +84,7 @@ class ParquetTable:
         self._remove_stale(number + len(left), alone=alone)
         if last is None:
             return TableState(BEGINNING, 0)
-        return TableState(last.until, last.number, last.columns)
+        return TableState(last.until, last.number, last.columns, last.erased)
 
     def begin(self, batch: TableBatch) -> tuple[str, str]:
         return _folder(batch), f"part-{batch.number:08d}"
@@ -95,21 +97,27 @@ class ParquetTable:
         self._write_schema(layout, batch)
         self._log_commit(batch, files, layout)
 
-    def small_files(self, size_bytes: int) -> list[SmallFile]:
+    def files(self, size_below: int | None = None) -> list[ListedFile]:
         return [
-            SmallFile(each.name, _date_of(each.name), each.size_bytes)
+            ListedFile(each.name, _date_of(each.name), each.size_bytes)
             for each in self.place.objects.list()
             if each.name.endswith(".parquet")
             and not each.name.startswith(("_", "."))
-            and each.size_bytes < size_bytes
+            and (size_below is None or each.size_bytes < size_below)
         ]
+
+    def files_with(self, stream_ids: Sequence[str]) -> list[ListedFile]:
+        # Only the files themselves know.
+        return self.files() if stream_ids else []
 
     def replace(
         self,
         batch: TableBatch,
-        old: Sequence[SmallFile],
+        old: Sequence[ListedFile],
         new: Sequence[DataFile],
         layout: TableLayout,
+        *,
+        same_rows: bool,
     ) -> None:
         check_there(self.place, new)
         self._log_commit(batch, new, layout, [each.path for each in old])
@@ -130,6 +138,7 @@ class ParquetTable:
             [(each.path, each.path.removeprefix(folder)) for each in files],
             list(removes),
             sum(each.rows for each in files),
+            batch.erased,
         )
         data = msgspec.json.format(msgspec.json.encode(commit))
         if not self.place.objects.create(_name(batch.number), data):

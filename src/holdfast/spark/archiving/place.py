@@ -7,6 +7,7 @@ bucket. In a directory, data files are written in place and renamed.
 from __future__ import annotations
 
 import fcntl
+import io
 import os
 import shutil
 import tempfile
@@ -45,7 +46,8 @@ class TablePlace:
 
         The keys are sent to executors, as Spark does with those of its own S3 readers.
         """
-        found = StoreLocation(url)
+        # A relative path is the driver's: executors have other working directories.
+        found = StoreLocation(url if "://" in url else str(Path(url).expanduser().absolute()))
         if url.startswith("s3://"):
             found = StoreLocation(
                 url,
@@ -69,7 +71,7 @@ class TablePlace:
         url = self.store.url
         if url.startswith("file:"):
             return Path(os.fsdecode(unquote_to_bytes(urlsplit(url).path))).absolute()
-        return None if "://" in url else Path(url).expanduser().absolute()
+        return None if "://" in url else Path(url)
 
     @property
     def name(self) -> str:
@@ -84,6 +86,14 @@ class TablePlace:
     @cached_property
     def objects(self) -> ObjectStore:
         return open_store(self.store)
+
+    def check_shared(self) -> None:
+        """Raise on an executor that does not see what the driver has prepared."""
+        if self.directory is not None and not (self.directory / CONTROL).is_dir():
+            raise StoreError(
+                f"'to': an executor does not see {self.name}, where the driver has prepared the "
+                "table; the place must be shared by the driver and all executors."
+            )
 
     def s3_options(
         self, endpoint: str, region: str, key_id: str, secret: str, token: str
@@ -129,7 +139,8 @@ class TablePlace:
         import pyarrow as pa  # noqa: PLC0415 (planning needs no Arrow)
 
         if self.directory is None:
-            yield pa.BufferReader(self.objects.read(name))
+            with _ObjectFile(self.objects, name) as file:
+                yield pa.PythonFile(file, "r")
         else:
             with pa.memory_map(str(self.directory / name)) as file:
                 yield file
@@ -205,6 +216,38 @@ class TablePlace:
                 yield False
                 return
             yield True
+
+
+class _ObjectFile(io.RawIOBase):
+    """An object as a file, of which only what is read is fetched."""
+
+    def __init__(self, objects: ObjectStore, name: str) -> None:
+        super().__init__()
+        self._objects = objects
+        self._name = name
+        self._size = objects.size(name)
+        self._at = 0
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def tell(self) -> int:
+        return self._at
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        start = {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self._size}[whence]
+        self._at = start + offset
+        return self._at
+
+    def read(self, size: int = -1) -> bytes:
+        left = max(0, self._size - self._at)
+        size = left if size < 0 else min(size, left)
+        found = self._objects.read(self._name, self._at, size) if size else b""
+        self._at += len(found)
+        return found
 
 
 def _of(env: Mapping[str, str], *names: str) -> str:

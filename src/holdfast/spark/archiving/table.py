@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Container, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar, Final, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, ClassVar, Final, Protocol
 
 import msgspec
 
@@ -81,6 +81,8 @@ class TableState(msgspec.Struct, frozen=True):
     # The number of commits.
     number: int = 0
     columns: dict[str, str] = {}
+    # The cursor up to which deletions of streams are applied; empty if they never were.
+    erased: str = ""
 
 
 class DataFile(msgspec.Struct, frozen=True):
@@ -105,11 +107,13 @@ class TableBatch(msgspec.Struct, frozen=True):
     until: str
     # Distinguishes this attempt from others at the same batch.
     attempt: str
+    # As in the state of the table.
+    erased: str = ""
 
 
 @dataclass(frozen=True)
-class SmallFile:
-    """A file of a table that could be merged with others."""
+class ListedFile:
+    """A file of a table, which can be replaced."""
 
     path: str
     date: str
@@ -137,29 +141,22 @@ class ArchiveTable(Protocol):
     def commit(self, batch: TableBatch, files: Sequence[DataFile], layout: TableLayout) -> None:
         """Add a batch to the table; raises ConflictError if another run was faster."""
 
-    def small_files(self, size_bytes: int) -> list[SmallFile]:
-        """The files smaller than this."""
+    def files(self, size_below: int | None = None) -> list[ListedFile]:
+        """All files, or those smaller than this."""
 
-
-class RewritableTable(ArchiveTable, Protocol):
-    """A table whose small files executors merge."""
+    def files_with(self, stream_ids: Sequence[str]) -> list[ListedFile]:
+        """The files that may have rows of these streams; the ids are sorted."""
 
     def replace(
         self,
         batch: TableBatch,
-        old: Sequence[SmallFile],
+        old: Sequence[ListedFile],
         new: Sequence[DataFile],
         layout: TableLayout,
+        *,
+        same_rows: bool,
     ) -> None:
-        """Replace files by others with the same rows."""
-
-
-@runtime_checkable
-class CompactingTable(ArchiveTable, Protocol):
-    """A table that merges its small files itself, on the driver."""
-
-    def compact(self, dates: Sequence[str], file_bytes: int) -> int:
-        """Merge the small files of these dates; returns how many were replaced."""
+        """Replace files by others with the same rows, or with fewer of them."""
 
 
 @dataclass(frozen=True)
@@ -167,7 +164,7 @@ class MarkedTable:
     """A table whose commits list its files, which are written directly into their final folder.
 
     Files of a killed run are invisible, since no commit lists them. To find them, each attempt
-    leaves a mark before its first file, and removes it at its end.
+    has a folder of its own, leaves a mark before its first file, and removes it at its end.
     """
 
     folder: ClassVar[str] = ""
@@ -175,44 +172,39 @@ class MarkedTable:
 
     def begin(self, batch: TableBatch) -> tuple[str, str]:
         self.place.objects.put(f"{_MARKS}{batch.attempt}", b"")
-        return self.folder, batch.attempt
+        return self._folder(batch.attempt), batch.attempt
 
     def discard(self, batch: TableBatch) -> None:
-        self._remove_files({batch.attempt}, set())
+        self.place.remove_below(self._folder(batch.attempt))
         self._unmark(batch)
+
+    def _folder(self, attempt: str) -> str:
+        return f"{self.folder}{attempt}/"
 
     def _unmark(self, batch: TableBatch) -> None:
         self.place.objects.remove(f"{_MARKS}{batch.attempt}")
 
-    def _remove_files(self, attempts: Container[str], listed: set[str]) -> None:
-        """Remove files of these attempts, with which their names begin, unless they are listed."""
-        for each in list(self.place.objects.list(self.folder)):
-            attempt = each.name.rpartition("/")[2].partition("-")[0]
-            if attempt in attempts and each.name not in listed:
-                self.place.objects.remove(each.name)
-
-    def _remove_stale(self, listed: Callable[[], set[str]], *, alone: bool) -> None:
-        """Remove what attempts that have ended left behind."""
+    def _remove_stale(self, listed: Callable[[str], Container[str]], *, alone: bool) -> None:
+        """Remove what attempts that have ended left behind; `listed` has the files of a folder."""
         objects = self.place.objects
         before_ms = SystemClock().now_ms() - STALE_MS
-        marks = [
-            each.name for each in objects.list(_MARKS) if alone or each.modified_ms < before_ms
-        ]
-        if marks:
-            self._remove_files({each.removeprefix(_MARKS) for each in marks}, listed())
-            for each in marks:
-                objects.remove(each)
+        for mark in list(objects.list(_MARKS)):
+            if alone or mark.modified_ms < before_ms:
+                folder = self._folder(mark.name.removeprefix(_MARKS))
+                kept = listed(folder)
+                for each in list(objects.list(folder)):
+                    if each.name not in kept:
+                        objects.remove(each.name)
+                objects.remove(mark.name)
 
 
-def table_at(
-    place: TablePlace, options: TableOptions, name: str, *, by_date: bool
-) -> RewritableTable | CompactingTable:
+def table_at(place: TablePlace, options: TableOptions, name: str, *, by_date: bool) -> ArchiveTable:
     """The table at a place; `name` is its default name in a catalog."""
     match options.format:
         case "delta":
             from holdfast.spark.archiving.delta_table import DeltaLakeTable  # noqa: PLC0415
 
-            return DeltaLakeTable(place, by_date, options.compression)
+            return DeltaLakeTable(place, by_date)
         case "iceberg":
             from holdfast.spark.archiving.iceberg_table import IcebergTable  # noqa: PLC0415
 
@@ -233,7 +225,7 @@ def table_at(
 def new_batch(state: TableState, until: str) -> TableBatch:
     """The next batch of a table."""
     attempt = f"{SystemClock().random_u64():016x}"
-    return TableBatch(state.number + 1, state.until, until, attempt)
+    return TableBatch(state.number + 1, state.until, until, attempt, state.erased)
 
 
 def claim(place: TablePlace, wanted: TableIdentity) -> TableIdentity:
@@ -266,8 +258,11 @@ def read_identity(place: TablePlace) -> TableIdentity | None:
 
 
 def check_there(place: TablePlace, files: Sequence[DataFile]) -> None:
-    """Raise if the driver does not see files of executors: a table must not list those."""
-    for each in files:
+    """Raise if the driver does not see files of executors: a table must not list those.
+
+    Files in a bucket need no check, since all its clients see the same.
+    """
+    for each in files if place.directory is not None else ():
         if not place.has(each.path, each.size_bytes):
             raise StoreError(
                 f"'to': an executor wrote {each.path} below {place.name}, but the driver does not "

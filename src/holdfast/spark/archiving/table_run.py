@@ -18,14 +18,14 @@ from holdfast.errors import (
     NotFoundError,
     SettingsError,
 )
+from holdfast.spark.archiving.erasing import trimmed_streams
 from holdfast.spark.archiving.files import ArchiveTask, FileOutput, merge_small_files
 from holdfast.spark.archiving.layout import TableLayout
 from holdfast.spark.archiving.place import TablePlace
 from holdfast.spark.archiving.table import (
     BEGINNING,
-    CompactingTable,
+    ArchiveTable,
     DataFile,
-    RewritableTable,
     TableBatch,
     TableIdentity,
     TableState,
@@ -106,6 +106,12 @@ class BucketFeed:
         except DataLossError as error:
             raise explained_loss(error) from None
 
+    def trimmed(self, after: str, until: str) -> list[str]:
+        """Streams of which messages in this range are gone though they exist."""
+        bucket, prefix = self.source.bucket, self.source.selection.prefix
+        lost = self.server.bucket(bucket).scan(after=after, until=until, prefix=prefix).lost
+        return self.server.run(lambda client: trimmed_streams(client, bucket, lost))
+
     def _until(self, after: str, max_bytes: int | None) -> ScanEnd:
         bucket, prefix = self.source.bucket, self.source.selection.prefix
         return self.server.run(
@@ -119,7 +125,7 @@ class OpenedTable:
 
     feed: BucketFeed
     place: TablePlace
-    table: RewritableTable | CompactingTable
+    table: ArchiveTable
     state: TableState
     # The end of the bucket when the table was begun.
     begun_at: str
@@ -182,7 +188,7 @@ class TableRun(ABC):
         self._job = job
         self._begun_at = opened.begun_at
         self._file_bytes = parse_size(job.file_size, "'file_size'")
-        self._max_bytes = parse_size(job.max_bytes, "'max_bytes'")
+        self.max_bytes = parse_size(job.max_bytes, "'max_bytes'")
 
     @property
     @abstractmethod
@@ -197,18 +203,24 @@ class TableRun(ABC):
         """Add batches up to a cursor."""
         after = self.after
         while after < latest:
-            end = self.feed.until(after, self._max_bytes)
+            end = self.feed.until(after, self.max_bytes)
             # No batch extends across the start of the table: only before it may messages be gone.
             until = min(end.until, latest, self._begun_at if after < self._begun_at else latest)
             self.add_batch(after, until, end.bytes)
             after = until
 
     def plan(
-        self, after: str, until: str, size_bytes: int, *, whole_streams: bool = False
+        self,
+        after: str,
+        until: str,
+        size_bytes: int,
+        *,
+        whole_streams: bool = False,
+        missing_ok: bool = False,
     ) -> tuple[ReadPlan, int]:
         """The plan of a batch, and the size of its tasks."""
         each_bytes = task_bytes(size_bytes, self._file_bytes, self.executors.cores)
-        missing_ok = until <= self._begun_at
+        missing_ok = missing_ok or until <= self._begun_at
         plan = self.feed.plan(
             after, until, each_bytes, missing_ok=missing_ok, whole_streams=whole_streams
         )
@@ -226,7 +238,7 @@ class TableRun(ABC):
     def commit(self, batch: TableBatch, files: Sequence[DataFile]) -> None:
         """Commit a batch; the table's position is its end."""
         self.table.commit(batch, files, self.layout)
-        self.state = TableState(batch.until, batch.number, dict(self.layout.columns))
+        self.state = TableState(batch.until, batch.number, dict(self.layout.columns), batch.erased)
 
     def merge_small_files(self) -> int:
         """Merge small files if the job says so; returns how many were replaced."""

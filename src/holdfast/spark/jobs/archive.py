@@ -39,6 +39,10 @@ class Archive(TableOptions):
     partition_by: Literal["date", "none"] = option(
         "One partition for each UTC day, or none.", "date"
     )
+    deletes: Literal["keep", "apply"] = option(
+        "Rows of streams that are deleted or expired: keep them, or remove them from the table.",
+        "keep",
+    )
     min_bytes: str = option("Wait until this much is new, such as 64m.", "")
 
     def __post_init__(self) -> None:
@@ -66,9 +70,12 @@ class Archived(JobResult):
     files: int
     # Small files that were merged into larger ones.
     merged_files: int
-    # JSON messages in `_raw` since they do not fit, and messages with fields in `_rest`.
+    # JSON messages in `_raw` since they are not objects, and messages with fields in `_rest`.
     raw_rows: int
     rest_rows: int
+    # Rows of deleted streams that were removed, and the files that had them.
+    erased_rows: int
+    erased_files: int
     columns: dict[str, str]
 
 

@@ -236,6 +236,7 @@ class Transcribed:
 
 def transcribe_task(output: FileOutput, body_bytes_max: int, task: TranscribeTask) -> Transcribed:
     """Write the responses of a task's streams that have ended to files."""
+    output.place.check_shared()
     done = Transcribed()
     with SparkClient(task.source.connection) as server, TableFiles(output, task.number) as files:
         rows = _Rows(files, done)

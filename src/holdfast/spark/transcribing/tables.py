@@ -26,7 +26,7 @@ from holdfast.errors import ObjectMissingError
 from holdfast.protocol.frames import Outcome
 from holdfast.spark.archiving.layout import TableLayout
 from holdfast.spark.archiving.place import TablePlace
-from holdfast.spark.archiving.table import ArchiveTable, SmallFile
+from holdfast.spark.archiving.table import ArchiveTable, ListedFile
 from holdfast.spark.jobs.tasks import Executors
 from holdfast.spark.jobs.transcripts import DailyFigures
 from holdfast.spark.transcribing.responses import TranscribedResponse
@@ -105,7 +105,6 @@ def to_batch(responses: Sequence[TranscribedResponse]) -> Any:
 
 NAME: Final = "daily.parquet"
 _UNTIL: Final = b"holdfast.until"
-_ALL_SIZES: Final = 2**63
 _TASK_BYTES: Final = 256 * 1024 * 1024
 _SUMMED: Final = ("bytes", "prompt_tokens", "completion_tokens", "total_tokens")
 _READ: Final = ("started_at", "ended_at", "outcome", "model", *_SUMMED)
@@ -140,7 +139,7 @@ class DayTask:
     """Some files of a day."""
 
     date: str
-    files: tuple[SmallFile, ...]
+    files: tuple[ListedFile, ...]
 
 
 # What is summed of the responses of a model, and how many responses took so many milliseconds.
@@ -177,8 +176,8 @@ def counted(
     days: Collection[str] | None,
 ) -> list[DailyFigures]:
     """The rows of all days; the given days, or all if None, are counted again."""
-    files: dict[str, list[SmallFile]] = {}
-    for each in table.small_files(_ALL_SIZES):
+    files: dict[str, list[ListedFile]] = {}
+    for each in table.files():
         if days is None or each.date in days:
             files.setdefault(each.date, []).append(each)
     tasks = [task for day in sorted(files) for task in day_tasks(day, files[day])]
@@ -189,9 +188,9 @@ def counted(
     return sorted(rows, key=lambda each: (each.date, each.model or ""))
 
 
-def day_tasks(day: str, files: Sequence[SmallFile]) -> Iterator[DayTask]:
+def day_tasks(day: str, files: Sequence[ListedFile]) -> Iterator[DayTask]:
     """The files of a day in tasks of about the same size."""
-    held: list[SmallFile] = []
+    held: list[ListedFile] = []
     for each in files:
         held.append(each)
         if sum(file.size_bytes for file in held) >= _TASK_BYTES:
