@@ -22,6 +22,7 @@ from holdfast.errors import (
     StoreError,
     UnauthorizedError,
 )
+from holdfast.spark.reading.slice_reader import read_chunks
 from holdfast.spark.reading.source import Slice, StreamSlice
 from tests.client.node_process import node_server
 from tests.moto_server import KEY_ID, SECRET, MotoServer
@@ -169,6 +170,34 @@ def test_an_end_in_the_midst_of_a_message(bucket: Filled, via: str) -> None:
     bucket.flush()
     options = bucket.options(via=via, endingOffsets=f'{{"a": "{5:020d}"}}')
     assert [each.payload for each in read(options)] == [b"0123", b"4567"]
+
+
+def test_a_detour_is_said_once_with_its_reason(
+    bucket: Filled, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A store that cannot be reached costs time, and somebody could change that."""
+    bucket.append("a", b"1")
+    bucket.flush()
+    for _ in range(2):
+        options = bucket.options(store=str(tmp_path / "elsewhere"))
+        assert [each.payload for each in read(options)] == [b"1"]
+    (said,) = [each.getMessage() for each in caplog.records]
+    assert said.startswith(f"The object store {tmp_path / 'elsewhere'} does not exist")
+    assert "give the options 'store'" in said
+
+
+def test_what_is_not_in_packs_is_not_held_at_once(bucket: Filled) -> None:
+    for n in range(6):
+        bucket.append(f"s{n % 2}", bytes([n]) * (4 * MIB))
+    (part,) = planned(bucket.options())
+    found = []
+    for chunk in read_chunks(part.source, part.part):
+        assert sum(map(len, chunk.payloads.to_pylist())) < 10 * MIB
+        found += [
+            (int(offset), each[0])
+            for offset, each in zip(chunk.offsets, chunk.payloads.to_pylist(), strict=True)
+        ]
+    assert sorted(found) == [(n // 2 * 4 * MIB, n) for n in range(6)]
 
 
 def test_one_cut_while_a_writer_goes_on(bucket: Filled) -> None:

@@ -227,6 +227,33 @@ class SparkClient(SyncClient):
         for items in self.iterate(lists):
             yield from items
 
+    def resume(
+        self, work: Callable[[Client, int], AsyncIterator[tuple[int, T]]], start: int
+    ) -> BlockingIterator[tuple[int, T]]:
+        """Items, each with where to go on after it if the server goes away in between."""
+
+        async def resumed(client: Client) -> AsyncIterator[tuple[int, T]]:
+            at, clock, failures = start, SystemClock(), 0
+            while True:
+                try:
+                    async for place, item in work(client, at):
+                        at, failures = place, 0
+                        yield place, item
+                except HoldfastError as error:
+                    failures += 1
+                    await self._pause(clock, failures, error)
+                else:
+                    return
+
+        return self.iterate(resumed)
+
+    async def _pause(self, clock: SystemClock, failures: int, error: HoldfastError) -> None:
+        """Wait before the next attempt; raises the error if there is none."""
+        delay_s = self._retry.delay_s(failures, error, clock)
+        if delay_s is None or not may_repeat(error, repeatable=True):
+            raise error
+        await pause(clock, delay_s)
+
     def collect(self, work: Callable[[Client], AsyncIterator[T]]) -> list[T]:
         """All items of an async iterator; starts again if the server goes away in between."""
         return self.collect_into(list, work)
@@ -245,11 +272,8 @@ class SparkClient(SyncClient):
                         found.append(each)
                 except HoldfastError as error:
                     failures += 1
-                    delay_s = self._retry.delay_s(failures, error, clock)
-                    if delay_s is None or not may_repeat(error, repeatable=True):
-                        raise
+                    await self._pause(clock, failures, error)
                 else:
                     return found
-                await pause(clock, delay_s)
 
         return self.run(attempt)

@@ -17,7 +17,7 @@ from collections.abc import Mapping, MutableMapping
 from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
-from tempfile import TemporaryFile
+from tempfile import TemporaryFile, gettempdir
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlsplit
 
@@ -39,6 +39,7 @@ _CONNECT_PORT: Final = 15_002
 _JAVA_OPTIONS: Final = "spark.driver.extraJavaOptions"
 _PYTHON_SETTING: Final = "spark.pyspark.python"
 _LOG_SETTINGS: Final = Path(__file__).with_name("log4j2.properties")
+_UNIX_SOCKETS: Final = "spark.python.unix.domain.socket.enabled"
 
 _DEFAULTS: Final = {
     "spark.ui.enabled": "false",
@@ -50,13 +51,19 @@ _DEFAULTS: Final = {
     "spark.sql.execution.pyspark.udf.simplifiedTraceback.enabled": "true",
     # Off by default. It has an effect on sources that define it, as ours with `pushdown`.
     "spark.sql.python.filterPushdown.enabled": "true",
+    # Batches of megabytes go from Python to the JVM: in steps of 64 KiB by default.
+    "spark.buffer.size": "1m",
 }
 # Everything runs in one process, which no other machine has to reach.
 _LOCAL_DEFAULTS: Final = {
     "spark.driver.host": "127.0.0.1",
     "spark.driver.bindAddress": "127.0.0.1",
     "spark.sql.shuffle.partitions": "16",
+    # Sockets without TCP between the JVM and its Python workers.
+    _UNIX_SOCKETS: "true",
 }
+# A socket's path is `.UUID.sock` in Java's directory for temporary files, and has about 100 bytes.
+_SOCKET_DIRECTORY_BYTES_MAX: Final = 60
 
 # The last line of a traceback: the class with its module, and the message.
 _RAISED: Final = re.compile(
@@ -176,7 +183,10 @@ def _start(master: str, app: str, conf: Mapping[str, str]) -> SparkSession:
 
 def _settings(master: str, conf: Mapping[str, str]) -> dict[str, str]:
     local = _LOCAL_DEFAULTS if master.startswith("local") else {}
-    settings = {**_DEFAULTS, **local, **conf}
+    settings = {**_DEFAULTS, **local}
+    if len(os.fsencode(gettempdir())) > _SOCKET_DIRECTORY_BYTES_MAX:
+        settings.pop(_UNIX_SOCKETS, None)
+    settings |= conf
     java = settings.get(_JAVA_OPTIONS, "")
     if "log4j2.configurationFile" not in java and not _is_debugging():
         log = f"-Dlog4j2.configurationFile={_LOG_SETTINGS.as_uri()}"

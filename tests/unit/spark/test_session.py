@@ -5,6 +5,7 @@ import sys
 import pytest
 
 from holdfast.errors import SettingsError
+from holdfast.spark import session
 from holdfast.spark.session import _choose_python, check_java, open_session
 
 
@@ -103,3 +104,12 @@ def test_a_python_without_holdfast_is_refused(tmp_path, name):
         "(ModuleNotFoundError: No module named 'pyspark_holdfast'): unset it, set it to "
         f"{sys.executable}, or install holdfast-streams[spark] there."
     )
+
+
+def test_sockets_without_tcp_where_their_path_is_short_enough(monkeypatch):
+    name = "spark.python.unix.domain.socket.enabled"
+    for directory, expected in ("/tmp", "true"), ("/" + "long" * 20, None):
+        monkeypatch.setattr(session, "gettempdir", lambda directory=directory: directory)
+        assert session._settings("local[2]", {}).get(name) == expected
+        assert session._settings("spark://host:7077", {}).get(name) is None
+        assert session._settings("local[2]", {name: "false"})[name] == "false"

@@ -9,6 +9,7 @@ together.
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain, groupby, pairwise
 from math import inf
@@ -43,7 +44,7 @@ from holdfast.spark.reading.arrow import (
 from holdfast.spark.reading.source import ReadSource
 
 # Up to this gap, reading too much is cheaper than another read.
-_GAP_BYTES: Final = 128 * 1024
+GAP_BYTES: Final = 128 * 1024
 # Below this size one read with a copy costs less than two reads without.
 _UNCOPIED_BYTES_MIN: Final = 256 * 1024
 # Bounds a chunk whose extents are tiny.
@@ -52,6 +53,8 @@ _CHUNK_RANGES_MAX: Final = 20_000
 _PART_BYTES: Final = 8 * 1024 * 1024
 # For so long a store that could not be used is not tried again: each attempt takes seconds.
 _UNREACHABLE_S: Final = 60.0
+_log: Final = logging.getLogger(__name__)
+_warned: set[str] = set()
 # Shared by all tasks of the process: a store, or why it cannot be used, and until when.
 _stores: dict[tuple[StoreLocation, str], tuple[ObjectStore | str, float]] = {}
 
@@ -71,7 +74,27 @@ def open_packs(source: ReadSource, server: SparkClient) -> PackBytes:
         return store
     if source.via == "store":
         raise StoreError(store)
+    _warn_of_detour(store)
     return ServerPacks(server, store)
+
+
+def check_store(source: ReadSource) -> None:
+    """Warn on the driver, which is seen, if executors will probably not reach the store."""
+    if source.via == "auto":
+        store = reachable_store(source.place, source.store_id)
+        if isinstance(store, str):
+            _warn_of_detour(store)
+
+
+def _warn_of_detour(reason: str) -> None:
+    """Say, once in a process, that packs are read through the server, and why."""
+    if reason not in _warned:
+        _warned.add(reason)
+        _log.warning(
+            "%s So packs are read through the server, which is slower: give the options 'store' "
+            "and 'store…' as executors reach it, or set 'via' to 'server' if this is meant.",
+            reason,
+        )
 
 
 def reachable_store(
@@ -193,7 +216,7 @@ def read_extents(
 
     for pack, indexes in groupby(sorted(range(len(ranges)), key=pack_of), key=pack_of):
         _read_pack(packs, pack, [(at, ranges[at].range) for at in indexes], buffers)
-    return _wanted_messages(_to_chunk(ranges, buffers), buffers.positions, ranges, positions)
+    return _extent_messages(ranges, buffers).chunk(positions)
 
 
 class _Buffers:
@@ -282,7 +305,7 @@ def _fill(
     runs: list[list[_Span]] = []
     end = 0
     for span in sorted(spans, key=lambda span: span.at):
-        if runs and span.at - end <= _GAP_BYTES:
+        if runs and span.at - end <= GAP_BYTES:
             runs[-1].append(span)
             end = max(end, span.end)
         else:
@@ -317,31 +340,89 @@ def _hex_sum(data: memoryview, salt: int) -> str:
     return checksum(data, salt).to_bytes(8, "little").hex()
 
 
-def _to_chunk(ranges: Sequence[WantedRange], buffers: _Buffers) -> Chunk:
-    lengths, counts = buffers.lengths.astype(np.int64), buffers.counts
-    ends = np.cumsum(lengths)
-    stream_indexes = np.repeat(np.arange(len(ranges), dtype=np.int32), counts)
-    # Offsets are not stored: they follow from the extent's offset and the lengths.
-    first_bytes = np.concatenate(([0], buffers.byte_ends[:-1]))
-    starts = np.fromiter((each.range.offset for each in ranges), np.int64, len(ranges))
-    next_offsets = ends + np.repeat(starts - first_bytes, counts)
-    streams = [StreamName(each.range.stream_id, each.range.content_type) for each in ranges]
-    is_json = np.fromiter((each.is_json for each in streams), bool, len(streams))
-    payloads = None
-    if buffers.with_data and is_json.any() and not is_json.all():
-        payloads = _without_separators(buffers.data, ends, is_json[stream_indexes])
-    elif buffers.with_data:
-        payloads = binary_array(buffers.data, ends)
-        payloads = pc.binary_slice(payloads, 0, -1) if is_json.all() else payloads
-    offsets = next_offsets - lengths
-    return Chunk(
-        streams,
-        stream_indexes,
-        offsets,
-        next_offsets,
+class ExtentMessages(NamedTuple):
+    """Extents back to back, and the messages in them.
+
+    There is an entry for each extent, up to `counts`, and then one for each message.
+    """
+
+    streams: Sequence[StreamName]
+    # For each extent the index of its stream in `streams`, its bytes and its offset in the stream.
+    stream_indexes: npt.NDArray[np.int32]
+    sizes: Numbers
+    offsets: Numbers
+    # The offsets that are read, and the one before which messages are missed if they are wanted.
+    starts: Numbers
+    ends: Numbers
+    earliest: Numbers
+    # Messages in each extent.
+    counts: Numbers
+    lengths: npt.NDArray[Any]
+    timestamps: Numbers
+    positions: Numbers
+    # The bytes, if they are read.
+    data: npt.NDArray[np.uint8] | None
+
+    def chunk(self, wanted: PositionRange) -> tuple[Chunk, list[int]]:
+        """The wanted messages, and the indexes of extents with wanted messages that are trimmed."""
+        whole = self._all()
+        assert isinstance(whole.offsets, np.ndarray)
+        extents = np.repeat(np.arange(len(self.counts)), self.counts)
+        inside = (self.positions > wanted.after) & (self.positions <= wanted.until)
+        trimmed = np.unique(extents[inside & (whole.offsets < self.earliest[extents])])
+        keep = inside & (whole.offsets >= self.starts[extents])
+        keep &= whole.offsets < self.ends[extents]
+        return whole if keep.all() else whole.filter(keep), trimmed.tolist()
+
+    def _all(self) -> Chunk:
+        lengths, counts = self.lengths.astype(np.int64), self.counts
+        ends = np.cumsum(lengths)
+        stream_indexes = np.repeat(self.stream_indexes, counts)
+        # Offsets are not stored: they follow from the extent's offset and the lengths.
+        first_bytes = np.cumsum(self.sizes) - self.sizes
+        next_offsets = ends + np.repeat(self.offsets - first_bytes, counts)
+        return Chunk(
+            self.streams,
+            stream_indexes,
+            next_offsets - lengths,
+            next_offsets,
+            self.timestamps,
+            None if self.data is None else self._payloads(self.data, ends, stream_indexes),
+            self.positions,
+        )
+
+    def _payloads(
+        self, data: npt.NDArray[np.uint8], ends: Numbers, stream_indexes: npt.NDArray[np.int32]
+    ) -> Any:
+        types = {each.content_type: each for each in self.streams}
+        json_types = {name for name, each in types.items() if each.is_json}
+        if not json_types:
+            return binary_array(data, ends)
+        if len(json_types) == len(types):
+            return pc.binary_slice(binary_array(data, ends), 0, -1)
+        is_json = np.fromiter(
+            (each.content_type in json_types for each in self.streams), bool, len(self.streams)
+        )
+        return _without_separators(data, ends, is_json[stream_indexes])
+
+
+def _extent_messages(ranges: Sequence[WantedRange], buffers: _Buffers) -> ExtentMessages:
+    def numbers(values: Iterable[int]) -> Numbers:
+        return np.fromiter(values, np.int64, len(ranges))
+
+    return ExtentMessages(
+        [StreamName(each.range.stream_id, each.range.content_type) for each in ranges],
+        np.arange(len(ranges), dtype=np.int32),
+        numbers(each.range.length for each in ranges),
+        numbers(each.range.offset for each in ranges),
+        numbers(each.start for each in ranges),
+        numbers(each.end for each in ranges),
+        numbers(each.range.earliest for each in ranges),
+        buffers.counts,
+        buffers.lengths,
         buffers.timestamps,
-        payloads,
         buffers.positions,
+        buffers.data if buffers.with_data else None,
     )
 
 
@@ -352,21 +433,3 @@ def _without_separators(
     kept = np.ones(len(data), dtype=bool)
     kept[ends[is_json] - 1] = False
     return binary_array(data[kept], ends - np.cumsum(is_json))
-
-
-def _wanted_messages(
-    chunk: Chunk, positions: Numbers, ranges: Sequence[WantedRange], wanted: PositionRange
-) -> tuple[Chunk, list[int]]:
-    start, end, earliest = (
-        np.fromiter(values, np.int64, len(ranges))[chunk.stream_indexes]
-        for values in (
-            (each.start for each in ranges),
-            (each.end for each in ranges),
-            (each.range.earliest for each in ranges),
-        )
-    )
-    assert isinstance(chunk.offsets, np.ndarray)
-    inside = (positions > wanted.after) & (positions <= wanted.until)
-    trimmed = np.unique(chunk.stream_indexes[inside & (chunk.offsets < earliest)])
-    keep = inside & (chunk.offsets >= start) & (chunk.offsets < end)
-    return chunk if keep.all() else chunk.filter(keep), trimmed.tolist()

@@ -26,6 +26,7 @@ from holdfast.errors import (
     StreamNotFoundError,
 )
 from holdfast.spark.connection import SparkClient
+from holdfast.spark.reading.packs import check_store
 from holdfast.spark.reading.selection import LATEST, BatchBounds
 from holdfast.spark.reading.source import ReadSource, Slice, StreamSlice
 
@@ -99,6 +100,8 @@ def plan_between(
     if source.fail_on_data_loss:
         _check_losses(server, source, scan, after)
     source = source.with_store(scan.store, scan.store_id)
+    if scan.partitions:
+        check_store(source)
     if whole_streams:
         return ReadPlan(source, _slices_of_whole_streams(scan), scan.until)
     slices = []

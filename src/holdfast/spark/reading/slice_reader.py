@@ -11,6 +11,7 @@ from collections.abc import AsyncIterator, Generator, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import replace
+from functools import partial
 from typing import Any, Final, NamedTuple, TypeVar
 
 import numpy as np
@@ -21,6 +22,7 @@ from holdfast.errors import CursorGoneError, ObjectMissingError
 from holdfast.spark.connection import SparkClient
 from holdfast.spark.reading.arrow import (
     BATCH_BYTES,
+    ROW_BYTES,
     Chunk,
     Numbers,
     StreamName,
@@ -141,39 +143,30 @@ class SliceReader:
                 yield WantedRange(each, start, end)
 
     def unpacked(self, part: Slice) -> Iterator[Chunk]:
-        """The messages that are not in packs yet, by stream id and offset."""
+        """The messages that are not in packs yet, in the order of the log."""
         if part.until <= part.flushed:
             return
         source = self._source
         read_after = part.after if part.read_after is None else part.read_after
         part = replace(part, after=max(part.after, part.flushed), read_after=read_after)
-
-        async def wanted(client: Client) -> AsyncIterator[Record]:
-            async for each in client.bucket(source.bucket).records(
-                after=f"{part.after:020d}",
-                until=f"{part.until:020d}",
-                prefix=source.selection.prefix,
-                first=part.first,
-                last=part.last,
-            ):
-                if part.covers(each.stream_id) and source.selection.includes(each.stream_id):
-                    start, end = source.selection.window(each.stream_id, 0)
-                    if start <= each.offset < end:
-                        yield each
-
+        done = part.after
         try:
-            records = self._server.collect(wanted)
+            for position, records in self._server.resume(
+                partial(_record_batches, source, part), done
+            ):
+                if records:
+                    yield _record_chunk(records)
+                done = position
         except CursorGoneError:
-            # Flushed since, all of it or a part.
+            # Flushed since, all of the rest or a part of it.
             scan = self._scan(part)
-            if int(scan.flushed) <= part.after:
+            if int(scan.flushed) <= done:
                 raise
             again = SliceReader(source.with_store(scan.store, scan.store_id), self._server)
-            yield from again.chunks(replace(part, flushed=int(scan.flushed)))
+            yield from again.chunks(replace(part, after=done, flushed=int(scan.flushed)))
             return
         # Messages that were deleted since the read was planned are not among them.
         self._check_losses(part)
-        yield from _record_chunks(records)
 
     def _check_losses(self, part: Slice) -> None:
         source = self._source
@@ -195,22 +188,34 @@ class SliceReader:
         )
 
 
-def _record_chunks(records: list[Record]) -> Iterator[Chunk]:
-    """Records as chunks, by stream id and offset."""
-    records.sort(key=lambda each: (each.stream_id, each.offset))
+async def _record_batches(
+    source: ReadSource, part: Slice, client: Client, after: int
+) -> AsyncIterator[tuple[int, list[Record]]]:
+    """Wanted records after a position, a few at a time, each time with where to go on."""
+    selection = source.selection
     held: list[Record] = []
     size = 0
-    for each in records:
-        held.append(each)
-        size += len(each.payload)
-        if size >= BATCH_BYTES:
-            yield _record_chunk(held)
+    async for each in client.bucket(source.bucket).records(
+        after=f"{after:020d}",
+        until=f"{part.until:020d}",
+        prefix=selection.prefix,
+        first=part.first,
+        last=part.last,
+    ):
+        if size >= BATCH_BYTES and each.position > held[-1].position:
+            yield held[-1].position, held
             held, size = [], 0
-    if held:
-        yield _record_chunk(held)
+        if part.covers(each.stream_id) and selection.includes(each.stream_id):
+            start, end = selection.window(each.stream_id, 0)
+            if start <= each.offset < end:
+                held.append(each)
+                size += len(each.payload) + ROW_BYTES
+    yield part.until, held
 
 
 def _record_chunk(records: list[Record]) -> Chunk:
+    """Records as a chunk, stream by stream."""
+    records.sort(key=lambda each: each.stream_id)
     names: dict[StreamName, int] = {}
     indexes = [
         names.setdefault(StreamName(each.stream_id, each.content_type), len(names))
