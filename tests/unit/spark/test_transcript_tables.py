@@ -84,10 +84,10 @@ def test_a_day_is_counted_over_all_its_files(tmp_path, monkeypatch):
 class Listed(NamedTuple):
     """A table with these files."""
 
-    files: tuple
+    found: tuple
 
     def files(self):
-        return self.files
+        return self.found
 
 
 @given(st.lists(st.integers(0, 10**7), min_size=1, max_size=200))
