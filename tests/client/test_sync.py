@@ -106,8 +106,8 @@ def test_what_is_ours(our_client: SyncClient) -> None:
     assert [change.length for page in bucket.changes() for change in page.changes] == [3, 3]
     assert bucket.info().streams == 1
     plan = bucket.scan()
-    assert plan.hot is not None
-    assert b"two" in [record.payload for record in bucket.records(after=plan.hot.after)]
+    [hot] = plan.hot
+    assert b"two" in [record.payload for record in bucket.records(after=hot.after)]
     assert our_client.request("GET", "/healthz").status == 200
 
 

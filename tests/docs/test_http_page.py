@@ -45,13 +45,14 @@ def test_examples_of_answers_have_the_fields_of_the_answers(answers: dict[str, s
         set(re.findall(r'"(\w+)":', block))
         for block in re.findall(r"```json\n(.+?)```", PAGE, re.DOTALL)
     ]
-    assert len(shown) == 3
-    listing, changes, plan = shown
-    found = {part: _fields(answers, part) for part in ("streams?", "changes?after=-1'", "scan'")}
+    listing, changes, plan, by_packs = shown
+    parts = ("streams?", "changes?after=-1'", "scan'", "scan?by=packs'")
+    found = {part: _fields(answers, part) for part in parts}
     assert found["streams?"] == listing
     assert found["changes?after=-1'"] == changes
     # Nothing is in packs yet.
     assert found["scan'"] <= plan
+    assert by_packs <= found["scan?by=packs'"]
 
 
 def _fields(answers: dict[str, str], part: str) -> set[str]:

@@ -2,12 +2,16 @@
 
 import base64
 import json
+from array import array
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import httpx
+import msgspec
 
 from holdfast.errors import ObjectMissingError
+from holdfast.format.packs import PackStreams
+from holdfast.format.rows import decode_row
 from holdfast.objects.directory_objects import DirectoryObjects
 from holdfast.objects.pack_reader import Pack
 from tests.server_process import ServerProcess
@@ -49,6 +53,8 @@ class Scan:
         found: list[Message] = []
         for partition, lines in ranges:
             found += self._read_partition(partition, lines)
+        for part in self.plan["parts"]:
+            found += self._read_part(part)
         return found + list(self.hot())
 
     def ranges(self, partition: dict[str, Any]) -> list[dict[str, Any]]:
@@ -64,16 +70,76 @@ class Scan:
 
     def hot(self) -> Iterator[Message]:
         """The messages that were not in packs when the plan was made."""
-        hot = self.plan["hot"]
-        if hot is None:
-            return
-        query = {**self._query, "after": hot["after"], "until": hot["until"]}
-        for line in self._lines("/records", **query):
-            data = base64.b64decode(line["payload"])
-            size = line["next_offset"] - line["offset"]
-            assert size - len(data) == (1 if line["content_type"] == "application/json" else 0)
-            data += b"\x1e" * (size - len(data))
-            yield Message(line["stream_id"], line["stream"], line["offset"], data, line["position"])
+        for hot in self.plan["hot"]:
+            query = {
+                **{name: self._query[name] for name in ("prefix",) if name in self._query},
+                "after": hot["after"],
+                "until": hot["until"],
+                "first": hot["first_stream_id"],
+                "last": hot["last_stream_id"],
+            }
+            for line in self._lines("/records", **query):
+                data = base64.b64decode(line["payload"])
+                size = line["next_offset"] - line["offset"]
+                assert size - len(data) == (1 if line["content_type"] == "application/json" else 0)
+                data += b"\x1e" * (size - len(data))
+                ids = line["stream_id"], line["stream"]
+                yield Message(*ids, line["offset"], data, line["position"])
+
+    def _read_part(self, part: dict[str, Any]) -> list[Message]:
+        """Read a part from its packs, or from those that hold it by now."""
+        packs = [self.plan["packs"][at]["name"] for at in part["packs"]]
+        while True:
+            try:
+                return [message for pack in packs for message in self._read_pack(part, pack)]
+            except ObjectMissingError:
+                query = {"after": f"{part['after']}", "until": f"{part['until']}", "by": "packs"}
+                packs = [each["name"] for each in self._get("/scan", **query).json()["packs"]]
+
+    def _read_pack(self, part: dict[str, Any], name: str) -> Iterator[Message]:
+        answer = self._client.get(self._path + "/scan/pack", params={"pack": name})
+        if answer.status_code == 404:
+            raise ObjectMissingError(name)
+        assert answer.status_code == 200, answer.text
+        streams = msgspec.msgpack.decode(answer.content, type=PackStreams)
+        live = None if streams.live is None else set(array("Q", streams.live))
+        visible = dict(
+            zip(array("Q", streams.hidden), array("q", streams.visible_from), strict=True)
+        )
+        pack = Pack(self._store, name)
+        rows = {number: decode_row(row) for number, row in pack.delta().items()}
+        for extent in pack.directory():
+            number = extent.stream
+            if number in rows:
+                bucket, _, stream_id = rows[number].meta.name.partition("/")
+                if f"/{bucket}/streams" != self._path:
+                    continue
+            else:
+                stream_id = streams.names.get(number, ("", ""))[0] or self._name(name, number)
+            if not stream_id.startswith(self._query.get("prefix", "")):
+                continue
+            if live is not None and number not in live:
+                continue
+            data = self._store.read(name, extent.data_at, extent.length)
+            index = pack.index().part(extent.message_at, extent.message_at + extent.messages)
+            at = extent.start
+            last = part["last"]
+            for size, position in zip(index.lengths, index.positions, strict=True):
+                if (
+                    part["after"] < position <= part["until"]
+                    and at >= visible.get(number, 0)
+                    and [number, at] >= part["first"]
+                    and (last is None or [number, at] < last)
+                ):
+                    inside = at - extent.start
+                    yield Message(stream_id, number, at, data[inside : inside + size], position)
+                at += size
+
+    def _name(self, pack: str, number: int) -> str:
+        """The name of a stream that has no row in the pack; empty if it is in another bucket."""
+        answer = self._get("/scan/pack", pack=pack, numbers=str(number))
+        streams = msgspec.msgpack.decode(answer.content, type=PackStreams)
+        return streams.names.get(number, ("", ""))[0]
 
     def _read_partition(
         self, partition: dict[str, Any], lines: list[dict[str, Any]]

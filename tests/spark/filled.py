@@ -70,8 +70,7 @@ class Filled:
 
     def packs(self) -> set[str]:
         """The packs in which the bucket is."""
-        plan = self.client.bucket(self.bucket).scan()
-        return {pack for each in plan.partitions for pack in each.packs}
+        return {each.pack for each in self.client.bucket(self.bucket).ranges()}
 
     def options(self, **more: Any) -> dict[str, str]:
         """The options of a read."""

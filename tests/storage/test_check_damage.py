@@ -234,8 +234,8 @@ class TestCatalog:
 
     def test_a_stream_that_was_deleted_and_is_back(self, data):
         data.change(
-            "INSERT INTO streams SELECT ?, 'again', NULL, start, snapshot, row, 0, NULL "
-            "FROM streams WHERE number = 1048576",
+            "INSERT INTO streams SELECT ?, 'again', NULL, start, snapshot, row, 0, NULL, "
+            "visible_from, hidden_at FROM streams WHERE number = 1048576",
             data.numbers["gone"],
         )
         said = " ".join(what for _, what in damage(data.verify()))
@@ -243,8 +243,8 @@ class TestCatalog:
 
     def test_a_stream_that_no_pack_knows(self, data):
         data.change(
-            "INSERT INTO streams SELECT 9, 'made up', NULL, start, snapshot, row, 0, NULL "
-            "FROM streams WHERE number = 1048576"
+            "INSERT INTO streams SELECT 9, 'made up', NULL, start, snapshot, row, 0, NULL, "
+            "visible_from, hidden_at FROM streams WHERE number = 1048576"
         )
         said = " ".join(what for _, what in damage(data.verify()))
         assert "it has 3 streams, and the packs have 2" in said

@@ -27,6 +27,7 @@ if typing.TYPE_CHECKING:
         ChangePage,
         Record,
         ScanEnd,
+        ScanHot,
         ScanPartition,
         ScanPlan,
         StreamInfo,
@@ -37,7 +38,7 @@ if typing.TYPE_CHECKING:
     from holdfast.client.snapshots import Bootstrap, Snapshot, Snapshots
     from holdfast.client.storage import Storage, StoreInfo
     from holdfast.client.sync import SyncClient
-    from holdfast.format.packs import PackExtent, PackInfo, ScanRange
+    from holdfast.format.packs import PackExtent, PackInfo, PackStreams, ScanPart, ScanRange
     from holdfast.protocol.frames import Frame, Outcome, StartInfo
 
 __all__ = [
@@ -63,6 +64,7 @@ __all__ = [
     "Outcome",
     "PackExtent",
     "PackInfo",
+    "PackStreams",
     "Producer",
     "ProducerLimits",
     "ProducerStamp",
@@ -74,6 +76,8 @@ __all__ = [
     "ResponseReading",
     "Retry",
     "ScanEnd",
+    "ScanHot",
+    "ScanPart",
     "ScanPartition",
     "ScanPlan",
     "ScanRange",
@@ -92,15 +96,15 @@ __all__ = [
 ]
 
 _LAZY = {
-    "client.buckets": "Bucket BucketInfo Change ChangePage Record ScanEnd ScanPartition ScanPlan "
-    "StreamInfo",
+    "client.buckets": "Bucket BucketInfo Change ChangePage Record ScanEnd ScanHot ScanPartition "
+    "ScanPlan StreamInfo",
     "client.proxy": "Proxy ProxySession",
     "client.proxy_frames": "FrameReading",
     "client.proxy_response": "ProxyResponse ResponseReading",
     "client.snapshots": "Bootstrap Snapshot Snapshots",
     "client.storage": "Storage StoreInfo",
     "client.sync": "SyncClient",
-    "format.packs": "PackExtent PackInfo ScanRange",
+    "format.packs": "PackExtent PackInfo PackStreams ScanPart ScanRange",
     "protocol.frames": "Frame Outcome StartInfo",
 }
 _MODULES = {name: module for module, names in _LAZY.items() for name in names.split()}

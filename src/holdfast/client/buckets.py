@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from contextlib import aclosing
 from typing import Final, Literal
 
 import msgspec
 
-from holdfast.client.calls import Calls, Pacing, decode, may_repeat
+from holdfast.client.calls import Calls, Pacing, decode, decode_packed, may_repeat
 from holdfast.client.urls import below
 from holdfast.errors import HoldfastError, OutboundError
-from holdfast.format.packs import ScanRange
+from holdfast.format.packs import PackInfo, PackStreams, ScanPart, ScanRange
 from holdfast.protocol.headers import START
 from holdfast.protocol.sse import SseParser
 
@@ -60,7 +60,7 @@ class ChangePage(msgspec.Struct, frozen=True):
 
 
 class ScanPartition(msgspec.Struct, frozen=True):
-    """The part of a scan for one worker: streams whose bytes are in packs."""
+    """The part of a scan by names for one worker: streams whose bytes are in packs."""
 
     shard: int
     first_stream_id: str
@@ -69,15 +69,17 @@ class ScanPartition(msgspec.Struct, frozen=True):
     until: str
     bytes: int
     ranges: int
-    packs: list[str]
 
 
 class ScanHot(msgspec.Struct, frozen=True):
-    """The part of a scan that is not in packs yet."""
+    """A part of what is not in packs yet: streams from one id to another, both included."""
 
     shard: int
+    first_stream_id: str
+    last_stream_id: str
     after: str
     until: str
+    bytes: int
 
 
 class ScanPlan(msgspec.Struct, frozen=True):
@@ -88,10 +90,14 @@ class ScanPlan(msgspec.Struct, frozen=True):
     until: str
     flushed: str
     store: str
+    # By names.
     partitions: list[ScanPartition]
+    # By packs: what to read, and where that is now.
+    parts: list[ScanPart]
+    packs: list[PackInfo]
+    hot: list[ScanHot]
     next_cursor: str
     prefix: str = ""
-    hot: ScanHot | None = None
     # The id in the store's marker.
     store_id: str = ""
     # Streams of which some data in this range is gone.
@@ -238,11 +244,55 @@ class Bucket:
         after: str = "",
         until: str = "",
         prefix: str = "",
+        first: str = "",
+        last: str = "",
+        from_ms: int | None = None,
+        to_ms: int | None = None,
+        by: Literal["names", "packs"] | None = None,
         partition_bytes: int | None = None,
+        partitions: int | None = None,
+        since: str = "",
     ) -> ScanPlan:
-        """A plan to read everything appended after one cursor and up to another."""
-        params = _given(after=after, until=until, prefix=prefix, partition_bytes=partition_bytes)
+        """A plan to read everything appended after one cursor and up to another.
+
+        It is divided by stream names, by packs, or by default as the server thinks best, into parts
+        of about `partition_bytes` and at least about `partitions` of them. `from_ms` and `to_ms`
+        leave out what is known to have been appended before or after. Messages that were gone at
+        the cursor `since` are not listed as lost.
+        """
+        params = _given(
+            after=after,
+            until=until,
+            prefix=prefix,
+            first=first,
+            last=last,
+            from_ms=from_ms,
+            to_ms=to_ms,
+            by=by,
+            partition_bytes=partition_bytes,
+            partitions=partitions,
+            since=since,
+        )
         return await self._calls.fetch(below(self.url, "streams", "scan"), ScanPlan, params)
+
+    async def pack_streams(
+        self,
+        pack: str,
+        *,
+        first_stream: int | None = None,
+        last_stream: int | None = None,
+        numbers: Sequence[int] = (),
+    ) -> PackStreams:
+        """What a pack does not say about its streams: which are gone, and the names of some."""
+        params = _given(
+            pack=pack,
+            first_stream=first_stream,
+            last_stream=last_stream,
+            numbers=",".join(map(str, numbers)),
+        )
+        url = below(self.url, "streams", "scan", "pack")
+        response = await self._calls.request("GET", url, params=params)
+        return decode_packed(response.body, PackStreams)
 
     async def until(
         self,
@@ -286,12 +336,23 @@ class Bucket:
         prefix: str = "",
         first: str = "",
         last: str = "",
+        from_ms: int | None = None,
+        to_ms: int | None = None,
     ) -> AsyncIterator[Record]:
         """The messages that are not in packs yet, in log order.
 
-        `first` and `last` limit them to streams with ids in that range, both included.
+        `first` and `last` limit them to streams with ids in that range, both included, `from_ms`
+        and `to_ms` to times.
         """
-        params = _given(after=after, until=until, prefix=prefix, first=first, last=last)
+        params = _given(
+            after=after,
+            until=until,
+            prefix=prefix,
+            first=first,
+            last=last,
+            from_ms=from_ms,
+            to_ms=to_ms,
+        )
         url = below(self.url, "streams", "records")
         async for each in self._calls.lines(url, Record, params):
             yield each

@@ -386,6 +386,11 @@ def decode(body: bytes, kind: type[T]) -> T:
     return _decoded(msgspec.json.Decoder(kind).decode, body)
 
 
+def decode_packed(body: bytes, kind: type[T]) -> T:
+    """Decode MessagePack."""
+    return _decoded(msgspec.msgpack.Decoder(kind).decode, body)
+
+
 def _decoded(decoder: Callable[[bytes], T], body: bytes) -> T:
     try:
         return decoder(body)

@@ -171,6 +171,7 @@ class SyncBucket(Facade):
     info = blocking(Bucket.info)
     delete = blocking(Bucket.delete)
     scan = blocking(Bucket.scan)
+    pack_streams = blocking(Bucket.pack_streams)
     until = blocking(Bucket.until)
     streams = iterating(Bucket.streams)
     changes = iterating(Bucket.changes)

@@ -36,6 +36,7 @@ from holdfast.format.rows import (
     renewed_deadline_ms,
     stored_bytes,
 )
+from holdfast.protocol.headers import OFFSET_MAX
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -59,6 +60,9 @@ class State:
         # Removed streams that may still be in the catalog.
         self.removed: dict[str, int] = {}
         self.removed_numbers: set[int] = set()
+        # From which offset streams can be read that were trimmed, or deleted and kept for their
+        # forks, which the catalog may not know yet.
+        self.hidden: dict[int, int] = {}
         self.generation = Generation(0)
         self.buckets: dict[str, BucketRow] = {}
         # Rows of buckets that do not exist any more, for deleted streams that are kept.
@@ -189,11 +193,12 @@ class State:
             stream.deadline_ms = max(record.at_ms, stream.deadline_ms or 0)
         elif kind == Kind.SNAPSHOT:
             snapshot = decode_snapshot(record.payload)
+            self._freed(stream, publish_snapshot(stream, snapshot, position))
             if self.catalog is not None:
                 self.generation.snapshots.add(snapshot.object)
-            self._freed(stream, publish_snapshot(stream, snapshot))
+                self.hidden[stream.number] = stream.earliest
         elif kind in (Kind.DELETE, Kind.EXPIRE):
-            self._end(stream)
+            self._end(stream, position)
         else:
             raise ValueError(f"unknown kind of record: {kind}")
         return stream
@@ -303,12 +308,15 @@ class State:
             self.generation.streams.append(stream)
         self.clean.pop(stream.number, None)
 
-    def _end(self, stream: Stream) -> None:
+    def _end(self, stream: Stream, position: int) -> None:
         """Remove a deleted or expired stream; one with forks stays for them only."""
         stream.bucket.streams -= 1
         stream.gone = True
         if stream.forks:
             stream.deleted = True
+            stream.hidden_at = position
+            if self.catalog is not None:
+                self.hidden[stream.number] = OFFSET_MAX
             stream.deadline_ms = stream.recorded_deadline_ms = None
         else:
             remove(stream, self._known, self._forget, self._freed)
@@ -324,6 +332,7 @@ class State:
         if self.catalog is not None:
             self.removed[name] = number
             self.removed_numbers.add(number)
+            self.hidden.pop(number, None)
         self.streams -= 1
         stream.deleted = False
         stream.chunks.clear()

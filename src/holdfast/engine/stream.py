@@ -89,6 +89,8 @@ class Stream:
     # The first of its own bytes, and the first readable offset; see `format.rows`.
     start: int = 0
     earliest: int = 0
+    # Where in the log it was deleted, or `earliest` moved last.
+    hidden_at: int = 0
     snapshot: Snapshot | None = None
     forks: int = 0
     # Deleted, but kept for its forks; `gone` means gone for everyone else.
@@ -114,6 +116,7 @@ class Stream:
         stream.stored_producers, stream.seq = -1, row.seq
         stream.deadline_ms = stream.recorded_deadline_ms = row.deadline_ms
         stream.start, stream.earliest = row.start, row.earliest
+        stream.hidden_at = row.hidden_at
         stream.snapshot, stream.forks = row.snapshot, row.forks
         stream.deleted = stream.gone = row.deleted
         return stream

@@ -295,6 +295,7 @@ class Tier:
             if unchanged:
                 stream.generation = None
                 state.clean[stream.number] = stream
+                state.hidden.pop(stream.number, None)
             self._staging.forget_producers(stream)
             stream.forget_flushed_producers()
         self._evict()

@@ -72,6 +72,27 @@ class UnknownPackVersionError(PackFormatError):
     """A valid pack of a version that this code does not read."""
 
 
+TIME_MIN_MS: Final = -(2**63)
+TIME_MAX_MS: Final = 2**63 - 1
+
+
+class TimeSpan(NamedTuple):
+    """Between which times the messages of a part of the log were appended.
+
+    Both positions are included. If `min_ms` is greater than `max_ms`, there are no messages.
+    """
+
+    first_position: int
+    last_position: int
+    min_ms: int
+    max_ms: int
+
+
+def unknown_times(after: int, through: int) -> TimeSpan:
+    """The span of packs of earlier versions, which have no times besides their messages'."""
+    return TimeSpan(after + 1, through, TIME_MIN_MS, TIME_MAX_MS)
+
+
 class PackMeta(msgspec.Struct):
     """A pack's metadata."""
 
@@ -87,6 +108,13 @@ class PackMeta(msgspec.Struct):
     documents: dict[str, bytes | None] = {}
     # When the last record of this range was written.
     last_ms: int = 0
+    # The times of the range, in the order of the log; packs of earlier versions have none.
+    times: list[TimeSpan] = []
+
+
+def times_of(meta: PackMeta, after: int, through: int) -> list[TimeSpan]:
+    """The times of the range of a pack with a delta."""
+    return meta.times or [unknown_times(after, through)]
 
 
 class Footer(NamedTuple):
@@ -232,6 +260,47 @@ class ScanRange(msgspec.Struct, frozen=True):
     salt: str
     pack_data_bytes: int
     pack_messages: int
+    # Where in the log bytes before `earliest` went; 0 if that is unknown.
+    hidden_at: int = 0
+
+
+class ScanPart(msgspec.Struct, frozen=True):
+    """What streams between two numbers gained at positions (after, until], and the packs with it.
+
+    The streams' messages are sorted by number, then by offset.
+    """
+
+    after: int
+    until: int
+    # Stream and offset of the first message, and of the first one that is not part of it any more.
+    # Without the latter it reaches to the end.
+    first: tuple[int, int]
+    last: tuple[int, int] | None
+    # Indexes in the plan's list of packs.
+    packs: list[int]
+    # About how much there is.
+    bytes: int
+    messages: int
+
+    def covers(self, stream: int, offset: int) -> bool:
+        at = stream, offset
+        return self.first <= at and (self.last is None or at < self.last)
+
+
+class PackStreams(msgspec.Struct, frozen=True):
+    """What a pack does not say about its streams itself; arrays are little-endian and sorted."""
+
+    pack: str
+    # u64: the numbers of the streams of which the pack holds anything in use. None: all of them.
+    live: bytes | None
+    # Streams of which a part or everything is gone: their numbers (u64), the offsets from which
+    # they can be read (i64; the highest if they cannot), and the positions at which the rest went
+    # (u64; 0 if that is unknown).
+    hidden: bytes
+    visible_from: bytes
+    hidden_at: bytes
+    # Ids and content types of streams, by number.
+    names: dict[int, tuple[str, str]]
 
 
 class NewPack(NamedTuple):

@@ -47,6 +47,8 @@ class StreamRow(msgspec.Struct, array_like=True):
     # The number of its forks, and whether it is kept for them only.
     forks: int = 0
     deleted: bool = False
+    # Where in the log it was deleted, or `earliest` moved last; 0 if never, or if that is unknown.
+    hidden_at: int = 0
 
 
 class BucketRow(msgspec.Struct, array_like=True):
@@ -159,6 +161,7 @@ class Descendant(Protocol):
     tail: int
     start: int
     earliest: int
+    hidden_at: int
     snapshot: Snapshot | None
     forks: int
     deleted: bool
@@ -187,14 +190,16 @@ def begin_fork(fork: Descendant, source: Descendant) -> None:
     source.forks += 1
 
 
-def publish_snapshot(stream: Descendant, snapshot: Snapshot) -> int:
+def publish_snapshot(stream: Descendant, snapshot: Snapshot, position: int) -> int:
     """Make the stream start at the snapshot; returns how many bytes that frees.
 
     The number is negative if the snapshot is larger than what it replaces.
     """
     before = stored_bytes(stream)
     stream.snapshot = snapshot
-    stream.earliest = snapshot.offset
+    if snapshot.offset > stream.earliest:
+        stream.earliest = snapshot.offset
+        stream.hidden_at = position
     _move_start(stream)
     return before - stored_bytes(stream)
 

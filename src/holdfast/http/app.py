@@ -33,7 +33,7 @@ from holdfast.http.metrics import HttpCounters, MetricsPage
 from holdfast.http.read import read
 from holdfast.http.responses import respond_error, respond_in_pieces
 from holdfast.http.routes import Resource, Route, Router, Tree
-from holdfast.http.scan import scan, scan_ranges
+from holdfast.http.scan import scan, scan_pack, scan_ranges
 from holdfast.http.scan_journal import records, scan_until
 from holdfast.http.snapshots import (
     bootstrap,
@@ -361,6 +361,7 @@ TREE: Final = Tree(
         b"scan/ranges": Resource.reading(
             Route(scan_ranges, "scan", need=Need.READ, lists=True), OPTIONS=_OPTIONS
         ),
+        b"scan/pack": Resource.reading(Route(scan_pack, "scan", need=Need.READ), OPTIONS=_OPTIONS),
         b"scan/until": Resource.reading(
             Route(scan_until, "scan", need=Need.READ, lists=True), OPTIONS=_OPTIONS
         ),

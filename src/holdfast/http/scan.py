@@ -1,19 +1,26 @@
-"""GET {bucket}/streams/scan and its ranges: a bucket as a plan of parallel reads.
+"""GET {bucket}/streams/scan and what belongs to it: a bucket as a plan of parallel reads.
 
-A plan covers the positions (after, until]. What is in packs by then is cut into partitions by
-stream names. A job asks for the ranges of a partition, which say where in which pack the bytes
-are, and reads the packs straight from the object store; if a pack was merged away meanwhile, it
-asks for the ranges again. What is not in packs yet is returned by `…/records` (`scan_journal.py`).
+A plan covers the positions (after, until]. What is in packs by then is divided either by packs or
+by stream names (`storage/catalog_plan.py`), and jobs read the packs straight from the object store.
 
-A scan returns what there is now. A job that reads a bucket in steps may have to know that something
-was appended and never seen by it: the plan lists such streams as lost. The journal knows of appends
-and deletions as far as it goes back, and the catalog knows of trimmed streams; there may be more.
+- By packs, for large reads: a job opens the packs of its part and finds its messages there. What a
+  pack does not say, such as which streams are deleted, it gets from `…/scan/pack`.
+- By names, for small reads and those that need whole streams: a job asks for the ranges of its
+  partition (`…/scan/ranges`), which say where in which pack the bytes are.
+
+If a pack was merged away meanwhile, the job asks again. What is not in packs yet is returned by
+`…/records` (`scan_journal.py`).
+
+A scan returns what there is now: nothing of streams that are deleted or have expired, whatever the
+packs hold. A job that reads a bucket in steps may have to know that something was appended and
+never seen by it: the plan lists such streams as lost. The journal knows of appends and deletions as
+far as it goes back, and the catalog knows of trimmed streams; there may be more.
 """
 
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 
 import msgspec
 
@@ -28,29 +35,38 @@ from holdfast.http.storage_routes import (
     catalog_of,
     cursor_text,
     lines_in_thread,
+    pack_name,
     store_id,
     store_url,
 )
-from holdfast.storage.catalog_scan import Scanned
+from holdfast.protocol.headers import OFFSET_MAX, is_decimal
+from holdfast.storage.catalog_plan import PackPlan, ScanPlanner
+from holdfast.storage.catalog_scan import CatalogScan, Scanned
 
 if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable
+
     from holdfast.engine.journal import JournalBatch
     from holdfast.engine.state import State
-    from holdfast.format.packs import ScanRange
     from holdfast.format.rows import StreamRow
     from holdfast.http.app import App
     from holdfast.http.exchange import Request, Slot
     from holdfast.storage.catalog import Catalog
 
+T = TypeVar("T")
 # Journal entries examined before the event loop gets its turn.
 TURN_ENTRIES: Final = 1000
 _MIB: Final = 1024 * 1024
 PARTITION_BYTES: Final = 64 * _MIB
 PARTITION_BYTES_MIN: Final = _MIB
 PARTITION_BYTES_MAX: Final = 1024 * _MIB
-_PARTITION_RANGES: Final = 100_000
+PARTITIONS_MAX: Final = 1_000_000
+_TIME_MAX_MS: Final = 10**18 - 1
 # Streams listed as lost.
 LOST_MAX: Final = 100
+# Streams whose names one request for a pack asks for.
+NUMBERS_MAX: Final = 1000
+_MSGPACK_HEADERS: Final = b"Content-Type: application/vnd.msgpack\r\nCache-Control: no-store\r\n"
 
 
 class ScanRequest(NamedTuple):
@@ -64,6 +80,9 @@ class ScanRequest(NamedTuple):
     # The first and the last name, both included.
     first: str = ""
     last: str | None = None
+    # Messages appended before or after these times are not needed.
+    from_ms: int | None = None
+    to_ms: int | None = None
 
     @property
     def skip(self) -> int:
@@ -76,6 +95,16 @@ class ScanRequest(NamedTuple):
             and name >= self.first
             and (self.last is None or name <= self.last)
         )
+
+    def covers_time(self, at_ms: int) -> bool:
+        return (self.from_ms is None or at_ms >= self.from_ms) and (
+            self.to_ms is None or at_ms <= self.to_ms
+        )
+
+    @property
+    def scanned(self) -> Scanned:
+        """The same for the catalog."""
+        return Scanned(self.prefix, self.after, self.until, self.first, self.last, self.skip)
 
 
 def scan_request(app: App, request: Request, name: str) -> ScanRequest:
@@ -97,7 +126,37 @@ def scan_request(app: App, request: Request, name: str) -> ScanRequest:
         until,
         name + query.get("first", ""),
         None if last is None else name + last,
+        int_parameter(query, "from_ms", 0, _TIME_MAX_MS),
+        int_parameter(query, "to_ms", 0, _TIME_MAX_MS),
     )
+
+
+async def in_thread(scan: CatalogScan, work: Callable[[], T]) -> T:
+    """Run a part of a scan in a thread, until its client leaves."""
+    try:
+        return await asyncio.to_thread(work)
+    except asyncio.CancelledError:
+        scan.cancel()
+        raise
+
+
+async def hidden_streams(app: App, catalog: Catalog) -> dict[int, int]:
+    """From which offsets streams can be read, where the catalog may not know it.
+
+    They were deleted or trimmed since the last flush, or their time is up.
+    """
+    state = app.shard.state
+    # Copied before the catalog is read: a flush may come in between.
+    hidden = state.hidden | dict.fromkeys(state.removed_numbers, OFFSET_MAX)
+    scan = CatalogScan(catalog.path, Scanned("", 0, 0))
+    now_ms = app.clock.now_ms()
+    due = await in_thread(scan, lambda: scan.due(now_ms))
+    for number in due:
+        stream = state.by_number.get(number)
+        # A stream in memory may have been renewed.
+        if stream is None or app.shard.lifetimes.has_ended(stream):
+            hidden[number] = OFFSET_MAX
+    return hidden
 
 
 class Partition(msgspec.Struct):
@@ -110,30 +169,64 @@ class Partition(msgspec.Struct):
     until: str
     bytes: int
     ranges: int
-    # Hints: a pack may be merged away before it is read.
-    packs: list[str]
+
+
+class HotRange(msgspec.Struct):
+    """Streams with messages that are not in packs yet, from one id to another, both included."""
+
+    shard: int
+    first_stream_id: str
+    last_stream_id: str
+    after: str
+    until: str
+    bytes: int
+
+
+class PlanRequest(NamedTuple):
+    """How to divide a scan, and what counts as lost."""
+
+    scan: ScanRequest
+    by: str | None
+    partition_bytes: int
+    partitions_min: int
+    # What went before this position is not missed.
+    since: int
 
 
 def scan(app: App, request: Request, slot: Slot, name: str) -> None:
     """Respond with the plan."""
-    wanted = scan_request(app, request, name)._replace(first="", last=None)
+    wanted = scan_request(app, request, name)
     query = parse_query(request.query)
+    by = query.get("by")
+    if by not in {None, "names", "packs"}:
+        raise InvalidRequestError(f"Unknown way {by[:40]!r} to divide a scan: use names or packs.")
+    since = parse_cursor(query.get("since", cursor_text(wanted.after)), wanted.until)
     size = int_parameter(query, "partition_bytes", PARTITION_BYTES_MIN, PARTITION_BYTES_MAX)
-    app.spawn(_plan(app, slot, wanted, size or PARTITION_BYTES), slot)
+    plan = PlanRequest(
+        wanted,
+        by,
+        size or PARTITION_BYTES,
+        int_parameter(query, "partitions", 1, PARTITIONS_MAX) or 1,
+        max(wanted.after, since),
+    )
+    app.spawn(_respond_plan(app, slot, plan), slot)
 
 
-async def _plan(app: App, slot: Slot, request: ScanRequest, partition_bytes: int) -> None:
-    traces = await find_traces(app.shard.state, request)
-    lost = lost_in_memory(app.shard.state, request, traces)
+async def _respond_plan(app: App, slot: Slot, plan: PlanRequest) -> None:
+    request = plan.scan
+    traces = await find_traces(app.shard.state, request, plan.since)
+    lost = lost_in_memory(app.shard.state, request, traces, plan.since)
     catalog = app.shard.catalog
     flushed = 0 if catalog is None else min(catalog.flushed, request.until)
-    partitions: list[Partition] = []
+    packed, partitions = PackPlan([], []), list[Partition]()
     if catalog is not None and request.after < flushed:
-        work = _Partitions(request._replace(until=flushed), partition_bytes, traces, lost)
-        partitions = await asyncio.to_thread(work.cut, catalog)
+        packed, partitions = await _divide(
+            catalog, plan._replace(scan=request._replace(until=flushed))
+        )
     if catalog is not None and request.after:
-        lost |= await asyncio.to_thread(lost_in_packs, catalog, request, traces)
-    hot_after = max(request.after, flushed)
+        scan = CatalogScan(catalog.path, request.scanned)
+        lost |= await in_thread(scan, lambda: lost_in_packs(scan, request, traces, plan.since))
+    hot = request._replace(after=max(request.after, flushed))
     document = {
         "bucket_id": request.bucket,
         "prefix": request.prefix[request.skip :],
@@ -143,9 +236,9 @@ async def _plan(app: App, slot: Slot, request: ScanRequest, partition_bytes: int
         "store": store_url(app),
         "store_id": store_id(app),
         "partitions": partitions,
-        "hot": None
-        if hot_after >= request.until
-        else {"shard": 0, "after": cursor_text(hot_after), "until": cursor_text(request.until)},
+        "packs": packed.packs,
+        "parts": packed.parts,
+        "hot": await _hot_ranges(app.shard.state, plan._replace(scan=hot)),
         "lost": sorted(lost)[:LOST_MAX],
         "next_cursor": cursor_text(request.until),
     }
@@ -153,61 +246,115 @@ async def _plan(app: App, slot: Slot, request: ScanRequest, partition_bytes: int
     respond_json(slot, document)
 
 
-class _Partitions:
-    """Cuts the catalog's extents into partitions of about the same size."""
+async def _divide(catalog: Catalog, plan: PlanRequest) -> tuple[PackPlan, list[Partition]]:
+    """Divide what is in packs, by packs or by names."""
+    planner = ScanPlanner(catalog.path, plan.scan.scanned)
 
-    def __init__(
-        self, request: ScanRequest, partition_bytes: int, traces: Traces, lost: set[str]
-    ) -> None:
-        self._request = request
-        self._partition_bytes = partition_bytes
-        self._traces = traces
-        self._lost = lost
-        self._found: list[Partition] = []
-        self._packs: set[str] = set()
+    def divide() -> tuple[PackPlan, list[Partition]]:
+        request, size = plan.scan, (plan.partition_bytes, plan.partitions_min)
+        positions = planner.narrow(request.from_ms, request.to_ms)
+        if plan.by == "packs" or (plan.by is None and planner.is_large()):
+            return planner.by_packs(*size), []
+        after, until = map(cursor_text, positions)
+        return PackPlan([], []), [
+            Partition(
+                0,
+                each.first[request.skip :],
+                each.last[request.skip :],
+                after,
+                until,
+                each.size_bytes,
+                each.ranges,
+            )
+            for each in planner.by_names(*size)
+        ]
 
-    def cut(self, catalog: Catalog) -> list[Partition]:
-        """The partitions; blocks on the catalog."""
-        request = self._request
-        scanned = Scanned(request.prefix, request.after, request.until, skip=request.skip)
-        for each, gone in catalog.scanning(scanned).ranges():
-            if (
-                request.after
-                and len(self._lost) < LOST_MAX
-                and is_lost(each, request, self._traces, gone=gone)
-            ):
-                self._lost.add(each.stream_id)
-            if not gone:
-                self._add(each)
-        return self._found
+    return await in_thread(planner, divide)
 
-    def _add(self, each: ScanRange) -> None:
-        found, stream_id = self._found, each.stream_id
-        full = found and (
-            found[-1].bytes >= self._partition_bytes or found[-1].ranges >= _PARTITION_RANGES
-        )
-        if not found or (full and stream_id != found[-1].last_stream_id):
-            self._packs = set()
-            after, until = cursor_text(self._request.after), cursor_text(self._request.until)
-            found.append(Partition(0, stream_id, stream_id, after, until, 0, 0, []))
-        partition = found[-1]
-        partition.last_stream_id = stream_id
-        partition.bytes += each.length
-        partition.ranges += 1
-        if each.pack not in self._packs:
-            self._packs.add(each.pack)
-            partition.packs.append(each.pack)
+
+async def _hot_ranges(state: State, plan: PlanRequest) -> list[HotRange]:
+    """Divide what is not in packs yet by names."""
+    request = plan.scan
+    sizes: dict[int, int] = {}
+    examined = 0
+    for batch in list(state.journal.after(max(request.after, state.journal.earliest))):
+        if batch.position > request.until:
+            break
+        for number, length in zip(batch.streams, batch.lengths, strict=True):
+            if length:
+                sizes[number] = sizes.get(number, 0) + length
+        examined += len(batch.streams)
+        if examined >= TURN_ENTRIES:
+            examined = 0
+            await asyncio.sleep(0)
+    named = []
+    for at, (number, size) in enumerate(sizes.items()):
+        name = state.name_of(number)
+        if name is not None and request.covers(name):
+            named.append((name[request.skip :], size))
+        if at % TURN_ENTRIES == 0:
+            await asyncio.sleep(0)
+    named.sort()
+    total = sum(size for _, size in named)
+    part_bytes = min(plan.partition_bytes, max(_MIB, total // plan.partitions_min))
+    after, until = cursor_text(request.after), cursor_text(request.until)
+    found: list[HotRange] = []
+    for stream_id, size in named:
+        if not found or (found[-1].bytes + size > part_bytes):
+            found.append(HotRange(0, stream_id, stream_id, after, until, 0))
+        found[-1].last_stream_id = stream_id
+        found[-1].bytes += size
+    return found
 
 
 def scan_ranges(app: App, request: Request, slot: Slot, name: str) -> None:
     """Respond with a line of JSON for each range of each stream: where its bytes are."""
     wanted = scan_request(app, request, name)
     catalog = catalog_of(app)
-    scanned = Scanned(
-        wanted.prefix, wanted.after, wanted.until, wanted.first, wanted.last, wanted.skip
-    )
-    pieces = lines_in_thread(map(encode_json, catalog.scan(scanned)))
-    app.respond_streamed(request, slot, NDJSON_HEADERS, pieces)
+    app.respond_streamed(request, slot, NDJSON_HEADERS, _range_lines(app, catalog, wanted))
+
+
+async def _range_lines(app: App, catalog: Catalog, request: ScanRequest) -> AsyncIterator[bytes]:
+    found = CatalogScan(catalog.path, request.scanned, await hidden_streams(app, catalog))
+    try:
+        async for piece in lines_in_thread(map(encode_json, found.ranges())):
+            yield piece
+    finally:
+        # The client may have left while a thread reads on.
+        found.cancel()
+
+
+def scan_pack(app: App, request: Request, slot: Slot, name: str) -> None:
+    """Respond with what the server knows of a pack's streams, as MessagePack."""
+    query = parse_query(request.query)
+    find_bucket(app, name[:-1])
+    catalog = catalog_of(app)
+    pack = pack_name(query)
+    first = int_parameter(query, "first_stream", 0, OFFSET_MAX) or 0
+    last = int_parameter(query, "last_stream", 0, OFFSET_MAX)
+    numbers = [each for each in query.get("numbers", "").split(",") if each]
+    if len(numbers) > NUMBERS_MAX or not all(map(is_decimal, numbers)):
+        raise InvalidRequestError(
+            f"The parameter 'numbers' takes up to {NUMBERS_MAX} stream numbers, with commas."
+        )
+    wanted = ScanRequest(name[:-1], name, 0, app.shard.state.journal.last)
+    streams = first, OFFSET_MAX if last is None else last, [int(each) for each in numbers]
+    app.spawn(_respond_pack(app, slot, catalog, wanted, pack, streams), slot)
+
+
+async def _respond_pack(
+    app: App,
+    slot: Slot,
+    catalog: Catalog,
+    request: ScanRequest,
+    pack: str,
+    streams: tuple[int, int, list[int]],
+) -> None:
+    hidden = await hidden_streams(app, catalog)
+    found = CatalogScan(catalog.path, request.scanned, hidden)
+    answer = await in_thread(found, lambda: found.pack_streams(pack, *streams, request.until))
+    slot.on_gone = None
+    slot.respond(200, _MSGPACK_HEADERS, msgspec.msgpack.encode(answer))
 
 
 class Traces(NamedTuple):
@@ -219,7 +366,7 @@ class Traces(NamedTuple):
     ended: dict[int, str]
 
 
-async def find_traces(state: State, request: ScanRequest) -> Traces:
+async def find_traces(state: State, request: ScanRequest, since: int) -> Traces:
     """Go through the journal; a scan from the start cannot miss anything."""
     traces = Traces({}, {})
     if not request.after:
@@ -227,7 +374,7 @@ async def find_traces(state: State, request: ScanRequest) -> Traces:
     journal = state.journal
     examined = 0
     for batch in list(journal.after(max(request.after, journal.earliest))):
-        _follow(batch, traces, counts=batch.position <= request.until)
+        _follow(batch, traces, since, counts=batch.position <= request.until)
         examined += len(batch.streams)
         if examined >= TURN_ENTRIES:
             examined = 0
@@ -235,12 +382,13 @@ async def find_traces(state: State, request: ScanRequest) -> Traces:
     return traces
 
 
-def _follow(batch: JournalBatch, traces: Traces, *, counts: bool) -> None:
+def _follow(batch: JournalBatch, traces: Traces, since: int, *, counts: bool) -> None:
     gained, ended = traces
     if batch.rare:
         for change in batch.changes():
             if change.kind in {Kind.DELETE, Kind.EXPIRE}:
-                ended[change.stream] = change.name
+                if batch.position > since:
+                    ended[change.stream] = change.name
             elif counts and change.length and change.stream not in gained:
                 gained[change.stream] = change.offset
     elif counts:
@@ -249,7 +397,7 @@ def _follow(batch: JournalBatch, traces: Traces, *, counts: bool) -> None:
                 gained[number] = end - length
 
 
-def lost_in_memory(state: State, request: ScanRequest, traces: Traces) -> set[str]:
+def lost_in_memory(state: State, request: ScanRequest, traces: Traces, since: int) -> set[str]:
     """Ids of streams in memory that gained bytes and then ended or were trimmed."""
     gained, ended = traces
     found = {
@@ -260,35 +408,34 @@ def lost_in_memory(state: State, request: ScanRequest, traces: Traces) -> set[st
     by_number = state.by_number
     for number, offset in gained.items():
         stream = by_number.get(number)
-        if stream is not None and offset < stream.earliest and request.covers(stream.meta.name):
+        if (
+            stream is not None
+            and offset < stream.earliest
+            and stream.hidden_at > since
+            and request.covers(stream.meta.name)
+        ):
             found.add(stream.meta.name[request.skip :])
     return found
 
 
-def is_lost(each: ScanRange, request: ScanRequest, traces: Traces, *, gone: bool) -> bool:
-    """Whether bytes of an extent were appended within the scan's positions and are gone now."""
-    starts_within = each.first_position > request.after
-    is_within = starts_within or each.last_position <= request.until
-    if gone or each.stream in traces.ended:
-        return is_within
-    return starts_within and each.offset < each.earliest
-
-
-def lost_in_packs(catalog: Catalog, request: ScanRequest, traces: Traces) -> set[str]:
-    """Ids of trimmed streams that left no extent in these positions; blocks on the catalog."""
-    scan = catalog.scanning(Scanned(request.prefix, request.after, request.until))
-    found = {
-        row.meta.name[request.skip :]
-        for row in scan.trimmed_of(list(traces.gained))
-        if traces.gained[row.number] < row.earliest
-    }
-    created = {
-        row.meta.name[request.skip :]
-        for row in scan.trimmed_since((request.after + 1) << INDEX_BITS)
-        if row.earliest > _begin(row)
-    }
+def lost_in_packs(scan: CatalogScan, request: ScanRequest, traces: Traces, since: int) -> set[str]:
+    """Ids of streams that the catalog knows to have lost something; blocks on it."""
+    gained, ended = traces
+    names = set(scan.lost(since, LOST_MAX))
+    names |= {ended[number] for number in scan.has_extents(list(ended))}
+    for number, visible_from, name in scan.visible_from(list(gained), since):
+        if gained[number] < visible_from:
+            names.add(name)
+    created = set()
+    for row in scan.trimmed_since((request.after + 1) << INDEX_BITS, since):
+        if row.earliest > _begin(row):
+            created.add(row.meta.name)
+        if len(created) >= LOST_MAX:
+            break
     # Checked last: the rows must describe a state no later than `until`.
-    return found | created if scan.flushed() <= request.until else found
+    if scan.flushed() <= request.until:
+        names |= created
+    return {name[request.skip :] for name in names if request.covers(name)}
 
 
 def _begin(row: StreamRow) -> int:

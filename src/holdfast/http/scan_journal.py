@@ -29,11 +29,11 @@ from holdfast.http.buckets import find_bucket
 from holdfast.http.changes import check_cursor, name_of, parse_cursor
 from holdfast.http.exchange import int_parameter, parse_query
 from holdfast.http.responses import encode_json, respond_json, result_of
-from holdfast.http.scan import TURN_ENTRIES, ScanRequest, scan_request
+from holdfast.http.scan import TURN_ENTRIES, ScanRequest, in_thread, scan_request
 from holdfast.http.storage_routes import NDJSON_HEADERS, cursor_text, store_id
 from holdfast.http.turns import PIECE_BYTES
 from holdfast.protocol.content import JSON, SEPARATOR, SEPARATOR_BYTE
-from holdfast.storage.catalog_scan import Scanned
+from holdfast.storage.catalog_scan import CatalogScan
 from holdfast.storage.pending import run
 
 if TYPE_CHECKING:
@@ -43,7 +43,6 @@ if TYPE_CHECKING:
     from holdfast.engine.state import State
     from holdfast.http.app import App
     from holdfast.http.exchange import Request, Slot
-    from holdfast.storage.catalog import Catalog
     from holdfast.storage.catalog_scan import Amount
 
 _LIMIT_MAX: Final = 10**18 - 1
@@ -81,7 +80,11 @@ async def _record_lines(
                 # The event loop gets its turn, even if nothing concerns this bucket.
                 await asyncio.sleep(0)
             name = name_of(state, change)
-            if not change.length or not request.covers(name):
+            if (
+                not change.length
+                or not request.covers(name)
+                or not request.covers_time(change.at_ms)
+            ):
                 continue
             async for piece in _change_lines(app, change, name[request.skip :]):
                 held.append(piece)
@@ -102,7 +105,7 @@ async def _change_lines(app: App, change: StreamChange, stream_id: str) -> Async
     The line of a long message comes in pieces.
     """
     stream = app.shard.state.find_number(change.stream)
-    if stream is None or stream.gone:
+    if stream is None or stream.gone or app.shard.lifetimes.has_ended(stream):
         return
     at, end = max(change.offset, stream.earliest), change.offset + change.length
     line = partial(_line, stream.meta.content_type, change, stream_id)
@@ -209,8 +212,8 @@ async def _reach(app: App, request: ScanRequest, limits: ScanLimits) -> ScanReac
         reached = ScanReach(request.after, 0, 0, is_full=False)
         flushed = 0 if catalog is None else min(catalog.flushed, request.until)
         if catalog is not None and request.after < flushed:
-            amounts = await asyncio.to_thread(_amounts, catalog, request, flushed)
-            reached = within_amounts(amounts, request.after, flushed, limits)
+            scan = CatalogScan(catalog.path, request._replace(until=flushed).scanned)
+            reached = await in_thread(scan, partial(_within_packs, scan, request.after, limits))
         if reached.is_full:
             return reached
         with suppress(_MovedError):
@@ -218,14 +221,38 @@ async def _reach(app: App, request: ScanRequest, limits: ScanLimits) -> ScanReac
     raise UnavailableError("Messages move to packs faster than they can be counted.")
 
 
-def _amounts(catalog: Catalog, request: ScanRequest, until: int) -> list[Amount]:
-    return catalog.scanning(Scanned(request.prefix, request.after, until)).amounts()
+def _within_packs(scan: CatalogScan, after: int, limits: ScanLimits) -> ScanReach:
+    """How far the limits reach in packs; reads only those up to there."""
+    reached = ScanReach(after, 0, 0, is_full=False)
+    for begin, through, amounts in scan.amounts():
+        left = ScanLimits(
+            limits.size_bytes - round(reached.size_bytes),
+            limits.messages - round(reached.messages),
+        )
+        part = within_amounts(amounts, begin, through, left, is_first=not reached.messages)
+        reached = ScanReach(
+            part.until,
+            reached.size_bytes + part.size_bytes,
+            reached.messages + part.messages,
+            part.is_full,
+        )
+        if part.is_full:
+            break
+    return reached
 
 
 def within_amounts(
-    amounts: Iterable[Amount], after: int, until: int, limits: ScanLimits
+    amounts: Iterable[Amount],
+    after: int,
+    until: int,
+    limits: ScanLimits,
+    *,
+    is_first: bool = True,
 ) -> ScanReach:
-    """How far the limits reach, with extents spread evenly over their positions."""
+    """How far the limits reach, with extents spread evenly over their positions.
+
+    The first position with messages counts whatever the limits are, if nothing came before.
+    """
     # At a position: how the bytes, messages and extents per position change from there on.
     steps: list[tuple[int, float, float, int]] = []
     for first, last, size_bytes, messages in amounts:
@@ -249,7 +276,7 @@ def within_amounts(
             is_full = room < count
             if is_full:
                 # At least one position, however much it holds.
-                count = int(room) if total_messages else max(int(room), 1)
+                count = int(room) if total_messages or not is_first else max(int(room), 1)
             at += count
             total_bytes += count * rate_bytes
             total_messages += count * rate_messages

@@ -239,7 +239,7 @@ def _extents(app: App, request: Request, slot: Slot, _name: str) -> None:
     """A line of JSON for each extent in use of a pack."""
     admit_to_packs(app, request)
     catalog = catalog_of(app)
-    name = _pack_name(parse_query(request.query))
+    name = pack_name(parse_query(request.query))
     if not catalog.is_used(name):
         raise NotFoundError(f"The pack {name!r} is not in use.")
     pieces = lines_in_thread(_extent_lines(catalog.path, name))
@@ -256,7 +256,7 @@ def _data(app: App, request: Request, slot: Slot, _name: str) -> None:
     admit_to_packs(app, request)
     catalog_of(app)
     query = parse_query(request.query)
-    name = _pack_name(query)
+    name = pack_name(query)
     at = int_parameter(query, "at", 0, _AT_MAX)
     size = int_parameter(query, "size", 1, DATA_BYTES_MAX)
     if at is None or size is None:
@@ -275,7 +275,7 @@ async def _read_raw(cold: ColdReader, slot: Slot, name: str, at: int, size: int)
     slot.respond(200, _BYTES_HEADERS, data)
 
 
-def _pack_name(query: dict[str, str]) -> str:
+def pack_name(query: dict[str, str]) -> str:
     name = query.get("pack")
     if name is None:
         raise InvalidRequestError("The parameter 'pack' is needed.")

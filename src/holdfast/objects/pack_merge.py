@@ -30,6 +30,8 @@ from holdfast.format.packs import (
     NewPack,
     PackInfo,
     PackMeta,
+    TimeSpan,
+    times_of,
 )
 from holdfast.format.records import INDEX_BITS
 from holdfast.format.rows import later_row
@@ -205,6 +207,7 @@ def _composed(packs: list[Pack], plan: MergePlan, now_ms: int) -> _Composed:
     removed = array("Q")
     documents: dict[str, bytes | None] = {}
     last_ms = 0
+    times: list[TimeSpan] = []
     has_delta = False
     rows = []
     for place, pack in enumerate(packs):
@@ -212,6 +215,8 @@ def _composed(packs: list[Pack], plan: MergePlan, now_ms: int) -> _Composed:
         has_delta = has_delta or delta.meta.has_delta
         documents.update(delta.meta.documents)
         last_ms = max(last_ms, delta.meta.last_ms)
+        if delta.meta.has_delta:
+            times += times_of(delta.meta, pack.footer.after, pack.footer.through)
         removed.extend(delta.meta.removed)
         # There may be many, and they would stay as long as rows are read.
         delta.meta.removed.clear()
@@ -227,6 +232,7 @@ def _composed(packs: list[Pack], plan: MergePlan, now_ms: int) -> _Composed:
         # Deletions matter only if something comes before this range.
         documents={key: value for key, value in documents.items() if after or value is not None},
         last_ms=last_ms,
+        times=times,
     )
     return _Composed(meta, _folded(rows, gone, plan.forgotten_ms))
 

@@ -10,7 +10,7 @@ from holdfast.format.packs import HEADER_BYTES, PackExtent, PackInfo, ScanRange,
 from holdfast.format.rows import StreamRow
 from holdfast.protocol.content import JSON, media_type
 from holdfast.protocol.producer import ProducerState
-from holdfast.storage.catalog_scan import CatalogScan, Scanned, after_prefix
+from holdfast.storage.catalog_scan import CatalogScan, Scanned, after_name, after_prefix
 from holdfast.storage.catalog_schema import CatalogFile, open_for_reading
 from holdfast.storage.catalog_writer import PACK_COLUMNS, pack_info
 from holdfast.storage.pending import ready
@@ -148,9 +148,9 @@ class Catalog(CatalogFile):
     def page(self, prefix: str, after: str, limit: int) -> list[StreamRow]:
         """Streams with this prefix whose names come after `after`, sorted by name."""
         rows = self.read(
-            "SELECT row FROM streams WHERE name >= ? AND name > ? AND name < ? "
-            "ORDER BY name LIMIT ?",
-            (prefix, after, after_prefix(prefix), limit),
+            "SELECT row FROM streams WHERE name >= ? AND name < ? ORDER BY name LIMIT ?",
+            # One lower bound: of two, SQLite would start at the first, and skip from there.
+            (max(prefix, after_name(after)), after_prefix(prefix), limit),
         )
         return [self.decoded(row) for (row,) in rows]
 
@@ -192,11 +192,7 @@ class Catalog(CatalogFile):
         Packs outside the range are never looked at. A range may also hold records outside (after,
         until]: the pack's message index has every position.
         """
-        return (found for found, gone in self.scanning(scanned).ranges() if not gone)
-
-    def scanning(self, scanned: Scanned) -> CatalogScan:
-        """A scan, which may run in a thread."""
-        return CatalogScan(self.path, scanned)
+        return CatalogScan(self.path, scanned).ranges()
 
 
 def _located(row: tuple[Any, ...]) -> Located:

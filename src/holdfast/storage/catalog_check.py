@@ -142,6 +142,16 @@ class CatalogCheck:
             at = max(at, pack.through)
         if at != flushed:
             self.damage(f"it says that packs reach position {flushed}, and they reach {at}")
+        self._check_times(flushed)
+
+    def _check_times(self, flushed: int) -> None:
+        at = 0
+        for first, last in self.query("SELECT first_position, last_position FROM times"):
+            if first != at + 1 or last < first:
+                self.damage(f"it has times for positions {first} to {last} after those up to {at}")
+            at = max(at, last)
+        if at != flushed:
+            self.damage(f"it has times up to position {at}, and is flushed up to {flushed}")
 
     def check_owners(self) -> None:
         """Every extent is in a pack that is in use."""
@@ -156,7 +166,8 @@ class CatalogCheck:
         """Every stream's extents lead from its start to its tail, and there are no others."""
         flushed = int(self.fact("flushed"))
         rows = self.query(
-            "SELECT number, name, deadline_ms, start, snapshot, row FROM streams ORDER BY number"
+            "SELECT number, name, deadline_ms, start, snapshot, visible_from, hidden_at, row "
+            "FROM streams ORDER BY number"
         )
         extents = self.query("SELECT stream, start, length FROM extents ORDER BY stream, start")
         groups = groupby(extents, key=lambda extent: extent[0])
@@ -186,7 +197,8 @@ class CatalogCheck:
             return
         if row.producers is not None:
             self.damage(f"the row of stream {number:x} ({name}) has producers in it")
-        if row_change(row, b"")[:5] != tuple(columns[:-1]):
+        change = row_change(row, b"")
+        if (*change[:5], change.visible_from, change.hidden_at) != tuple(columns[:-1]):
             self.damage(f"the row of stream {number:x} ({name}) is not the one it is for")
         if number >> INDEX_BITS > flushed:
             self.damage(f"stream {number:x} ({name}) was created after {flushed}")

@@ -6,24 +6,26 @@ one is chosen, so the cost of finding what changed depends on how much changed.
 
 A running query would hide later commits from every other call on its connection, and a slow reader
 would keep SQLite's write-ahead log from being truncated. So a scan has its own connection and holds
-no transaction between two pages of streams.
+no transaction between two pages of streams. It runs in a thread, and ends soon after `cancel`.
 """
 
 from __future__ import annotations
 
-from contextlib import closing
+import sqlite3
+from array import array
+from contextlib import closing, contextmanager, suppress
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from holdfast.format.packs import ScanRange
+from holdfast.errors import NotFoundError, UnavailableError
+from holdfast.format.packs import PackStreams, ScanRange
+from holdfast.protocol.headers import OFFSET_MAX
 from holdfast.storage.catalog_schema import CatalogFile, open_for_reading, salt_text
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
     from pathlib import Path
 
     from holdfast.format.rows import StreamRow
-
-    FoundRange = tuple[ScanRange, bool]
 
 # Streams that are read in one step.
 _SCAN_STREAMS: Final = 500
@@ -33,49 +35,78 @@ _CANDIDATES_MAX: Final = 50_000
 # that it takes to read one stream by name.
 _COUNTED_MAX: Final = 250_000
 _EXTENTS_PER_STREAM: Final = 4
+# One of so many streams is a small part: scanning by pack would read much in vain.
+_SHARE: Final = 8
 _LAST_CHARACTER: Final = chr(0x10FFFF)
 _FIRST_SURROGATE: Final = 0xD800
 _AFTER_SURROGATES: Final = 0xE000
 
-_NAMES: Final = "streams.name >= :least AND streams.name < :beyond AND streams.name <= :last"
-_PAGE: Final = (
-    f"SELECT number, row FROM streams WHERE {_NAMES} AND name > :behind "  # noqa: S608 (ours)
-    "ORDER BY name LIMIT :limit"
-)
+NAMES: Final = "streams.name >= :least AND streams.name < :beyond AND streams.name <= :last"
+IN_RANGE: Final = "extents.last_position > :after AND extents.first_position <= :until"
+_PAGE: Final = f"SELECT number, row FROM streams WHERE {NAMES} ORDER BY name LIMIT :limit"  # noqa: S608 (ours)
 _RANGES: Final = (
-    "SELECT streams.number, packs.name, extents.start, extents.length, extents.first_position, "
+    "SELECT streams.number, packs.name, extents.start, extents.length, extents.first_position, "  # noqa: S608 (ours)
     "extents.last_position, extents.data_at, extents.message_at, extents.messages, extents.sums, "
     "packs.salt, packs.data_bytes, packs.messages "
     "FROM streams JOIN extents ON extents.stream = streams.number "
-    "JOIN packs ON packs.id = extents.pack "
-    "WHERE extents.last_position > :after AND extents.first_position <= :until AND "
+    f"JOIN packs ON packs.id = extents.pack WHERE {IN_RANGE} AND "
 )
 _IN_ORDER: Final = " ORDER BY streams.name, extents.start"
 # Joined in this order: packs that reach into the range, their extents, the streams.
-_BY_PACK: Final = (
+BY_PACK: Final = (
     "FROM packs CROSS JOIN extents INDEXED BY extents_by_pack ON extents.pack = packs.id "
 )
-_REACHING: Final = (
-    "WHERE packs.retired_ms IS NULL AND packs.through > :after AND packs.after < :until "
+REACHING: Final = "packs.retired_ms IS NULL AND packs.through > :after AND packs.after < :until "
+_OF_STREAMS: Final = f"CROSS JOIN streams ON streams.number = extents.stream WHERE {REACHING}"
+WITHIN: Final = f"{_OF_STREAMS} AND {IN_RANGE} AND {NAMES}"
+_COUNT_EXTENTS: Final = f"SELECT count(*) FROM (SELECT 1 {BY_PACK} WHERE {REACHING} LIMIT :limit)"  # noqa: S608 (ours)
+_COUNT_STREAMS: Final = f"SELECT count(*) FROM (SELECT 1 FROM streams WHERE {NAMES} LIMIT :limit)"  # noqa: S608 (ours)
+_CANDIDATES: Final = f"SELECT DISTINCT streams.name, streams.number {BY_PACK}{WITHIN} LIMIT :limit"
+_AMOUNTS: Final = (
+    "SELECT extents.first_position, extents.last_position, sum(length), sum(extents.messages) "
 )
-_WITHIN: Final = (
-    "CROSS JOIN streams ON streams.number = extents.stream "
-    + _REACHING
-    + f"AND extents.last_position > :after AND extents.first_position <= :until AND {_NAMES}"
-)
-_COUNT_EXTENTS: Final = f"SELECT count(*) FROM (SELECT 1 {_BY_PACK}{_REACHING}LIMIT :limit)"  # noqa: S608 (ours)
-_COUNT_STREAMS: Final = f"SELECT count(*) FROM (SELECT 1 FROM streams WHERE {_NAMES} LIMIT :limit)"  # noqa: S608 (ours)
-_CANDIDATES: Final = (
-    f"SELECT DISTINCT streams.name, streams.number {_BY_PACK}{_WITHIN} LIMIT :limit"
-)
-_AMOUNTS: Final = "SELECT extents.first_position, extents.last_position, length, extents.messages "
-_AMOUNTS_BY_PACK: Final = f"{_AMOUNTS}{_BY_PACK}{_WITHIN}"
+_BY_POSITION: Final = " GROUP BY extents.first_position, extents.last_position"
+_AMOUNTS_BY_PACK: Final = f"{_AMOUNTS}{BY_PACK}{WITHIN}{_BY_POSITION}"
 _AMOUNTS_BY_NAME: Final = (
-    f"{_AMOUNTS}FROM streams CROSS JOIN extents ON extents.stream = streams.number WHERE {_NAMES} "
-    "AND extents.last_position > :after AND extents.first_position <= :until"
+    f"{_AMOUNTS}FROM streams CROSS JOIN extents ON extents.stream = streams.number WHERE {NAMES} "
+    f"AND {IN_RANGE}{_BY_POSITION}"
+)
+_REACHING_RANGES: Final = (
+    f"SELECT after, through FROM packs WHERE {REACHING} AND data_bytes > dead_bytes "  # noqa: S608 (ours)
+    "ORDER BY after, through"
+)
+# Extents with messages that were appended in the range and can no longer be read.
+_LOST: Final = (
+    "SELECT DISTINCT streams.name FROM streams INDEXED BY streams_hidden CROSS JOIN extents "  # noqa: S608 (ours)
+    "ON extents.stream = streams.number WHERE streams.visible_from > 0 "
+    f"AND streams.hidden_at > :since AND {NAMES} AND {IN_RANGE} "
+    "AND ((extents.first_position > :after AND extents.start < streams.visible_from) OR "
+    "(extents.last_position <= :until "
+    "AND extents.start + extents.length <= streams.visible_from)) LIMIT :limit"
 )
 _TRIMMED: Final = (
-    f"SELECT row FROM streams WHERE number >= :number AND snapshot IS NOT NULL AND {_NAMES}"  # noqa: S608 (ours)
+    "SELECT row FROM streams INDEXED BY streams_hidden WHERE number >= :number "  # noqa: S608 (ours)
+    f"AND visible_from > 0 AND hidden_at > :since AND {NAMES}"
+)
+_PACK: Final = (
+    "SELECT id, has_delta, dead_bytes, messages FROM packs WHERE name = ? AND retired_ms IS NULL"
+)
+_COUNT_HIDDEN: Final = (
+    "SELECT count(*) FROM (SELECT 1 FROM streams INDEXED BY streams_hidden "
+    "WHERE visible_from > 0 AND number BETWEEN :first AND :last LIMIT :limit)"
+)
+_HIDDEN_OF_PACK: Final = (
+    "SELECT number, visible_from, hidden_at FROM streams INDEXED BY streams_hidden "
+    "WHERE visible_from > 0 AND number BETWEEN :first AND :last AND EXISTS "
+    "(SELECT 1 FROM extents INDEXED BY extents_by_pack WHERE pack = :pack AND stream = number)"
+)
+_OF_PACK: Final = (
+    "SELECT DISTINCT extents.stream FROM extents INDEXED BY extents_by_pack "
+    "WHERE pack = :pack AND extents.stream BETWEEN :first AND :last ORDER BY extents.stream"
+)
+_PACK_HIDDEN: Final = (
+    f"SELECT number, visible_from, hidden_at FROM ({_OF_PACK}) AS held CROSS JOIN streams "  # noqa: S608 (ours)
+    "INDEXED BY streams_hidden ON number = held.stream WHERE visible_from > 0"
 )
 
 
@@ -115,77 +146,155 @@ class Scanned(NamedTuple):
 
 
 class CatalogScan:
-    """One scan of a catalog, with its own connection."""
+    """One scan of a catalog, with its own connection.
 
-    def __init__(self, path: Path, scanned: Scanned) -> None:
+    `hidden` says from which offsets streams can be read, where the catalog may not know it yet.
+    """
+
+    def __init__(
+        self, path: Path, scanned: Scanned, hidden: Mapping[int, int] | None = None
+    ) -> None:
         self._path = path
         self._scanned = scanned
         self._values = scanned.values
+        self._hidden = hidden or {}
+        self._connection: sqlite3.Connection | None = None
+        self._is_cancelled = False
 
-    def _opened(self) -> closing[CatalogFile]:
-        self._file = CatalogFile(self._path, open_for_reading(self._path))
-        return closing(self._file)
+    @contextmanager
+    def opened(self) -> Iterator[None]:
+        """Connect to the catalog for some queries."""
+        self.check_cancelled()
+        self._connection = open_for_reading(self._path)
+        self._file = CatalogFile(self._path, self._connection)
+        try:
+            with closing(self._file):
+                yield
+        finally:
+            self._connection = None
 
-    def ranges(self) -> Iterator[FoundRange]:
-        """Where the records are, sorted by name and offset, each with whether it is gone.
+    def cancel(self) -> None:
+        """End the scan, from another thread: its result is not needed any more."""
+        self._is_cancelled = True
+        connection = self._connection
+        if connection is not None:
+            with suppress(sqlite3.ProgrammingError):
+                # It may be closed by now.
+                connection.interrupt()
 
-        Extents that readers can no longer see are gone: they are kept for forks only.
+    def check_cancelled(self) -> None:
+        if self._is_cancelled:
+            raise UnavailableError("The scan was cancelled.")
+
+    def ranges(self) -> Iterator[ScanRange]:
+        """Where the records are that readers can see, sorted by name and offset.
+
+        A range may also hold records outside the positions, or that are gone: the pack's message
+        index has every position, and `earliest` is the first offset that can be read.
         """
-        with self._opened():
+        with self.opened():
             candidates = self._candidates()
             if candidates is None:
                 yield from self._ranges_by_name()
             else:
                 yield from self._ranges_by_pack(candidates)
 
-    def amounts(self) -> list[Amount]:
-        """How much was appended between which positions, unsorted."""
-        with self._opened():
-            by_pack = self._is_less_by_pack(1)
-            # Left as tuples: there may be very many.
-            return self._all(_AMOUNTS_BY_PACK if by_pack else _AMOUNTS_BY_NAME)
+    def amounts(self) -> Iterator[tuple[int, int, list[Amount]]]:
+        """How much was appended between which positions, part by part in the order of the log.
+
+        Each part comes with its own positions, (after, through].
+        """
+        with self.opened():
+            if self.is_minor():
+                found = self._all(_AMOUNTS_BY_NAME)
+                yield self._scanned.after, self._scanned.until, found
+                return
+            for begin, end in _joined(self._all(_REACHING_RANGES)):
+                after, through = max(begin, self._scanned.after), min(end, self._scanned.until)
+                # Left as tuples: there may be very many.
+                found = self._all(_AMOUNTS_BY_PACK, after=after, until=through)
+                yield after, through, found
 
     def flushed(self) -> int:
-        with self._opened():
+        with self.opened():
             return self._file.flushed
 
-    def trimmed_since(self, number: int) -> Iterator[StreamRow]:
-        with self._opened():
-            for (row,) in self._all(_TRIMMED, number=number):
+    def due(self, now_ms: int) -> list[int]:
+        """Streams whose recorded deadline has passed."""
+        with self.opened():
+            found = self._file.read(
+                "SELECT number FROM streams WHERE deadline_ms IS NOT NULL AND deadline_ms <= ?",
+                (now_ms,),
+            )
+        return [number for (number,) in found]
+
+    def lost(self, since: int, limit: int) -> list[str]:
+        """Names of streams with extents in the range of which something went after `since`."""
+        with self.opened():
+            return [name for (name,) in self._all(_LOST, since=since, limit=limit)]
+
+    def has_extents(self, numbers: Sequence[int]) -> set[int]:
+        """Those of the streams that gained something in the range that the catalog still has."""
+        found: set[int] = set()
+        statement = (
+            "SELECT DISTINCT extents.stream FROM extents WHERE extents.stream IN {} "  # noqa: S608 (only numbers)
+            f"AND {IN_RANGE} AND (first_position > :after OR last_position <= :until)"
+        )
+        with self.opened():
+            for some in _listed(numbers):
+                found.update(number for (number,) in self._all(statement.format(some)))
+        return found
+
+    def trimmed_since(self, number: int, since: int) -> Iterator[StreamRow]:
+        """Streams created with this number or later and trimmed after `since`."""
+        with self.opened():
+            for (row,) in self._all(_TRIMMED, number=number, since=since):
                 yield self._file.decoded(row)
 
-    def trimmed_of(self, numbers: Sequence[int]) -> Iterator[StreamRow]:
-        with self._opened():
-            for at in range(0, len(numbers), _SCAN_STREAMS):
-                some = _listed(numbers[at : at + _SCAN_STREAMS])
-                statement = f"SELECT row FROM streams WHERE number IN {some} AND {_NAMES} "  # noqa: S608 (only numbers)
-                for (row,) in self._all(statement + "AND snapshot IS NOT NULL"):
-                    yield self._file.decoded(row)
+    def visible_from(self, numbers: Sequence[int], since: int) -> Iterator[tuple[int, int, str]]:
+        """Streams trimmed after `since`: number, first readable offset, name."""
+        statement = (
+            "SELECT number, visible_from, name FROM streams WHERE number IN {} "  # noqa: S608 (only numbers)
+            f"AND visible_from > 0 AND hidden_at > :since AND {NAMES}"
+        )
+        with self.opened():
+            for some in _listed(numbers):
+                yield from self._all(statement.format(some), since=since)
 
-    def _is_less_by_pack(self, extents_per_stream: int) -> bool:
+    def is_less_by_pack(self) -> bool:
         """Whether scanning by pack reads fewer rows than scanning by name."""
-        ((streams,),) = self._all(_COUNT_STREAMS, limit=_COUNTED_MAX)
-        ((extents,),) = self._all(_COUNT_EXTENTS, limit=streams * extents_per_stream)
-        return bool(extents < streams * extents_per_stream)
+        if not self._scanned.after:
+            return False
+        limit = self._count(_COUNT_STREAMS, _COUNTED_MAX) * _EXTENTS_PER_STREAM
+        return self._count(_COUNT_EXTENTS, limit) < limit
+
+    def is_minor(self) -> bool:
+        """Whether only a small part of all streams is scanned."""
+        share = int(self._file.fact("streams")) // _SHARE
+        return self._count(_COUNT_STREAMS, share + 1) <= share
+
+    def _count(self, statement: str, limit: int) -> int:
+        ((count,),) = self._all(statement, limit=limit)
+        return int(count)
 
     def _candidates(self) -> list[tuple[str, int]] | None:
         """Names and numbers of the streams with anything in the range; None if too many."""
-        if not self._scanned.after or not self._is_less_by_pack(_EXTENTS_PER_STREAM):
+        if not self.is_less_by_pack():
             return None
         found = self._all(_CANDIDATES, limit=_CANDIDATES_MAX + 1)
         return sorted(found) if len(found) <= _CANDIDATES_MAX else None
 
-    def _ranges_by_pack(self, candidates: list[tuple[str, int]]) -> Iterator[FoundRange]:
-        for at in range(0, len(candidates), _SCAN_STREAMS):
-            some = _listed([number for _, number in candidates[at : at + _SCAN_STREAMS]])
+    def _ranges_by_pack(self, candidates: list[tuple[str, int]]) -> Iterator[ScanRange]:
+        for some in _listed([number for _, number in candidates]):
             rows = self._all(f"SELECT number, row FROM streams WHERE number IN {some}")  # noqa: S608 (only numbers)
             found = self._all(f"{_RANGES}streams.number IN {some}{_IN_ORDER}")
             yield from self._completed(dict(rows), found)
 
-    def _ranges_by_name(self) -> Iterator[FoundRange]:
-        behind = ""
+    def _ranges_by_name(self) -> Iterator[ScanRange]:
+        least = self._values["least"]
         while True:
-            rows = dict(self._all(_PAGE, behind=behind, limit=_SCAN_STREAMS))
+            # One lower bound: of two, SQLite would start at the first, and skip from there.
+            rows = dict(self._all(_PAGE, least=least, limit=_SCAN_STREAMS))
             if not rows:
                 return
             numbers = list(rows)
@@ -197,26 +306,27 @@ class CatalogScan:
             yield from self._completed(rows, found)
             if len(rows) < _SCAN_STREAMS:
                 return
-            behind = last
+            least = after_name(last)
 
-    def _completed(self, rows: dict[int, bytes], found: list[Any]) -> Iterator[FoundRange]:
+    def _completed(self, rows: dict[int, bytes], found: list[Any]) -> Iterator[ScanRange]:
         """The ranges with the fields from their streams; most rows are never decoded."""
-        number, row = 0, None
+        number, row, visible_from = 0, None, 0
         for each in found:
             if each[0] != number:
                 number, encoded = each[0], rows.get(each[0])
                 row = None if encoded is None else self._file.decoded(encoded)
-            if row is not None:
-                # Extents may be kept for forks only.
+                if row is not None:
+                    known = OFFSET_MAX if row.deleted else row.earliest
+                    visible_from = max(known, self._hidden.get(number, 0))
+            if row is not None and each[2] + each[3] > visible_from:
                 stream, pack, start, length, *places, sums, salt, data_bytes, messages = each
-                gone = row.deleted or start + length <= row.earliest
                 values = [
                     row.meta.name[self._scanned.skip :],
                     stream,
                     pack,
                     start,
                     length,
-                    row.earliest,
+                    visible_from,
                     row.meta.content_type,
                     *places,
                     sums[:8].hex(),
@@ -224,15 +334,94 @@ class CatalogScan:
                     salt_text(salt),
                     data_bytes,
                     messages,
+                    row.hidden_at,
                 ]
-                yield ScanRange(*values), gone
+                yield ScanRange(*values)
+
+    def pack_streams(
+        self, pack: str, first: int, last: int, numbers: Sequence[int], now: int
+    ) -> PackStreams:
+        """What the server knows of the streams in a pack with numbers from `first` to `last`.
+
+        Names are those of `numbers`, or all if the pack has none itself. What the catalog does not
+        know yet went at the position `now`.
+        """
+        with self.opened():
+            self._file.read("BEGIN")
+            found = self._file.read(_PACK, (pack,))
+            if not found:
+                raise NotFoundError(f"The pack {pack!r} is not in use.")
+            ((number, has_delta, dead_bytes, messages),) = found
+            values = {"pack": number, "first": first, "last": last}
+            live = None
+            if dead_bytes:
+                live = array("Q", (each for (each,) in self._all(_OF_PACK, **values)))
+            hidden = self._hidden_in(values, messages, now)
+            if not has_delta:
+                numbers = [each for (each,) in self._all(_OF_PACK, **values)]
+            gone, visible_from, hidden_at = (array("q", each).tobytes() for each in hidden)
+            return PackStreams(
+                pack,
+                None if live is None else live.tobytes(),
+                gone,
+                visible_from,
+                hidden_at,
+                self._names(numbers),
+            )
+
+    def _hidden_in(
+        self, values: Mapping[str, int], messages: int, now: int
+    ) -> tuple[Sequence[int], Sequence[int], Sequence[int]]:
+        """Streams of a pack that cannot be read from their start: from where, and since when."""
+        ((count,),) = self._all(_COUNT_HIDDEN, limit=messages, **values)
+        statement = _HIDDEN_OF_PACK if count < messages else _PACK_HIDDEN
+        found = {each[0]: each for each in self._all(statement, **values)}
+        for number, visible_from in self._hidden.items():
+            if values["first"] <= number <= values["last"]:
+                known = found.get(number)
+                if known is None or known[1] < visible_from:
+                    found[number] = number, visible_from, now
+        columns = list(zip(*sorted(found.values()), strict=True))
+        return (columns[0], columns[1], columns[2]) if columns else ((), (), ())
+
+    def _names(self, numbers: Sequence[int]) -> dict[int, tuple[str, str]]:
+        names = {}
+        statement = f"SELECT row FROM streams WHERE number IN {{}} AND {NAMES}"  # noqa: S608 (only numbers)
+        for some in _listed(numbers):
+            for (encoded,) in self._all(statement.format(some)):
+                row = self._file.decoded(encoded)
+                stream_id = row.meta.name[self._scanned.skip :]
+                names[row.number] = stream_id, row.meta.content_type
+        return names
 
     def _all(self, statement: str, **more: object) -> list[Any]:
+        self.check_cancelled()
         return self._file.read(statement, self._values | more)
 
 
-def _listed(numbers: Sequence[int]) -> str:
-    return f"({','.join(map(str, numbers))})"
+def _listed(numbers: Sequence[int]) -> Iterator[str]:
+    """Numbers as lists in SQL, of as many as are read in one step."""
+    for at in range(0, len(numbers), _SCAN_STREAMS):
+        yield f"({','.join(map(str, numbers[at : at + _SCAN_STREAMS]))})"
+
+
+def _joined(ranges: Iterable[tuple[int, int]]) -> Iterator[tuple[int, int]]:
+    """Ranges of positions, with those that overlap as one; they are sorted."""
+    begin = end = -1
+    for after, through in ranges:
+        if after < end:
+            end = max(end, through)
+            continue
+        if end >= 0:
+            yield begin, end
+        begin, end = after, through
+    if end >= 0:
+        yield begin, end
+
+
+def after_name(name: str) -> str:
+    """The first name that sorts after this one."""
+    return name + "\0"
 
 
 def after_prefix(prefix: str) -> str | bytes:

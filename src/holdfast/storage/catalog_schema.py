@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from holdfast.errors import CatalogError, HoldfastError, StoreError, UnknownFormatError
+from holdfast.format.packs import unknown_times
 from holdfast.format.rows import (
     BUCKET_PREFIX,
     BucketRow,
@@ -24,6 +25,7 @@ from holdfast.format.rows import (
     stored_bytes,
     take_producers,
 )
+from holdfast.protocol.headers import OFFSET_MAX
 
 if TYPE_CHECKING:
     import sqlite3
@@ -89,8 +91,25 @@ _THIRD: Final = (
     END
     """,
 )
-# New in format 4: the digest of a producer's last request.
-_FOURTH: Final = ("ALTER TABLE producers ADD COLUMN digest BLOB NOT NULL DEFAULT x''",)
+# New in format 4: the digest of a producer's last request, from which offset a stream can be read
+# and since when, and the times of the log.
+_FOURTH: Final = (
+    "ALTER TABLE producers ADD COLUMN digest BLOB NOT NULL DEFAULT x''",
+    "ALTER TABLE streams ADD COLUMN visible_from INTEGER NOT NULL DEFAULT 0",
+    "ALTER TABLE streams ADD COLUMN hidden_at INTEGER NOT NULL DEFAULT 0",
+    """
+    CREATE INDEX streams_hidden ON streams (number, visible_from, hidden_at)
+    WHERE visible_from > 0
+    """,
+    """
+    CREATE TABLE times (
+        first_position INTEGER PRIMARY KEY,
+        last_position INTEGER NOT NULL,
+        min_ms INTEGER NOT NULL,
+        max_ms INTEGER NOT NULL
+    )
+    """,
+)
 # Rows that an upgrade holds in memory.
 _ROWS_PER_STEP: Final = 1000
 _TABLES: Final = """
@@ -286,6 +305,7 @@ def _upgrade(connection: sqlite3.Connection) -> None:
                 connection.execute(statement)
             if version <= 2:
                 _upgrade_second(connection)
+            _upgrade_third(connection)
             connection.execute(f"PRAGMA user_version = {FORMAT_VERSION}")
         connection.execute("COMMIT")
     except BaseException:
@@ -312,6 +332,30 @@ def _upgrade_second(connection: sqlite3.Connection) -> None:
 
     Buckets are counted again, since they count snapshots and deleted streams from now on.
     """
+    for row in _rows(connection):
+        if row.producers is not None:
+            put_producers(connection, row.number, take_producers(row))
+            connection.execute(
+                "UPDATE streams SET row = ? WHERE number = ?", (encode_row(row), row.number)
+            )
+    recount(connection)
+
+
+def _upgrade_third(connection: sqlite3.Connection) -> None:
+    """From format 3 to 4; the times of what is flushed already stay unknown."""
+    for row in _rows(connection):
+        if visible_from(row):
+            connection.execute(
+                "UPDATE streams SET visible_from = ? WHERE number = ?",
+                (visible_from(row), row.number),
+            )
+    ((flushed,),) = connection.execute("SELECT value FROM facts WHERE name = 'flushed'").fetchall()
+    if flushed:
+        connection.execute("INSERT INTO times VALUES (?, ?, ?, ?)", unknown_times(0, flushed))
+
+
+def _rows(connection: sqlite3.Connection) -> Iterator[StreamRow]:
+    """All rows by number; they may be changed meanwhile."""
     number, count = -1, _ROWS_PER_STEP
     while count == _ROWS_PER_STEP:
         rows = connection.execute(
@@ -319,14 +363,13 @@ def _upgrade_second(connection: sqlite3.Connection) -> None:
             (number, _ROWS_PER_STEP),
         ).fetchall()
         count = len(rows)
-        for number, encoded in rows:
-            row = decode_row(encoded)
-            if row.producers is not None:
-                put_producers(connection, number, take_producers(row))
-                connection.execute(
-                    "UPDATE streams SET row = ? WHERE number = ?", (encode_row(row), number)
-                )
-    recount(connection)
+        for number, encoded in rows:  # noqa: B007 (the next page starts after it)
+            yield decode_row(encoded)
+
+
+def visible_from(row: StreamRow) -> int:
+    """The first offset that readers see: none of a deleted stream that is kept for its forks."""
+    return OFFSET_MAX if row.deleted else row.earliest
 
 
 def put_producers(

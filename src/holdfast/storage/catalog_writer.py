@@ -31,13 +31,14 @@ from holdfast.storage.catalog_schema import (
     open_for_writing,
     put_producers,
     salt_text,
+    visible_from,
 )
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
     from pathlib import Path
 
-    from holdfast.format.packs import Extent, NewPack
+    from holdfast.format.packs import Extent, NewPack, TimeSpan
     from holdfast.protocol.producer import ProducerState
 
 _log = logging.getLogger(__name__)
@@ -100,6 +101,8 @@ class RowChange(NamedTuple):
     start: int
     snapshot: str | None
     encoded: bytes
+    visible_from: int
+    hidden_at: int
     # Those that changed.
     producers: Mapping[bytes, ProducerState]
 
@@ -115,6 +118,8 @@ def row_change(row: StreamRow, encoded: bytes | None = None) -> RowChange:
         row.start,
         snapshot,
         encode_row(row) if producers or encoded is None else encoded,
+        visible_from(row),
+        row.hidden_at,
         producers,
     )
 
@@ -183,14 +188,15 @@ class CatalogWriter(CatalogFile):
         dropped: Mapping[str, int],
         last_ms: int,
         now_ms: int,
+        times: Sequence[TimeSpan] = (),
         producers_kept: int = 0,
         idle_before_ms: int = 0,
     ) -> None:
         """Put a flush's packs into use, and update the streams' rows.
 
         `dropped` are snapshots that streams no longer have, with their sizes; `last_ms` is the time
-        of the last record. A stream with new writes and more than `producers_kept` producers
-        forgets those that wrote last before `idle_before_ms`.
+        of the last record, and `times` are those of the messages. A stream with new writes and more
+        than `producers_kept` producers forgets those that wrote last before `idle_before_ms`.
         """
         with self.transaction() as connection:
             if self.fact("flushed") != after:
@@ -210,6 +216,7 @@ class CatalogWriter(CatalogFile):
                 _drop_before(connection, row.number, row.start) for row in changed if row.start
             )
             put_documents(connection, documents)
+            put_times(connection, times)
             _put_dropped(connection, dropped, now_ms)
             _set_fact(connection, "flushed", through)
             _set_fact(connection, "flushed_ms", max(last_ms, self.fact("flushed_ms")))
@@ -241,9 +248,11 @@ def put_rows(connection: sqlite3.Connection, rows: Iterable[RowChange]) -> None:
     rows = iter(rows)
     while some := list(islice(rows, _ROWS_PER_STEP)):
         connection.executemany(
-            "INSERT INTO streams VALUES (?, ?, ?, ?, ?, ?, 0, NULL) ON CONFLICT (number) DO UPDATE "
+            "INSERT INTO streams (number, name, deadline_ms, start, snapshot, row, visible_from, "
+            "hidden_at) VALUES (?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (number) DO UPDATE "
             "SET deadline_ms = excluded.deadline_ms, start = excluded.start, "
-            "snapshot = excluded.snapshot, row = excluded.row",
+            "snapshot = excluded.snapshot, row = excluded.row, "
+            "visible_from = excluded.visible_from, hidden_at = excluded.hidden_at",
             (change[:-1] for change in some),
         )
         for change in some:
@@ -277,6 +286,11 @@ def put_documents(connection: sqlite3.Connection, documents: Mapping[str, bytes 
         "DELETE FROM documents WHERE key = ?",
         ((key,) for key, value in documents.items() if value is None),
     )
+
+
+def put_times(connection: sqlite3.Connection, times: Iterable[TimeSpan]) -> None:
+    """Write between which times the messages of parts of the log were appended."""
+    connection.executemany("INSERT INTO times VALUES (?, ?, ?, ?)", times)
 
 
 def _put_dropped(connection: sqlite3.Connection, dropped: Mapping[str, int], now_ms: int) -> None:

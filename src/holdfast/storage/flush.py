@@ -20,7 +20,7 @@ import msgspec
 from holdfast.errors import HoldfastError, LogCorruptError
 from holdfast.failpoints import failpoint
 from holdfast.format.pack_builder import Messages, PackBuilder
-from holdfast.format.packs import NewPack, PackMeta
+from holdfast.format.packs import TIME_MAX_MS, TIME_MIN_MS, NewPack, PackMeta, TimeSpan
 from holdfast.format.records import (
     INDEX_BITS,
     Kind,
@@ -57,6 +57,8 @@ if TYPE_CHECKING:
 
 
 RANGE_BYTES_MAX: Final = 64 * 1024 * 1024
+# A span of times is ended by the first batch that would make it longer than this.
+SPAN_MS_MAX: Final = 10_000
 # What a stream, a message and a producer take in memory besides their bytes.
 _SHARE_BYTES: Final = 1200
 _MESSAGE_BYTES: Final = 64
@@ -191,6 +193,7 @@ class Flush:
             removed=gather.removed,
             documents=gather.documents(),
             last_ms=gather.last_ms,
+            times=gather.times,
         )
         created.append(self._upload_pack(gather, small, meta))
 
@@ -225,6 +228,7 @@ class Flush:
             added_bytes=sum(share.size_bytes for share in shares.values()),
             dropped=gather.dropped,
             last_ms=gather.last_ms,
+            times=gather.times,
             now_ms=self._clock.now_ms(),
             producers_kept=self._producers_kept,
             # By the times of the log, so that a flush that is repeated has the same result.
@@ -302,6 +306,8 @@ class Gather:
         self.dropped: dict[str, int] = {}
         # The time of the last record that carries the time of its writing.
         self.last_ms = 0
+        # When the messages were appended, in spans that cover the range.
+        self.times: list[TimeSpan] = []
         self._log_bytes = 0
         self._message_bytes = 0
         # Documents by key, None for deleted ones; buckets' rows are kept apart.
@@ -316,6 +322,7 @@ class Gather:
                 f"The log goes on at position {position} where {self.through + 1} is needed."
             )
         shares = self.shares
+        min_ms, max_ms = TIME_MAX_MS, TIME_MIN_MS
         for record in decode(body):
             kind = record.kind
             if kind == Kind.APPEND:
@@ -326,9 +333,21 @@ class Gather:
                 self._create(record, position)
                 self.last_ms = record.at_ms
             else:
-                self._apply_rare(record)
+                self._apply_rare(record, position)
+                continue
+            min_ms, max_ms = min(min_ms, self.last_ms), max(max_ms, self.last_ms)
+        self._add_times(position, min_ms, max_ms)
         self.through = position
         self._log_bytes += len(body)
+
+    def _add_times(self, position: int, min_ms: int, max_ms: int) -> None:
+        if self.times:
+            span = self.times[-1]
+            low, high = min(span.min_ms, min_ms), max(span.max_ms, max_ms)
+            if high - low <= SPAN_MS_MAX:
+                self.times[-1] = TimeSpan(span.first_position, position, low, high)
+                return
+        self.times.append(TimeSpan(position, position, min_ms, max_ms))
 
     @property
     def held_bytes(self) -> int:
@@ -343,18 +362,18 @@ class Gather:
             changed[BUCKET_PREFIX + name] = encode_bucket(bucket) if bucket.is_needed else None
         return changed
 
-    def _apply_rare(self, record: Record) -> None:
+    def _apply_rare(self, record: Record, position: int) -> None:
         kind = record.kind
         if kind not in _WITH_DEADLINES:
             self.last_ms = record.at_ms
         if kind == Kind.TOUCH:
             self._share(record.stream).row.deadline_ms = record.at_ms
         elif kind in {Kind.DELETE, Kind.EXPIRE}:
-            self._end(self._share(record.stream))
+            self._end(self._share(record.stream), position)
         elif kind == Kind.SNAPSHOT:
             share = self._share(record.stream)
             self._drop_snapshot(share.row)
-            freed = publish_snapshot(share.row, decode_snapshot(record.payload))
+            freed = publish_snapshot(share.row, decode_snapshot(record.payload), position)
             share.bucket.size_bytes -= freed
         elif kind == Kind.DOCUMENTS:
             self._documents.update(decode_documents(record.payload))
@@ -404,12 +423,12 @@ class Gather:
         share = self.shares[record.stream] = Share(row, bucket)
         self._message_bytes += share.write(record, position)
 
-    def _end(self, share: Share) -> None:
+    def _end(self, share: Share, position: int) -> None:
         """End a deleted or expired stream: it is removed, or kept for its forks."""
         row = share.row
         share.bucket.streams -= 1
         if row.forks:
-            row.deleted, row.deadline_ms = True, None
+            row.deleted, row.deadline_ms, row.hidden_at = True, None, position
         else:
             remove(row, lambda number: self._share(number).row, self._gone, self._freed)
 

@@ -32,6 +32,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from holdfast.errors import CatalogError, ObjectMissingError, PackCorruptError
 from holdfast.failpoints import failpoint
+from holdfast.format.packs import times_of
 from holdfast.format.rows import decode_row
 from holdfast.objects.pack_reader import Pack
 from holdfast.objects.store import store_owner
@@ -43,6 +44,7 @@ from holdfast.storage.catalog_writer import (
     insert_pack,
     put_documents,
     put_rows,
+    put_times,
     row_change,
 )
 from holdfast.storage.garbage import PACKS_PREFIX
@@ -267,6 +269,7 @@ def _insert(catalog: CatalogWriter, pack: Pack, delta: Delta | None) -> None:
                 rows = (row for _, row in delta.items())
                 put_rows(connection, (row_change(decode_row(row), row) for row in rows))
                 put_documents(connection, delta.meta.documents)
+                put_times(connection, times_of(delta.meta, new.info.after, new.info.through))
                 connection.execute(
                     "UPDATE facts SET value = max(value, ?) WHERE name = 'flushed_ms'",
                     (delta.meta.last_ms,),

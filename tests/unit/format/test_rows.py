@@ -210,7 +210,7 @@ def snapshot(offset):
 class TestForks:
     def test_it_starts_at_its_offset_with_what_can_be_read_of_its_source(self, family):
         source = family.source()
-        publish_snapshot(source, snapshot(30))
+        publish_snapshot(source, snapshot(30), 7)
         fork = family.fork(2, source, 60)
         assert (fork.start, fork.tail, fork.earliest) == (60, 60, 30)
         assert fork.snapshot == snapshot(30)
@@ -219,13 +219,13 @@ class TestForks:
     @pytest.mark.parametrize("offset", [30, 100])
     def test_both_ends_of_what_can_be_read(self, family, offset):
         source = family.source()
-        publish_snapshot(source, snapshot(30))
+        publish_snapshot(source, snapshot(30), 7)
         assert family.fork(2, source, offset).tail == offset
 
     @pytest.mark.parametrize("offset", [29, 101])
     def test_outside_of_it_there_is_no_fork(self, family, offset):
         source = family.source()
-        publish_snapshot(source, snapshot(30))
+        publish_snapshot(source, snapshot(30), 7)
         with pytest.raises(AssertionError, match="inside its source"):
             family.fork(2, source, offset)
 
@@ -238,7 +238,7 @@ class TestForks:
     def test_what_becomes_of_the_source_later_is_no_concern_of_its_own(self, family):
         source = family.source()
         fork = family.fork(2, source, 60)
-        publish_snapshot(source, snapshot(80))
+        publish_snapshot(source, snapshot(80), 7)
         source.tail = 200
         assert (fork.earliest, fork.tail, fork.snapshot) == (0, 60, None)
 
@@ -246,36 +246,36 @@ class TestForks:
 class TestSnapshots:
     def test_stream_starts_there(self, family):
         source = family.source()
-        assert publish_snapshot(source, snapshot(30)) == 30 - 1
+        assert publish_snapshot(source, snapshot(30), 7) == 30 - 1
         assert (source.start, source.earliest, source.snapshot) == (30, 30, snapshot(30))
-        assert publish_snapshot(source, snapshot(35)) == 5
+        assert publish_snapshot(source, snapshot(35), 7) == 5
         assert stored_bytes(source) == 65 + 1
 
     def test_another_one_at_the_same_place(self, family):
         source = family.source()
-        publish_snapshot(source, snapshot(30))
+        publish_snapshot(source, snapshot(30), 7)
         other = Snapshot(30, "snapshots/other", "text/plain", 5, 6)
-        assert publish_snapshot(source, other) == 1 - 5
+        assert publish_snapshot(source, other, 7) == 1 - 5
         assert source.snapshot == other
 
     def test_at_the_tail_nothing_is_left(self, family):
         source = family.source()
-        assert publish_snapshot(source, snapshot(100)) == 100 - 1
+        assert publish_snapshot(source, snapshot(100), 7) == 100 - 1
         assert source.start == source.tail
         assert stored_bytes(source) == 1
 
     def test_source_keeps_its_bytes_while_it_has_forks(self, family):
         source = family.source()
         family.fork(2, source, 60)
-        assert publish_snapshot(source, snapshot(80)) == -1
+        assert publish_snapshot(source, snapshot(80), 7) == -1
         assert (source.start, source.earliest) == (0, 80)
 
     def test_fork_has_no_bytes_of_its_own_before_its_start(self, family):
         fork = family.fork(2, family.source(), 60)
         fork.tail = 90
-        assert publish_snapshot(fork, snapshot(40)) == -1
+        assert publish_snapshot(fork, snapshot(40), 7) == -1
         assert (fork.start, fork.earliest) == (60, 40)
-        assert publish_snapshot(fork, snapshot(75)) == 15
+        assert publish_snapshot(fork, snapshot(75), 7) == 15
         assert fork.start == 75
 
 
@@ -293,7 +293,7 @@ class TestRemoval:
     def test_last_fork_frees_what_was_kept_for_it(self, family):
         source = family.source()
         forks = [family.fork(2, source, 60), family.fork(3, source, 70)]
-        publish_snapshot(source, snapshot(80))
+        publish_snapshot(source, snapshot(80), 7)
         family.remove(forks[0])
         assert (family.gone, family.freed, source.start) == ([2], [(1, 0)], 0)
         family.remove(forks[1])
@@ -355,7 +355,7 @@ def test_counts_fit_and_every_byte_that_can_be_read_is_kept(script):
                 number += 1
                 family.fork(number, kin, offset)
             case "snapshot":
-                publish_snapshot(kin, snapshot(offset))
+                publish_snapshot(kin, snapshot(offset), 7)
             case "grow":
                 kin.tail += choice
             case "end" if kin.forks:

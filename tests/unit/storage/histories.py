@@ -326,6 +326,7 @@ def fields_of_stream(stream):
         "snapshot": stream.snapshot,
         "forks": stream.forks,
         "deleted": stream.deleted,
+        "hidden_at": stream.hidden_at,
     }
 
 

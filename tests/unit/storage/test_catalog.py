@@ -9,7 +9,7 @@ import pytest
 
 from holdfast.errors import CatalogError, UnknownFormatError
 from holdfast.format import pack_builder
-from holdfast.format.packs import checksum
+from holdfast.format.packs import checksum, unknown_times
 from holdfast.format.records import Fork, StreamMeta
 from holdfast.format.rows import (
     BUCKET_PREFIX,
@@ -19,6 +19,7 @@ from holdfast.format.rows import (
     encode_bucket,
     encode_row,
 )
+from holdfast.protocol.headers import OFFSET_MAX
 from holdfast.protocol.producer import ProducerState
 from holdfast.storage import catalog_schema
 from holdfast.storage.catalog import Catalog, Due
@@ -42,6 +43,7 @@ NAMES = [
 ]
 # As it was; packs and extents are the same.
 FIRST = """
+DROP TABLE times;
 DROP TABLE documents;
 DROP TABLE dropped_snapshots;
 DROP TABLE producers;
@@ -401,7 +403,17 @@ def test_two_writers_at_once(path):
         assert version(path) == FORMAT_VERSION
 
 
-SECOND = """
+THIRD = """
+DROP TABLE times;
+DROP INDEX streams_hidden;
+ALTER TABLE streams DROP COLUMN visible_from;
+ALTER TABLE streams DROP COLUMN hidden_at;
+ALTER TABLE producers DROP COLUMN digest;
+PRAGMA user_version = 3;
+"""
+SECOND = (
+    THIRD
+    + """
 DROP TRIGGER producers_added;
 DROP TRIGGER producers_removed;
 DROP TABLE producers;
@@ -410,6 +422,7 @@ ALTER TABLE streams DROP COLUMN producers;
 ALTER TABLE streams DROP COLUMN forgotten_ms;
 PRAGMA user_version = 2;
 """
+)
 
 
 def second_row(number, name, written_ms, producers):
@@ -450,9 +463,7 @@ def test_producers_of_format_3_have_no_digest(tmp_path):
     path = tmp_path / "c.db"
     open_for_writing(path).close()
     with closing(sqlite3.connect(path)) as connection:
-        connection.executescript(
-            "ALTER TABLE producers DROP COLUMN digest; PRAGMA user_version = 3;"
-        )
+        connection.executescript(THIRD)
         row = second_row(15, "a/15", 700, None)
         connection.execute("INSERT INTO streams VALUES (?, ?, ?, ?, ?, ?, 0, NULL)", row)
         connection.execute("INSERT INTO producers VALUES (15, ?, 3, 7, 700)", (b"p",))
@@ -492,6 +503,33 @@ def test_buckets_of_format_2_are_counted_again(tmp_path):
         "bucket/empty": BucketRow(60, True),
         "bucket/gone": BucketRow(100, False, 0, 7),
     }
+
+
+def test_what_readers_see_and_times_are_new_in_format_4(tmp_path, monkeypatch):
+    monkeypatch.setattr(catalog_schema, "_ROWS_PER_STEP", 2)
+    path = tmp_path / "c.db"
+    with closing(open_for_writing(path)) as connection:
+        connection.execute("UPDATE facts SET value = 7 WHERE name = 'flushed'")
+    snapshot = snapshot_of("snapshots/1", 4, b"12345")
+    rows = [
+        StreamRow(1, StreamMeta("a/kept", TEXT), 100, 100, tail=7, forks=1, deleted=True),
+        StreamRow(2, StreamMeta("a/plain", TEXT), 200, 200, tail=9),
+        StreamRow(
+            3, StreamMeta("a/cut", TEXT), 300, 300, 6, start=4, earliest=4, snapshot=snapshot
+        ),
+    ]
+    with closing(sqlite3.connect(path)) as connection:
+        connection.executescript(THIRD)
+        connection.executemany(
+            "INSERT INTO streams VALUES (?, ?, ?, ?, ?, ?, 0, NULL)",
+            [row_change(row, encode_row(row))[:6] for row in rows],
+        )
+        connection.commit()
+    with closing(CatalogWriter(path)) as writer:
+        found = writer.read("SELECT number, visible_from FROM streams ORDER BY number")
+        assert found == [(1, OFFSET_MAX), (2, 0), (3, 4)]
+        assert writer.read("SELECT * FROM times") == [unknown_times(0, 7)]
+    assert version(path) == FORMAT_VERSION
 
 
 def test_damaged_row_leaves_it_as_it_was(path):

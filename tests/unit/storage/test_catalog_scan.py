@@ -1,6 +1,7 @@
 """Scanning: the streams of a prefix between two positions, against a model that looks at all."""
 
 import sqlite3
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,8 @@ from hypothesis import strategies as st
 from holdfast.format.packs import ScanRange
 from holdfast.format.rows import decode_row
 from holdfast.storage import catalog_scan, catalog_schema
-from holdfast.storage.catalog_scan import Scanned, after_prefix
+from holdfast.storage.catalog_plan import ScanPlanner
+from holdfast.storage.catalog_scan import CatalogScan, Scanned, after_prefix
 from tests.memory_directory import memory_directory
 from tests.thorough import examples
 from tests.unit.storage.histories import History, steps
@@ -96,6 +98,7 @@ def scan_range(
         salt=salt[::-1].hex(),
         pack_data_bytes=data_bytes,
         pack_messages=pack_messages,
+        hidden_at=stream.hidden_at,
     )
     return found, start + length, stream
 
@@ -194,6 +197,79 @@ class TestPositions:
                         assert any(first <= position <= last for first, last in covered)
 
 
+class TestPlans:
+    """However a scan is divided, each message is in one part."""
+
+    @settings(max_examples=examples(30))
+    @given(steps, st.integers(1, 400), st.integers(0, 20), st.integers(0, 20))
+    def test_every_message_is_in_one_part(self, script, size, after, until):
+        history = History(script)
+        with memory_directory() as path:
+            rig = Rig(Path(path))
+            rig.log = history.log
+            rig.start()
+            for count in range(1, len(history.cuts) + 1):
+                rig.worker._flush.run(history.log.segments[:count])
+            planner = ScanPlanner(rig.catalog.path, Scanned("b/", after, max(after, until)))
+            wanted = model(rig, "b/", after, max(after, until))
+            packs, parts = planner.by_packs(size, 1)
+            names = planner.by_names(size, 1)
+            rig.close()
+        for each in wanted:
+            for position in range(max(each.first_position, after + 1), each.last_position + 1):
+                for at in (each.offset, each.offset + each.length - 1):
+                    [part] = [
+                        part
+                        for part in parts
+                        if part.after < min(position, until) <= part.until
+                        and part.covers(each.stream, at)
+                    ]
+                    assert each.pack in {packs[index].name for index in part.packs}
+            assert sum(found.first <= each.stream_id <= found.last for found in names) == 1
+
+    def test_a_large_pack_is_cut_by_streams_and_a_large_stream_by_offsets(self, rig):
+        for at in range(200):
+            rig.log.create(f"b/{at:03d}", bytes(1000))
+        large = rig.log.create("b/large")
+        for _ in range(4):
+            rig.log.append(large, bytes(6_000_000))
+        rig.flush()
+        planner = ScanPlanner(rig.catalog.path, Scanned("b/", 0, 99))
+        packs, parts = planner.by_packs(8_000_000, 1)
+        assert [pack.has_delta for pack in packs] == [False, True]
+        # The small streams go with the first piece of the large one.
+        assert [part.packs for part in parts] == [[0, 1], [0], [0], [0]]
+        assert [part.first[0] == large for part in parts] == [False, True, True, True]
+        few = planner.by_packs(50_000, 1).parts
+        assert sum(part.first[0] < large for part in few) >= 4
+        assert max(part.bytes for part in few if part.first[0] < large) <= 100_000
+        names = planner.by_names(50_000, 1)
+        assert ("b/large", "b/large", 24_000_000, 4) in names
+        assert len(names) >= 5
+        assert max(each.size_bytes for each in names if each.first != "b/large") <= 60_000
+        assert len(planner.by_names(8_000_000, 3)) >= 2
+
+    def test_times_narrow_the_positions(self, rig):
+        number = rig.log.create("b/s", b"x")
+        for at in range(5):
+            rig.log.now_ms = 100_000 * (at + 1)
+            rig.log.append(number, b"y")
+            rig.log.commit()
+            rig.flush()
+        narrowed = [
+            ScanPlanner(rig.catalog.path, Scanned("b/", 0, 5)).narrow(*times)
+            for times in [
+                (None, None),
+                (150_000, None),
+                (200_000, 200_000),
+                (None, 50_000),
+                (600_000, None),
+                (210_000, 290_000),
+            ]
+        ]
+        assert narrowed == [(0, 5), (1, 5), (1, 2), (0, 1), (5, 5), (2, 2)]
+
+
 class TestByPack:
     """What changed since a position is found through the packs, if that is less work."""
 
@@ -235,24 +311,32 @@ class TestByPack:
         monkeypatch.setattr(catalog_scan, "_CANDIDATES_MAX", 5)
         assert list(rig.catalog.scan(Scanned("b/", 1, 2))) == model(rig, "b/", 1, 2)
 
-    def test_what_is_kept_for_forks_is_given_if_asked_for(self, rig):
+    def test_what_is_kept_for_forks_is_not_given(self, rig):
         source = rig.log.create("b/source", b"0123")
         rig.log.fork("b/fork", source, "b/source", 2, b"ab")
         rig.flush()
         rig.log.delete(source)
         rig.flush()
         assert [each.stream_id for each in rig.catalog.scan(Scanned("b/", 0, 9))] == ["b/fork"]
-        ranges = rig.catalog.scanning(Scanned("b/", 0, 9)).ranges()
-        found = [(each.stream_id, gone) for each, gone in ranges]
-        assert found == [("b/fork", False), ("b/source", True)]
 
     @pytest.mark.parametrize(("after", "until"), [(0, 1), (0, 2), (1, 2), (2, 2)])
     def test_amounts(self, rig, many, after, until):
-        found = rig.catalog.scanning(Scanned("b/", after, until)).amounts()
-        assert sorted(found) == sorted(
-            (each.first_position, each.last_position, each.length, each.messages)
-            for each in model(rig, "b/", after, until)
-        )
+        scan = CatalogScan(rig.catalog.path, Scanned("b/", after, until))
+        expected = Counter()
+        for each in model(rig, "b/", after, until):
+            amounts = {"bytes": each.length, "messages": each.messages}
+            for what, amount in amounts.items():
+                expected[each.first_position, each.last_position, what] += amount
+        found = Counter()
+        at = after
+        for begin, through, amounts in scan.amounts():
+            assert at <= begin < through <= until
+            at = through
+            for first, last, size_bytes, messages in amounts:
+                assert begin < first <= last <= through
+                found[first, last, "bytes"] += size_bytes
+                found[first, last, "messages"] += messages
+        assert found == expected
 
 
 class TestUnderWay:

@@ -103,12 +103,13 @@ async def scan(
 ) -> None:
     """Show the plan by which jobs read a whole bucket."""
     plan = await client.bucket(bucket_id).scan(after=after, until=until, prefix=prefix)
-    size_bytes = sum(each.bytes for each in plan.partitions)
-    hot = "none" if plan.hot is None else f"{plan.hot.after} to {plan.hot.until}"
+    divided = plan.parts or plan.partitions
+    size_bytes = sum(each.bytes for each in divided)
+    hot_bytes = sum(each.bytes for each in plan.hot)
     text = (
-        f"partitions   {len(plan.partitions)} ({as_bytes(size_bytes)} in packs)\n"
+        f"partitions   {len(divided)} ({as_bytes(size_bytes)} in packs)\n"
         f"store        {plan.store or '(none)'}\n"
-        f"hot          {hot}\n"
+        f"hot          {len(plan.hot)} ({as_bytes(hot_bytes)} not in packs yet)\n"
         f"next cursor  {plan.next_cursor}"
     )
     output.show(msgspec.to_builtins(plan), text)

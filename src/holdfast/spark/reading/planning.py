@@ -90,13 +90,17 @@ def plan_between(
     With `whole_streams` all messages of a stream are in the same slice, in order.
     """
     size = min(max(slice_bytes or SLICE_BYTES, _SLICE_BYTES_MIN), _SLICE_BYTES_MAX)
-    scan = _scan(server, source, after, until, size)
-    if min_partitions and len(scan.partitions) < min_partitions:
+    scan = server.bucket(source.bucket).scan(
+        after=after,
+        until=until,
+        prefix=source.selection.prefix,
+        by="names",
+        partition_bytes=size,
+        partitions=min_partitions,
+    )
+    if min_partitions:
         total = sum(each.bytes for each in scan.partitions)
-        smaller = max(total // min_partitions, _SLICE_BYTES_MIN)
-        if smaller < size:
-            size = smaller
-            scan = _scan(server, source, after, scan.until, size)
+        size = min(size, max(total // min_partitions, _SLICE_BYTES_MIN))
     if source.fail_on_data_loss:
         _check_losses(server, source, scan, after)
     source = source.with_store(scan.store, scan.store_id)
@@ -109,18 +113,11 @@ def plan_between(
         positions = int(each.after), int(scan.flushed), int(each.until)
         packed = Slice(each.first_stream_id, each.last_stream_id, *positions, each.bytes)
         slices += _cut(server, source, packed, size)
-    if scan.hot is not None:
-        start, end = int(scan.hot.after), int(scan.hot.until)
-        slices.append(Slice("", "", start, start, end, read_after=int(scan.after)))
+    for hot in scan.hot:
+        start, end = int(hot.after), int(hot.until)
+        names = hot.first_stream_id, hot.last_stream_id
+        slices.append(Slice(*names, start, start, end, hot.bytes, read_after=int(scan.after)))
     return ReadPlan(source, slices, scan.until)
-
-
-def _scan(
-    server: SparkClient, source: ReadSource, after: str, until: str, slice_bytes: int
-) -> ScanPlan:
-    return server.bucket(source.bucket).scan(
-        after=after, until=until, prefix=source.selection.prefix, partition_bytes=slice_bytes
-    )
 
 
 def _slices_of_whole_streams(scan: ScanPlan) -> list[Slice]:
@@ -211,7 +208,7 @@ def _has_dropped_log(server: SparkClient, plan: ReadPlan) -> bool:
     """Whether the server has no packs, and no longer has the log from where the read starts."""
     if plan.source.store_id or not plan.slices:
         return False
-    (hot,) = plan.slices
+    hot = plan.slices[0]
     assert isinstance(hot, Slice)
     start = f"{hot.after:020d}"
     bucket = server.bucket(plan.source.bucket)

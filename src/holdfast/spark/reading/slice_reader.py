@@ -185,6 +185,8 @@ class SliceReader:
             after=f"{part.after:020d}",
             until=f"{part.until:020d}",
             prefix=self._source.selection.prefix,
+            # Only what is lost and what is flushed matters, and this costs least.
+            by="packs",
         )
 
 
