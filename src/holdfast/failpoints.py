@@ -36,6 +36,7 @@ _STEPS: Final = {
     "replay": "planned created appending appended closed",
     "compact": "planned uploaded swapped finished",
     "archive": "planned writing staged ready decided moving moved removing committed",
+    "batch": "checked decided publishing published finished",
     "proxy": "starting begun ended recovering",
     "transcripts": "planned writing staged noted committed summed",
 }

@@ -56,6 +56,9 @@ REFUSED = {
         "An id must not hold a slash",
         "The pattern",
     ),
+    "The body of a part has a form that OpenAPI cannot describe.": (
+        "is not a sequence of whole appends",
+    ),
     "A request for subscriptions of the other type.": ("This request is for",),
     "An append needs bytes unless it closes the stream, and [] holds no message.": (
         "The body is empty",

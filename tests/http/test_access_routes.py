@@ -24,8 +24,9 @@ TOKENS = {
     "write:*": (Need.WRITE, "*", None),
     "admin:*": (Need.ADMIN, "*", None),
 }
-# What a route is about: the server as a whole, the bucket demo1, or its stream `a`.
-SERVER, BUCKET, STREAM = "server", "bucket", "stream"
+# What a route is about: the server as a whole, the bucket demo1, its stream `a`, or streams that
+# the body names.
+SERVER, BUCKET, STREAM, SOMEWHERE = "server", "bucket", "stream", "somewhere"
 NOTHING, READ, WRITE, ADMIN = Need.NOTHING, Need.READ, Need.WRITE, Need.ADMIN
 SUBSCRIPTION = "/v1/stream/__ds/subscriptions/s1"
 OFFSET = "0" * 20
@@ -60,6 +61,9 @@ ROUTES = [
     ("POST", "/cluster/swap-packs", ADMIN, SERVER),
     ("POST", "/cluster/pin-packs", ADMIN, SERVER),
     ("POST", "/cluster/collect-garbage", ADMIN, SERVER),
+    ("POST", "/v1/batch", WRITE, SOMEWHERE),
+    ("POST", "/v1/batch/part", WRITE, SOMEWHERE),
+    ("DELETE", "/v1/batch/part", WRITE, SOMEWHERE),
     ("PUT", "/demo1", ADMIN, BUCKET),
     ("GET", "/demo1", READ, BUCKET),
     ("HEAD", "/demo1", READ, BUCKET),
@@ -163,7 +167,7 @@ def is_allowed(scope, need, about):
         return True
     if level < need:
         return False
-    if bucket == "*":
+    if bucket == "*" or about == SOMEWHERE:
         return True
     if about == SERVER or bucket != "demo1":
         return False

@@ -8,7 +8,8 @@ import pytest
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import functions as sql
 
-from holdfast.errors import InvalidJsonError, SettingsError
+from holdfast.client import SyncClient
+from holdfast.errors import BatchConflictError, InvalidJsonError, StreamClosedError
 from holdfast.spark.session import as_holdfast_error
 from holdfast.spark.source import HoldfastDataSource
 from holdfast.spark.writing.writers import write_to_streams
@@ -59,36 +60,45 @@ def refusal(call, *arguments, **named):
     return as_holdfast_error(caught.value)
 
 
-def test_a_batch_write_can_be_run_again(spark, server, bucket):
-    rows = numbered(spark, 500, partitions=1).drop("at")
-    for size in ("10000", "13"):
-        spark.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", size)
-        writer = rows.write.format("holdfast").option("url", server.url).mode("append")
-        writer.options(bucket=bucket, producerId="load", requestBytes="200").save()
-    spark.conf.unset("spark.sql.execution.arrow.maxRecordsPerBatch")
-    assert messages(server.url, bucket) == expected(500)
-    writer.options(bucket=bucket, producerId="load", producerEpoch=1).save()
-    assert {name: len(rows) for name, rows in messages(server.url, bucket).items()} == {
-        name: 2 * len(rows) for name, rows in expected(500).items()
-    }
+def test_a_batch_write_is_stored_once_however_its_rows_are_divided(spark, server, bucket):
+    told = {"url": server.url, "bucket": bucket, "producerId": "load", "requestBytes": "200"}
+    # Each stream has rows in every task.
+    for partitions in (3, 1, 2):
+        rows = numbered(spark, 200, partitions=partitions).drop("at")
+        rows.write.format("holdfast").options(**told).mode("append").save()
+        assert messages(server.url, bucket) == expected(200)
+    more = numbered(spark, 100, start=200).drop("at").write.format("holdfast").mode("append")
+    assert isinstance(refusal(more.options(**told).save), BatchConflictError)
+    more.options(**told, producerEpoch=1).save()
+    assert messages(server.url, bucket) == expected(300)
 
 
 @pytest.mark.slow
-def test_rows_of_one_stream_in_several_tasks_are_refused(spark, server, bucket):
+def test_a_write_without_a_name_is_stored_each_time(spark, server, bucket):
     rows = numbered(spark, 100).drop("at")
-    writer = rows.write.format("holdfast").option("url", server.url).mode("append")
-    error = refusal(writer.options(bucket=bucket, producerId="load").save)
-    assert isinstance(error, SettingsError)
-    assert "write_to_streams" in error.message
+    writer = rows.write.format("holdfast").options(url=server.url, bucket=bucket)
+    for _ in range(2):
+        writer.mode("append").save()
+    assert {name: len(rows) for name, rows in messages(server.url, bucket).items()} == {
+        name: 2 * len(rows) for name, rows in expected(100).items()
+    }
+    assert "mode('append')" in refusal(writer.mode("overwrite").save).message
 
 
 @pytest.mark.slow
-def test_a_batch_write_needs_a_name_and_appends(spark, server, bucket):
-    rows = numbered(spark, 10).drop("at")
+def test_a_write_with_a_row_that_is_refused_stores_nothing(spark, server, bucket):
+    rows = numbered(spark, 100).drop("at")
+    broken = rows.withColumn("value", sql.when(sql.col("value") == "99", "{").otherwise("1"))
+    writer = broken.write.format("holdfast").options(url=server.url, bucket=bucket)
+    assert isinstance(refusal(writer.mode("append").save), InvalidJsonError)
+    closed = f"{bucket}/s3"
+    with SyncClient(server.url) as client:
+        client.stream(closed).create("application/json", closed=True)
     writer = rows.write.format("holdfast").options(url=server.url, bucket=bucket)
-    assert "'producerId' is required" in refusal(writer.mode("append").save).message
-    named = writer.option("producerId", "load")
-    assert "mode('append')" in refusal(named.mode("overwrite").save).message
+    error = refusal(writer.mode("append").save)
+    assert isinstance(error, StreamClosedError)
+    assert f"Nothing of the batch is stored. The stream '{closed}'" in error.message
+    assert messages(server.url, bucket) == {"s3": []}
 
 
 def test_rows_are_laid_out_and_sorted(spark, server, bucket):
@@ -250,13 +260,18 @@ def test_a_query_whose_commit_is_lost(spark, server, bucket, tmp_path):
 @pytest.mark.slow
 def test_a_query_with_rows_of_one_stream_in_several_tasks(spark, server, bucket, tmp_path):
     lines = Lines(spark, tmp_path)
-    lines.add(100)
-    spread = lines.frame().repartition(3)
-    writer = spread.writeStream.format("holdfast").options(url=server.url, bucket=bucket)
-    with pytest.raises(StreamingQueryException) as caught:
-        lines.run(writer)
-    assert "write_to_streams" in as_holdfast_error(caught.value).message
-    assert not list((lines.checkpoint / "commits").glob("[0-9]*"))
+    told = {"url": server.url, "bucket": bucket, "requestBytes": "100"}
+    for count in (3, 2):
+        lines.add(200)
+        # What is repeated has other tasks, and its rows another order.
+        for partitions in (count, 1):
+            spread = lines.frame().repartition(partitions, sql.rand())
+            lines.run(spread.writeStream.format("holdfast").options(**told))
+            lines.forget_last_commit()
+    found = messages(server.url, bucket)
+    assert {name: sorted(map(int, rows)) for name, rows in found.items()} == {
+        name: list(map(int, rows)) for name, rows in expected(400).items()
+    }
 
 
 @pytest.mark.slow

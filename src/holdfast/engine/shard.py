@@ -51,7 +51,7 @@ if TYPE_CHECKING:
     from holdfast.clock import Clock
     from holdfast.engine.commit import Reply
     from holdfast.log.interface import Log
-    from holdfast.protocol.producer import ProducerState
+    from holdfast.protocol.producer import Producer, ProducerState
     from holdfast.storage.catalog import Catalog
     from holdfast.storage.cold import ColdReader
     from holdfast.storage.commands import Worker
@@ -118,6 +118,7 @@ class Shard:
         )
         self._stage_append = writes.append
         self._stage_create = writes.create
+        self._check_first = writes.check_first
         self.buckets = BucketWrites(self._staging.buckets, self.commits, clock)
         self.documents = Documents(self.state, self.commits, clock)
         self.snapshots = SnapshotWrites(
@@ -274,6 +275,17 @@ class Shard:
             reply(context, outcome)
         else:
             batch.replies.append((reply, context, outcome))
+
+    def check_first(self, name: str, media: str, producer: Producer) -> bool:
+        """Whether there is such a stream; raises if it rejects the first append of an epoch."""
+        now_ms = self._clock.now_ms()
+        staged = self._staging.view(name)
+        if staged is not None and staged.deleted:
+            raise StreamDeletedError(name)
+        if staged is None or staged.gone or staged.expired(now_ms):
+            return False
+        self._check_first(staged, media, producer, now_ms)
+        return True
 
     def append_to(
         self, number: int, name: str, request: AppendRequest, reply: Reply, context: Any

@@ -34,6 +34,8 @@ from holdfast.protocol.headers import matches_state
 from holdfast.protocol.producer import Producer, ProducerState, check_digest, is_duplicate
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from holdfast.engine.commit import CommitLoop
     from holdfast.engine.counters import Counters
     from holdfast.engine.lifetimes import Lifetimes
@@ -77,6 +79,8 @@ class CreateRequest(msgspec.Struct, frozen=True):
     if_match: bytes | None = None
     # Whether the bucket must exist already.
     needs_bucket: bool = False
+    # Accept it even if the bucket's quota is used up.
+    over_quota: bool = False
 
 
 class AppendRequest(msgspec.Struct, gc=False):
@@ -91,7 +95,9 @@ class AppendRequest(msgspec.Struct, gc=False):
     # Accept it even if the bucket's quota is used up.
     over_quota: bool = False
     # The lengths of the messages in the body of a byte stream; without them it is one message.
-    lengths: list[int] | None = None
+    lengths: Sequence[int] | None = None
+    # Whether the body of a JSON append is in the form in which streams store it.
+    is_stored_form: bool = False
 
 
 class StreamCreated(msgspec.Struct, gc=False):
@@ -182,7 +188,7 @@ class StreamWrites:
                 f"Stream-Seq {seq.decode('latin-1')!r} is not greater than the last one, "
                 f"{staged.seq.decode('latin-1')!r}."
             )
-        if body and staged.media == JSON:
+        if body and staged.media == JSON and not request.is_stored_form:
             body = store_form(body)
             if not body:
                 raise InvalidJsonError("An empty array appends nothing; send at least one message.")
@@ -205,6 +211,21 @@ class StreamWrites:
             bool(body),
             staged.number,
         )
+
+    def check_first(self, staged: Staged, media: str, producer: Producer, now_ms: int) -> None:
+        """Raise if a producer's first append of an epoch would be rejected, or is there already."""
+        if staged.closed:
+            raise StreamClosedError(staged.tail)
+        if media != staged.media:
+            raise ContentTypeMismatchError(f"It holds {staged.media}, and the batch {media}.")
+        state = self._staging.producer_state(staged, producer.id)
+        if is_duplicate(state, producer):
+            raise ConflictError(
+                f"It has appends of the producer {producer.id.decode('latin-1')!r} with the epoch "
+                f"{producer.epoch} that are not of this batch: use another producer or epoch."
+            )
+        if state is None and self._producers_max:
+            self._check_producers(staged, now_ms)
 
     def _check_producers(self, staged: Staged, now_ms: int) -> None:
         """Raise if the stream has as many producers as it may have, and none may be forgotten."""
@@ -235,7 +256,7 @@ class StreamWrites:
         # Load the source before the number is known: loading may evict another stream, and if that
         # one has an unrecorded renewal, a record for it goes into the batch first.
         source = None if meta.fork is None else self._staging.view(meta.fork.name)
-        if self._bucket_bytes_max:
+        if self._bucket_bytes_max and not request.over_quota:
             base = None if source is None else source.base
             inherited = None if base is None else base.snapshot
             added_bytes = len(body) + (0 if inherited is None else inherited.size_bytes)
@@ -255,7 +276,8 @@ class StreamWrites:
         bucket = self._staging.buckets.view(name.partition("/")[0])
         if request.needs_bucket and not bucket.exists:
             raise BucketNotFoundError(bucket.name)
-        if self._bucket_streams_max and bucket.streams >= self._bucket_streams_max:
+        is_full = self._bucket_streams_max and bucket.streams >= self._bucket_streams_max
+        if is_full and not request.over_quota:
             raise QuotaExceededError(
                 f"The bucket {bucket.name!r} holds {bucket.streams} streams, which is its quota."
             )
@@ -327,7 +349,7 @@ def _repeated(staged: Staged, state: ProducerState | None) -> StreamAppended:
     return StreamAppended(staged.tail, staged.closed, last, False, staged.number)
 
 
-def _cut(record: Record, lengths: list[int]) -> list[Record]:
+def _cut(record: Record, lengths: Sequence[int]) -> list[Record]:
     """One record for each message; the last carries everything else that the append does."""
     body, end = record.payload, 0
     records = []

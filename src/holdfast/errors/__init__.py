@@ -53,6 +53,7 @@ the class of a `code` in `error_classes()`. The tree, with the status where a cl
             ProducerGapError
             ProducerDigestError
             StreamSeqError
+            BatchConflictError
             SwapRefusedError
         GoneError 410
             StreamDeletedError

@@ -268,6 +268,12 @@ class StreamSeqError(ConflictError):
     code = "stream_seq_regression"
 
 
+class BatchConflictError(ConflictError):
+    """The batch was published with other data, or its parts are not as it says."""
+
+    code = "batch_conflict"
+
+
 class SwapRefusedError(ConflictError):
     """A pack is no longer in use, or the new packs do not hold the same bytes."""
 

@@ -15,7 +15,7 @@ from holdfast.errors import (
     OverloadedError,
     UnavailableError,
 )
-from holdfast.http import health, openapi, storage_routes, subscription_routes
+from holdfast.http import batches, health, openapi, storage_routes, subscription_routes
 from holdfast.http.access.gate import Gate, check_scope
 from holdfast.http.access.revocable_reads import RevocableReads
 from holdfast.http.access.scopes import Need
@@ -30,6 +30,7 @@ from holdfast.http.buckets import (
 from holdfast.http.changes import ChangeFeed, changes
 from holdfast.http.exchange import parse_query
 from holdfast.http.metrics import HttpCounters, MetricsPage
+from holdfast.http.publishing import Batches
 from holdfast.http.read import read
 from holdfast.http.responses import respond_error, respond_in_pieces
 from holdfast.http.routes import Resource, Route, Router, Tree
@@ -91,6 +92,7 @@ class App:
         self.gate = gate
         self.mount = mount
         self.feed = ChangeFeed(self)
+        self.batches = Batches(shard, clock, settings.limits)
         self.live_reads = RevocableReads(clock, self._check_again)
         if gate is not None:
             gate.on_change(self.live_reads.check_all)
@@ -171,7 +173,14 @@ class App:
             request.identity = gate.admit(request, route.need, match.bucket, match.stream_id)
             return
         bucket, stream_id = _subject(request, route, match)
-        request.identity = gate.admit(request, route.need, bucket, stream_id, is_prefix=route.lists)
+        request.identity = gate.admit(
+            request,
+            route.need,
+            bucket,
+            stream_id,
+            is_prefix=route.lists,
+            somewhere=route.somewhere,
+        )
 
     def _check_again(self, request: Request) -> Identity:
         """Raise unless a live read would still be admitted."""
@@ -325,6 +334,7 @@ TREE: Final = Tree(
     fixed=health.RESOURCES
     | storage_routes.RESOURCES
     | openapi.RESOURCES
+    | batches.RESOURCES
     | {b"/cluster/buckets": Resource.reading(Route(list_buckets, "bucket", need=Need.READ))},
     stream=Resource(
         {

@@ -12,6 +12,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 
 from holdfast.engine.counters import BUCKETS, Histogram
+from holdfast.protocol.names import PARTS_BUCKET
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -157,6 +158,7 @@ class MetricsPage:
 
     def _collect_engine(self) -> Iterator[Metric]:
         shard, counters = self._shard, self._shard.counters
+        buckets = len(shard.state.buckets) - (PARTS_BUCKET in shard.state.buckets)
         log = shard.log.stats()
         yield counter("holdfast_appends", "Appends made durable.", counters.appends)
         yield counter("holdfast_append_bytes", "Message bytes made durable.", counters.append_bytes)
@@ -170,7 +172,7 @@ class MetricsPage:
         yield counter("holdfast_streams_expired", "Streams expired.", counters.expirations)
         yield counter("holdfast_forks_created", "Streams created as forks.", counters.forks)
         yield counter("holdfast_snapshots_published", "Snapshots published.", counters.snapshots)
-        yield gauge("holdfast_buckets", "Buckets that exist.", len(shard.state.buckets))
+        yield gauge("holdfast_buckets", "Buckets that exist.", buckets)
         yield gauge("holdfast_streams", "Streams that exist.", shard.state.streams)
         yield gauge("holdfast_stored_bytes", "Bytes held in streams.", shard.state.stored_bytes)
         yield gauge("holdfast_live_readers", "Open SSE and long-poll reads.", len(shard.live))

@@ -108,6 +108,7 @@ def _header(headers: dict[str, Json], name: str) -> Json:
 def _generated_schemas() -> Json:
     """The schemas of msgspec types, by name."""
     from holdfast.format.packs import ScanPart  # noqa: PLC0415
+    from holdfast.http.batches import BatchRequest  # noqa: PLC0415
     from holdfast.http.changes import ChangeEntry  # noqa: PLC0415
     from holdfast.http.scan import HotRange, Partition  # noqa: PLC0415
     from holdfast.http.storage_routes import PinRequest, SwapRequest  # noqa: PLC0415
@@ -118,7 +119,7 @@ def _generated_schemas() -> Json:
         WakeBody,
     )
 
-    types = (ChangeEntry, Partition, ScanPart, HotRange, SwapRequest, PinRequest)
+    types = (BatchRequest, ChangeEntry, Partition, ScanPart, HotRange, SwapRequest, PinRequest)
     bodies = (CreateBody, StreamsBody, ClaimBody, WakeBody)
     template = _SCHEMAS + "{name}"
     _, schemas = msgspec.json.schema_components((*types, *bodies), ref_template=template)

@@ -47,7 +47,8 @@ class Route(NamedTuple):
 
     With `lists` the handler goes over many streams, and the request's prefix has to be permitted.
     With `waits` it may be called again when a look-up in the catalog had to wait for the disk, so
-    it changes nothing before its last look-up.
+    it changes nothing before its last look-up. With `somewhere` the permission for any stream will
+    do, and the handler checks which streams the request is about.
     """
 
     handler: Handler
@@ -56,6 +57,7 @@ class Route(NamedTuple):
     need: Need = Need.ADMIN
     lists: bool = False
     waits: bool = False
+    somewhere: bool = False
 
 
 class Resource(NamedTuple):

@@ -80,6 +80,8 @@ def append(app: App, request: Request, slot: Slot, name: str) -> None:
         raise InvalidRequestError(
             "The body is empty. Send bytes to append, or Stream-Closed: true to close the stream."
         )
+    if close:
+        app.batches.check_close(name)
     if body and not raw_type:
         raise InvalidRequestError("An append needs a Content-Type, the same as the stream's.")
     media = _media.get(raw_type) if raw_type else None

@@ -168,6 +168,7 @@ class Node:
         shard.start(post)
         self._subscriptions.start()
         self._mount.start()
+        self.app.batches.start()
         self._sweep_snapshots()
         self._started = True
         self.app.not_ready = ""
@@ -184,6 +185,7 @@ class Node:
         # No new wakes; workers that were woken still get responses.
         self._subscriptions.stop()
         self._mount.stop()
+        self.app.batches.stop()
 
     async def finish_writes(self, timeout_s: float) -> None:
         """Wait until no write is pending, up to a time limit."""
@@ -201,6 +203,7 @@ class Node:
     async def close(self) -> None:
         """Close log, storage and data directory, waiting in threads for what blocks."""
         self._closed = True
+        self.app.batches.stop()
         self._subscriptions.stop()
         await self._subscriptions.close()
         await self._mount.close()

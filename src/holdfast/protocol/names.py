@@ -27,11 +27,16 @@ PROXY_BUCKET: Final = "_proxy"
 # Where the proxy is mounted.
 PROXY_PATH: Final = b"/v1/proxy"
 PROXY_STREAMS: Final = f"{PROXY_BUCKET}/"
+# The parts of batches that are not published yet.
+PARTS_BUCKET: Final = "__parts"
+PARTS: Final = f"{PARTS_BUCKET}/"
+# Streams that no pattern matches.
+HIDDEN_STREAMS: Final = (PROXY_STREAMS, PARTS)
 NAME_BYTES_MAX: Final = 1024
 # For names on the bucketed surface, including bucket and slash.
 BUCKETED_NAME_BYTES_MAX: Final = 122
 # Subtrees of the flat surface that are not streams.
-RESERVED_BUCKETS: Final = frozenset({SUBSCRIPTIONS, PROXY_BUCKET})
+RESERVED_BUCKETS: Final = frozenset({SUBSCRIPTIONS, PROXY_BUCKET, PARTS_BUCKET})
 # Bucket ids that are routes, or whose streams the server creates.
 _NOT_TO_BE_CREATED: Final = RESERVED_BUCKETS | {
     DEFAULT_BUCKET,
@@ -108,7 +113,11 @@ def decode_segment(raw: bytes) -> str:
 
 def decode_path(raw: bytes) -> str:
     """Decode a percent-encoded path; check its length, encoding, NULs and dot segments."""
-    decoded = unquote_to_bytes(raw) if b"%" in raw else raw
+    return check_path(unquote_to_bytes(raw) if b"%" in raw else raw)
+
+
+def check_path(decoded: bytes) -> str:
+    """Check a path that is not percent-encoded, as `decode_path` does."""
     if len(decoded) > NAME_BYTES_MAX:
         raise InvalidRequestError(f"The path is longer than {NAME_BYTES_MAX} bytes.")
     text = _text(decoded)

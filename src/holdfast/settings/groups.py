@@ -400,6 +400,10 @@ class LimitSettings:
         "half of `producers_max`. 0: never.",
         604_800.0,
     )
+    part_ttl_s: Annotated[float, Meta(ge=60, le=31_536_000)] = option(
+        "Time after its last write when a part that no batch has published is deleted.",
+        86_400.0,
+    )
 
 
 @dataclass(frozen=True, slots=True)

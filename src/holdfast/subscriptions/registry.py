@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from sortedcontainers import SortedDict
 
-from holdfast.protocol.names import PROXY_STREAMS
+from holdfast.protocol.names import HIDDEN_STREAMS
 from holdfast.subscriptions.machine import EXPLICIT, Link, Step, Subscription
 from holdfast.subscriptions.paths import StreamGlob, path_of
 
@@ -56,7 +56,7 @@ class StreamLookup:
         """The streams that a pattern matches; scans all that share its literal prefix."""
         for prefix in glob.name_prefixes():
             for name, known in self._starting_with(prefix):
-                if not name.startswith(PROXY_STREAMS) and glob.matches(path_of(name)):
+                if not name.startswith(HIDDEN_STREAMS) and glob.matches(path_of(name)):
                     yield name, known
 
     def _starting_with(self, prefix: str) -> Iterator[tuple[str, KnownStream]]:
@@ -107,11 +107,11 @@ class SubscriptionEntry:
     def concerns(self, name: str) -> bool:
         """Whether the pattern covers this stream.
 
-        It never covers the subscription's own wake stream, nor the proxy's streams.
+        It never covers the subscription's own wake stream, nor hidden streams.
         """
         return (
             self.glob is not None
-            and not name.startswith(PROXY_STREAMS)
+            and not name.startswith(HIDDEN_STREAMS)
             and name != self.state.wake_stream
             and self.glob.matches(path_of(name))
         )

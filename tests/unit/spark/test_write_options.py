@@ -7,9 +7,9 @@ import pytest
 from pyspark.sql.types import BinaryType, IntegerType, StringType, StructType
 
 from holdfast.errors import SettingsError
+from holdfast.spark.connection import SparkConnection
 from holdfast.spark.writing.options import WriteColumns, WriteOptions
-from holdfast.spark.writing.requests import read_rows
-from holdfast.spark.writing.task import TaskReport, check_streams_apart, packed, total
+from holdfast.spark.writing.rows import RowEncoder
 from holdfast.spark.writing.writers import batch_writer, stream_writer
 
 TYPES = {"payload": BinaryType(), "offset": IntegerType()}
@@ -82,8 +82,6 @@ def test_a_bucket_column_is_enough():
 
 def test_writers_refuse_what_cannot_be_exactly_once():
     given, columns = {"bucket": "demo"}, schema("stream_id", "value")
-    with pytest.raises(SettingsError, match="'producerId' is required: a name"):
-        batch_writer(given, columns, overwrite=False)
     with pytest.raises(SettingsError, match=r"mode\('append'\)"):
         batch_writer({**given, "producerId": "a"}, columns, overwrite=True)
     with pytest.raises(SettingsError, match="'producerEpoch' is for batch writes"):
@@ -92,46 +90,38 @@ def test_writers_refuse_what_cannot_be_exactly_once():
     assert type(pickle.loads(pickle.dumps(writer))) is type(writer)
 
 
-def read(columns, bucket="demo", stream="", **values):
+def read(stream="", **values):
+    """The streams and messages of rows that follow each other."""
     batch = pa.record_batch(list(values.values()), names=list(values))
-    return read_rows(batch, WriteColumns.of(schema(*columns)), bucket, stream)
+    options = WriteOptions(SparkConnection(), "demo", stream)
+    encoder = RowEncoder(options, WriteColumns.of(schema(*values)))
+    return [(run.name, run.data) for run in encoder.runs(batch)]
 
 
 @pytest.mark.parametrize("kind", [pa.string(), pa.large_string()])
 def test_rows_of_text(kind):
     value = pa.array(['"é"', "2"], kind)
-    names, rows = read(["stream_id", "value"], stream_id=pa.array(["a", "b/c"], kind), value=value)
-    assert (names, rows) == (["demo/a", "demo/b/c"], ['"é"'.encode(), b"2"])
+    found = read(stream_id=pa.array(["a", "b/c"], kind), value=value)
+    assert found == [("demo/a", '"é"'.encode()), ("demo/b/c", b"2")]
 
 
 def test_a_bucket_in_a_row_goes_before_the_option():
-    batch = pa.record_batch(
-        [pa.array(["else", None]), pa.array(["a", "b"]), pa.array([b"1", b"2"])],
-        names=["bucket", "stream_id", "payload"],
+    found = read(
+        bucket=pa.array(["else", None, ""]),
+        stream_id=pa.array(["a", "b", "b"]),
+        payload=pa.array([b"1", b"2", b"3"]),
     )
-    names, _ = read_rows(batch, WriteColumns.of(schema(*batch.schema.names)), "demo")
-    assert names == ["else/a", "demo/b"]
+    assert found == [("else/a", b"1"), ("demo/b", b"2,3")]
 
 
 def test_rows_for_one_stream():
-    assert read(["value"], stream="a", value=pa.array(["1", "2"]))[0] == ["demo/a", "demo/a"]
+    assert read(stream="a", value=pa.array(["1", "2"])) == [("demo/a", b"1,2")]
 
 
 def test_rows_that_lack_something():
     with pytest.raises(SettingsError, match="no stream_id"):
-        read(["stream_id", "value"], stream_id=pa.array(["a", None]), value=pa.array(["1", "2"]))
+        read(stream_id=pa.array(["a", None]), value=pa.array(["1", "2"]))
     with pytest.raises(SettingsError, match="'demo/b' has null as its value"):
-        read(["stream_id", "value"], stream_id=pa.array(["a", "b"]), value=pa.array(["1", None]))
+        read(stream_id=pa.array(["a", "b"]), value=pa.array(["1", None]))
     with pytest.raises(SettingsError, match="'demo/a' has null as its value"):
-        read(["value"], stream="a", value=pa.array([None], pa.string()))
-
-
-def report(partition, *names):
-    return TaskReport(1, 2, 3, 0, len(names), partition, packed(names))
-
-
-def test_a_stream_in_two_tasks_is_refused():
-    apart = [report(0, "demo/a", "demo/b"), None, report(1, "demo/c"), report(2)]
-    assert total(check_streams_apart(apart)).streams == 3
-    with pytest.raises(SettingsError, match="'demo/b' were in the tasks 0 and 4, so that not all"):
-        check_streams_apart([*apart, report(4, "demo/b")])
+        read(stream="a", value=pa.array([None], pa.string()))

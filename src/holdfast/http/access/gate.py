@@ -137,12 +137,14 @@ class Gate:
         stream_id: str,
         *,
         is_prefix: bool = False,
+        somewhere: bool = False,
     ) -> Identity | None:
         """Admit a request and return its identity; None if the route needs none.
 
         An empty bucket means the server, an empty stream the bucket itself; with `is_prefix` the
-        request is about all streams whose id starts with `stream_id`. Raises UnauthorizedError,
-        ForbiddenError or RateLimitedError.
+        request is about all streams whose id starts with `stream_id`, and with `somewhere` a
+        permission for any stream will do. Raises UnauthorizedError, ForbiddenError or
+        RateLimitedError.
         """
         identity = None
         if need and self._authentication is not None:
@@ -157,6 +159,7 @@ class Gate:
             identity is not None
             and identity.everywhere < need
             and identity.whole_buckets.get(bucket, 0) < need
+            and not (somewhere and identity.allows_somewhere(need))
         ):
             check_scope(identity, need, bucket, stream_id, is_prefix=is_prefix)
         # Requests that need no permission must not use up a bucket's rate.

@@ -110,6 +110,10 @@ class Identity:
             ALL_BUCKETS, need, stream_id, is_prefix
         )
 
+    def allows_somewhere(self, need: Need) -> bool:
+        """Whether this is permitted for any stream at all."""
+        return any(scope.need >= need for scope in self.scopes)
+
     def _covers(self, bucket: str, need: Need, stream_id: str, is_prefix: bool) -> bool:
         """Whether a scope on some streams of a bucket covers this stream or prefix."""
         for level, text, text_is_prefix in self._parts.get(bucket, ()):

@@ -72,8 +72,7 @@ class Sender:
     """Sends the requests of one task, and counts them. `stop` has to be called at the end."""
 
     def __init__(self, client: Client, options: WriteOptions, producer: BatchProducer) -> None:
-        self.rows = self.bytes = self.requests = self.duplicates = 0
-        self.names: list[str] = []
+        self.rows = self.bytes = self.requests = self.duplicates = self.streams = 0
         self._client = client
         self._options = options
         self._producer = producer
@@ -95,8 +94,7 @@ class Sender:
             self.rows += request.rows
             self.bytes += len(request.body)
             self.requests += 1
-            if request.last:
-                self.names.append(request.name)
+            self.streams += request.last
             self._pending += 1
             self._pending_bytes += len(request.body)
             state = self._streams.setdefault(request.name, _StreamState())
@@ -266,6 +264,5 @@ def _too_few_rows(request: WriteRequest, producer: BatchProducer, seq: int) -> C
         f"The stream {request.name!r} has {seq + 1} requests of the producer "
         f"{producer.producer_id!r} with the epoch {producer.epoch}, and these rows make "
         f"{request.seq + 1}: they are not the rows that were written under it. New rows need "
-        "another producerEpoch or producerId; and rows of one stream must be in one task, as "
-        "holdfast.spark.write_to_streams puts them."
+        "another batch_id or producer_id."
     )

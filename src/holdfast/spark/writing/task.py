@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import zlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, fields
 from typing import Final
 
@@ -14,8 +13,10 @@ from pyspark.sql.datasource import WriterCommitMessage
 from holdfast.errors import SettingsError
 from holdfast.spark.connection import SparkClient
 from holdfast.spark.writing.options import WriteColumns, WriteOptions
-from holdfast.spark.writing.requests import Placement, RequestBuilder, read_rows
+from holdfast.spark.writing.requests import ALONE, Placement, RequestBuilder
+from holdfast.spark.writing.rows import RowEncoder
 from holdfast.spark.writing.sender import BatchProducer, Sender
+from holdfast.spark.writing.staging import stage
 
 # Internal properties of Spark. A write fails if they are missing, and tests check for them.
 QUERY_PROPERTY: Final = "sql.streaming.queryId"
@@ -23,7 +24,7 @@ BATCH_PROPERTY: Final = "streaming.sql.batchId"
 
 
 @dataclass(frozen=True)
-class WriteReport(WriterCommitMessage):
+class WriteReport:
     """What was written by a task, or by all of them."""
 
     rows: int = 0
@@ -37,44 +38,9 @@ class WriteReport(WriterCommitMessage):
 COUNTS: Final = tuple(each.name for each in fields(WriteReport))
 
 
-@dataclass(frozen=True)
-class TaskReport(WriteReport):
-    """What one task has written, and to which streams."""
-
-    partition: int = 0
-    packed_names: bytes = b""
-
-    def names(self) -> list[str]:
-        """The streams, as `bucket/id`."""
-        return zlib.decompress(self.packed_names).decode().split("\0") if self.streams else []
-
-
-def packed(names: Iterable[str]) -> bytes:
-    """Pack stream names for a report. No path may contain NUL, so it separates them."""
-    return zlib.compress("\0".join(names).encode(), 1)
-
-
 def total(reports: Iterable[WriteReport]) -> WriteReport:
     found = list(reports)
     return WriteReport(*(sum(getattr(each, name) for each in found) for name in COUNTS))
-
-
-def check_streams_apart(messages: Sequence[WriterCommitMessage | None]) -> list[TaskReport]:
-    """Return the reports of all tasks; raise if two have written to the same stream."""
-    reports = [each for each in messages if isinstance(each, TaskReport)]
-    owners: dict[str, int] = {}
-    for report in reports:
-        for name in report.names():
-            owner = owners.setdefault(name, report.partition)
-            if owner != report.partition:
-                raise SettingsError(
-                    f"Rows of the stream {name!r} were in the tasks {owner} and "
-                    f"{report.partition}, so that not all of them are stored, and the batch is not "
-                    "committed: write with holdfast.spark.write_to_streams, which puts a stream's "
-                    "rows into one task, under another producerId (and, in a streaming query, with "
-                    "a new checkpoint)."
-                )
-    return reports
 
 
 @dataclass(frozen=True)
@@ -88,31 +54,38 @@ class WriteTask:
         self,
         batches: Iterable[pa.RecordBatch],
         producer: BatchProducer,
-        *,
-        partition: int = 0,
-        placement: Placement | None = None,
-    ) -> TaskReport:
-        """Append the rows; returns once all of them are stored."""
+        placement: Placement = ALONE,
+    ) -> WriteReport:
+        """Append rows that are sorted by stream; returns once all of them are stored."""
         options = self.options
+        encoder = RowEncoder(options, self.columns)
         builder = RequestBuilder(options, placement)
         with SparkClient(options.connection) as server:
             sender = Sender(server.async_client, options, producer)
             try:
                 for batch in batches:
-                    rows = read_rows(batch, self.columns, options.bucket, options.stream)
-                    server.call(sender.take(builder.take(*rows)))
+                    server.call(sender.take(builder.take(encoder.runs(batch))))
                 server.call(sender.take(builder.finish()))
                 server.call(sender.finish())
             finally:
                 server.call(sender.stop())
-        return TaskReport(
+        return WriteReport(
             rows=sender.rows,
             bytes=sender.bytes,
             requests=sender.requests,
             duplicates=sender.duplicates,
-            streams=len(sender.names),
-            partition=partition,
-            packed_names=packed(sorted(sender.names)),
+            streams=sender.streams,
+        )
+
+    def stage(
+        self, batches: Iterable[pa.RecordBatch], producer: BatchProducer, *, is_named: bool
+    ) -> WriterCommitMessage:
+        """Stage rows in any order; nobody sees them yet.
+
+        If the producer was named by the user, other batches may have the same name and number.
+        """
+        return stage(
+            self.options, self.columns, batches, producer, partition_id(), has_digest=is_named
         )
 
     def producer_of_stream(self) -> BatchProducer:
@@ -126,10 +99,11 @@ class WriteTask:
             )
         return BatchProducer(self.options.producer_id or query_id, int(batch_id))
 
-    def producer_of_batch(self) -> BatchProducer:
+    def producer_of_batch(self, default_id: str = "") -> BatchProducer:
         """The producer of a batch write; inside foreachBatch its epoch is at least the batch id.
 
-        Spark Connect does not tell the batch id.
+        A write without a name is the query's inside foreachBatch, and has the default id elsewhere.
+        Spark Connect does not tell the query and the batch.
         """
         epoch = self.options.producer_epoch
         batch_id = int(_property(BATCH_PROPERTY) or 0)
@@ -139,7 +113,8 @@ class WriteTask:
                 "streaming query: pass on the batch_id that foreachBatch gives, or rows are taken "
                 "for those of an earlier batch."
             )
-        return BatchProducer(self.options.producer_id, batch_id if epoch is None else epoch)
+        producer_id = self.options.producer_id or _property(QUERY_PROPERTY) or default_id
+        return BatchProducer(producer_id, batch_id if epoch is None else epoch)
 
 
 def partition_id() -> int:

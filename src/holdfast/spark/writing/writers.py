@@ -1,14 +1,16 @@
 """The writers: `df.write` and `df.writeStream` with the format `holdfast`, and `write_to_streams`.
 
-A data source cannot ask Spark to lay out its rows, so `write_to_streams` does it: the rows of a
-stream go to one task, chosen by the stream's name, and are sorted there. It uses only the DataFrame
-API, so it also works with Spark Connect and inside foreachBatch.
+A data source cannot ask Spark to lay out its rows, so the sink stages them as they are, and
+publishes them by one request. `write_to_streams` lays them out: the rows of a stream go to one
+task, chosen by the stream's name, are sorted there, and are appended at once. It uses only the
+DataFrame API, so it also works with Spark Connect and inside foreachBatch.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
+from uuid import uuid4
 
 import pyarrow as pa
 from pyspark.sql import functions as sql
@@ -24,11 +26,11 @@ from holdfast.spark.plain_errors import plain_errors
 from holdfast.spark.session import as_holdfast_error
 from holdfast.spark.writing.options import BUCKET, STREAM, WriteColumns, WriteOptions
 from holdfast.spark.writing.requests import Placement
+from holdfast.spark.writing.staging import drop, publish
 from holdfast.spark.writing.task import (
     COUNTS,
     WriteReport,
     WriteTask,
-    check_streams_apart,
     partition_id,
     total,
 )
@@ -42,42 +44,48 @@ _PARTITIONS: Final = "spark.sql.shuffle.partitions"
 
 @plain_errors
 class BatchWriter(DataSourceArrowWriter):
-    """A batch write. If the batch is aborted, streams keep what was appended."""
+    """A batch write: all its rows are published, or none."""
 
     def __init__(self, task: WriteTask) -> None:
         self._task = task
+        # Without a name every write is one of its own.
+        self._default_id = f"spark-{uuid4().hex}"
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
-        producer = self._task.producer_of_batch()
-        return self._task.write(iterator, producer, partition=partition_id())
+        producer = self._task.producer_of_batch(self._default_id)
+        # A query's id does not tell apart the writes inside one foreachBatch.
+        return self._task.stage(
+            iterator, producer, is_named=producer.producer_id != self._default_id
+        )
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
-        check_streams_apart(messages)
+        publish(self._task.options, messages)
+
+    def abort(self, messages: list[WriterCommitMessage | None]) -> None:
+        drop(self._task.options, messages)
 
 
 @plain_errors
 class StreamWriter(DataSourceStreamArrowWriter):
-    """A stream write. An aborted batch is repeated, and streams recognise its requests."""
+    """A stream write: each batch is published once, as it was when it was first staged."""
 
     def __init__(self, task: WriteTask) -> None:
         self._task = task
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
-        producer = self._task.producer_of_stream()
-        return self._task.write(iterator, producer, partition=partition_id())
+        task = self._task
+        is_named = bool(task.options.producer_id)
+        return task.stage(iterator, task.producer_of_stream(), is_named=is_named)
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
-        check_streams_apart(messages)
+        publish(self._task.options, messages)
+
+    def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
+        drop(self._task.options, messages)
 
 
 def batch_writer(options: Mapping[str, str], schema: StructType, overwrite: bool) -> BatchWriter:
-    task = _sink_task(options, schema, overwrite=overwrite)
-    if not task.options.producer_id:
-        raise SettingsError(
-            "The option 'producerId' is required: a name for this write, under which it can be run "
-            "again without storing anything twice."
-        )
-    return BatchWriter(task)
+    return BatchWriter(_sink_task(options, schema, overwrite=overwrite))
 
 
 def stream_writer(options: Mapping[str, str], schema: StructType, overwrite: bool) -> StreamWriter:
@@ -180,9 +188,8 @@ def _writer(
     task: WriteTask, partitions: int
 ) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
     def write(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        own = partition_id()
-        placement = Placement(partitions, own)
-        report = task.write(batches, task.producer_of_batch(), partition=own, placement=placement)
+        placement = Placement(partitions, partition_id())
+        report = task.write(batches, task.producer_of_batch(), placement)
         counts: list[Any] = [pa.array([getattr(report, name)], pa.int64()) for name in COUNTS]
         yield pa.record_batch(counts, names=list(COUNTS))
 
