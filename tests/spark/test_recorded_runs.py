@@ -8,7 +8,12 @@ import pytest
 
 from holdfast.cli.main import main
 from holdfast.client import SyncClient
-from holdfast.errors import BucketNotFoundError, OutboundError, PipelineBusyError
+from holdfast.errors import (
+    BucketNotFoundError,
+    OutboundError,
+    PipelineBusyError,
+    StreamNotFoundError,
+)
 from holdfast.spark import pipeline
 from holdfast.spark.connection import SparkConnection
 from holdfast.spark.jobs import recording
@@ -131,8 +136,18 @@ def test_an_unreachable_server_is_found_before_the_work():
     job = Audit(server=SparkConnection("http://127.0.0.1:9", retries=0))
     with pytest.raises(OutboundError):
         recorded(job, lambda: pytest.fail("the work was begun"))
-    # Without a record nobody is asked.
+    # Without a record nothing is asked.
     assert recorded(replace(job, record=False), lambda: DONE) == DONE
+
+
+def test_a_bucket_that_is_not_there_is_found_before_the_work(server):
+    connection = SparkConnection(server.url)
+    job = Snapshot(bucket="nothing-here", fold="concat", server=connection)
+    with pytest.raises(BucketNotFoundError):
+        recorded(job, lambda: pytest.fail("the work was begun"))
+    # Nothing was run.
+    with pytest.raises(StreamNotFoundError):
+        history(server, pipeline_name(job))
 
 
 def test_the_name_is_made_of_the_target():

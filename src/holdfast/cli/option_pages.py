@@ -131,9 +131,8 @@ it ends. A run that was killed has no second one.
 $ holdfast read _jobs/archive-events-1f0b2c3d --json
 ```
 
-The token needs `write:_jobs`, and the bucket `_jobs` is created by the first run whose token may do
-that. Without the right there is a warning, and neither lock nor history; `--no-record` does without
-both. Delete a stream of `_jobs` to forget its history.
+The token needs the scope `write:_jobs`. Without it there is a warning, and no lock and no history;
+`--no-record` does without both. Delete a stream of `_jobs` to forget its history.
 """
 
 

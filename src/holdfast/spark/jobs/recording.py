@@ -32,16 +32,16 @@ import msgspec
 
 from holdfast.clock import Clock, SystemClock
 from holdfast.errors import (
+    ForbiddenError,
     HoldfastError,
+    MethodNotAllowedError,
     OutboundError,
     PipelineBusyError,
     StreamExistsError,
     StreamNotFoundError,
-    UnauthorizedError,
 )
 from holdfast.spark.connection import SparkClient, SparkConnection
-from holdfast.spark.jobs.load import ensure_bucket
-from holdfast.spark.jobs.options import JobOptions
+from holdfast.spark.jobs.options import JobOptions, SelectionOptions
 from holdfast.spark.jobs.progress import UNSEEN, Progress
 from holdfast.spark.jobs.result import JobResult
 from holdfast.spark.session import as_holdfast_error
@@ -96,6 +96,7 @@ def recorded(
     if not isinstance(job, JobOptions) or not job.record:
         return run.completed(job, work())
     run.name = pipeline_name(job)
+    _check_bucket(job)
     with SparkClient(job.server) as server, _locked(server, run, job.wait_s, progress) as locked:
         history = _History(server, run, job_name(job)) if locked else None
         if history is not None:
@@ -110,6 +111,14 @@ def recorded(
         if history is not None:
             history.end(result)
         return result
+
+
+def _check_bucket(job: JobOptions) -> None:
+    """Raise if the bucket that a job reads is not there, before Spark is started for it."""
+    if isinstance(job, SelectionOptions):
+        bucket = str(vars(job)["bucket"])
+        with SparkClient(job.server) as server, suppress(ForbiddenError, MethodNotAllowedError):
+            server.run(lambda client: client.bucket(bucket).info())
 
 
 class Run:
@@ -149,7 +158,7 @@ class Run:
         """Turn errors of the lock and the history into warnings."""
         try:
             yield
-        except (PipelineBusyError, OutboundError, UnauthorizedError):
+        except (PipelineBusyError, OutboundError):
             # The job would fail for the same reason.
             raise
         except HoldfastError as error:
@@ -198,7 +207,6 @@ def _locked(server: SparkClient, run: Run, wait_s: float, progress: Progress) ->
     lock = _Lock(server, run)
     is_held = False
     with run.warning("locked and recorded"):
-        ensure_bucket(server, JOBS_BUCKET)
         lock.take(wait_s, progress)
         is_held = True
     with lock.renewed() if is_held else nullcontext():
@@ -231,7 +239,7 @@ class _Lock:
                     f"it with --wait SECONDS. If it was killed, its lock ends within {LOCK_TTL_S} "
                     "s."
                 )
-            progress.start(f"waiting for {_described(holder)}")
+            progress.start("waiting for another run")
             Event().wait(min(_WAIT_S, max(0.0, until_s - self._clock.monotonic_s())))
 
     @contextmanager
