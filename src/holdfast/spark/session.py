@@ -52,7 +52,7 @@ _DEFAULTS: Final = {
     # Off by default. It has an effect on sources that define it, as ours with `pushdown`.
     "spark.sql.python.filterPushdown.enabled": "true",
     # Batches of megabytes go from Python to the JVM: in steps of 64 KiB by default.
-    "spark.buffer.size": "1m",
+    "spark.buffer.size": "1048576",
 }
 # Everything runs in one process, which no other machine has to reach.
 _LOCAL_DEFAULTS: Final = {
