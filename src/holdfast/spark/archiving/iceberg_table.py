@@ -221,8 +221,8 @@ class IcebergTable(MarkedTable):
         if not self.catalog and not self.catalog_options:
             if self.place.directory is None:
                 raise SettingsError(
-                    "'catalog': an Iceberg table in a bucket needs a catalog; name one, or give "
-                    "its properties as 'catalog_options'."
+                    "'catalog': an Iceberg table in a bucket needs a catalog; name one, give the "
+                    "URL of a REST catalog as 'catalog_uri', or properties as 'catalog_options'."
                 )
             path = self.place.directory / CONTROL / "catalog.db"
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -249,8 +249,10 @@ class IcebergTable(MarkedTable):
 
     def _hint(self, table: Any) -> None:
         """Record the latest metadata file, for readers without a catalog."""
-        name = table.metadata_location.rpartition("/")[2].removesuffix(".metadata.json")
-        self.place.objects.put("metadata/version-hint.text", name.encode())
+        folder, _, name = self._relative(table.metadata_location).rpartition("/")
+        if folder == "metadata":
+            version = name.removesuffix(".metadata.json")
+            self.place.objects.put("metadata/version-hint.text", version.encode())
 
     def _failed(self, error: Exception) -> StoreError:
         return StoreError(f"The Iceberg table at {self.place.name} fails: {_first_line(error)}")

@@ -213,7 +213,7 @@ def table_at(place: TablePlace, options: TableOptions, name: str, *, by_date: bo
                 by_date,
                 name,
                 options.catalog,
-                options.catalog_options,
+                options.catalog_properties(),
                 options.catalog_table,
             )
         case _:

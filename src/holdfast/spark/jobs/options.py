@@ -164,6 +164,9 @@ class TableOptions(SelectionOptions):
     catalog: str = option("Iceberg: the catalog, by its name in PyIceberg's settings.", "")
     catalog_options: dict[str, str] = option("Iceberg: properties of the catalog.", {})
     catalog_table: str = option("Iceberg: the table's name in the catalog.", "")
+    catalog_uri: str = option("Iceberg: URL of a REST catalog.", "")
+    catalog_warehouse: str = option("Iceberg: warehouse in the REST catalog.", "")
+    catalog_token_env: str = option("Environment variable with the REST catalog's token.", "")
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -171,7 +174,22 @@ class TableOptions(SelectionOptions):
             parse_size(getattr(self, name), f"{name!r}")
         if self.compact_files < 0 or self.compact_files == 1:
             raise SettingsError("'compact_files' is 0, or at least 2.")
-        if self.format != "iceberg" and (
-            self.catalog or self.catalog_options or self.catalog_table
-        ):
+        of_catalog = [getattr(self, name) for name in vars(self) if name.startswith("catalog")]
+        if self.format != "iceberg" and any(of_catalog):
             raise SettingsError("'catalog' and its options are for format = \"iceberg\".")
+        if not self.catalog_uri.startswith(("http://", "https://")) and (
+            self.catalog_uri or self.catalog_warehouse or self.catalog_token_env
+        ):
+            raise SettingsError("'catalog_uri' is the URL of a REST catalog, http:// or https://.")
+
+    def catalog_properties(self, env: Mapping[str, str] = os.environ) -> dict[str, str]:
+        """The catalog's properties, under PyIceberg's names."""
+        if not self.catalog_uri:
+            return self.catalog_options
+        given = {
+            "type": "rest",
+            "uri": self.catalog_uri,
+            "warehouse": self.catalog_warehouse,
+            "token": self._secret("catalog_token_env", env),
+        }
+        return {name: value for name, value in given.items() if value} | self.catalog_options
