@@ -272,5 +272,5 @@ def test_a_summary_in_words():
     ]
     assert list(result.document()) == [
         *("job", "ok", "page", "messages", "bytes", "streams", "buckets", "responses"),
-        *("name", "run", "started_at", "seconds", "warnings"),
+        *("name", "run", "started_at", "seconds", "store_requests", "warnings"),
     ]

@@ -13,7 +13,9 @@ from holdfast.spark.compaction import rewrite
 from holdfast.spark.connection import SparkConnection
 from holdfast.spark.jobs import run_job
 from holdfast.spark.jobs.audit import Audit
+from tests.moto_server import KEY_ID, SECRET, MotoServer
 from tests.server_process import ServerProcess
+from tests.spark.filled import Filled
 from tests.spark.stored import Stored
 from tests.spark.test_compact_job import tasks_of
 from tests.storage_stats import flush
@@ -233,6 +235,24 @@ def test_out_of_reach(spark, shared, tmp_path):
         run_job(spark, Audit(server=SparkConnection("http://127.0.0.1:9", retries=0)))
     with pytest.raises(SettingsError, match="cannot be written"):
         audit(spark, shared, report=str(shared.data_dir / "format" / "report"))
+
+
+@pytest.mark.slow
+def test_requests_to_a_bucket_are_counted(spark, tmp_path):
+    with MotoServer() as moto, ServerProcess(tmp_path, **moto.settings(moto.new_bucket())) as found:
+        bucket = Filled(found.url)
+        bucket.append("a", b"1", b"2")
+        bucket.flush()
+        place = {"store_endpoint": moto.endpoint, "via": "store"}
+        place |= {"store_access_key_id_env": "TEST_ID", "store_secret_access_key_env": "TEST_KEY"}
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setenv("TEST_ID", KEY_ID)
+            patch.setenv("TEST_KEY", SECRET)
+            job = build(Audit, {"server": SparkConnection(found.url), **place})
+            done = run_job(spark, job)
+    assert (done.ok, done.packs) == (True, 1)
+    assert done.store_requests["get"] >= 3
+    assert done.store_requests["bytes_read"] >= done.bytes
 
 
 def test_server_without_packs(spark, tmp_path):

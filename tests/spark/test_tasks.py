@@ -5,7 +5,8 @@ from pyspark import TaskContext
 from pyspark.errors import PythonException
 
 from holdfast.errors import BucketNotFoundError, SparkFailedError, StoreError
-from holdfast.spark.jobs.tasks import run_tasks
+from holdfast.objects.request_counts import count_request
+from holdfast.spark.jobs.tasks import requests_of_tasks, run_tasks
 from holdfast.spark.session import as_holdfast_error
 
 
@@ -37,6 +38,16 @@ def test_every_task_is_a_task_of_spark_and_the_results_are_in_order(spark):
     assert run_tasks(spark, range(20), doubled, what="doubling") == [
         (number * 2, number) for number in range(20)
     ]
+
+
+def fetched(number):
+    count_request("get", size_bytes=number)
+
+
+def test_requests_of_tasks_are_summed(spark):
+    with requests_of_tasks() as counts:
+        run_tasks(spark, [10, 20, 30], fetched, what="fetching")
+    assert counts == {"get": 3, "bytes_read": 60}
 
 
 def test_no_tasks_are_no_work(spark):

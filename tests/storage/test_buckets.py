@@ -16,6 +16,7 @@ from holdfast.objects.bucket_objects import (
     StoreTimeouts,
     bucket_connection,
 )
+from holdfast.objects.request_counts import counted_requests
 from holdfast.settings import StorageSettings
 from holdfast.storage.open_objects import open_objects, store_location
 from tests.storage.canned_s3 import CannedS3
@@ -192,6 +193,27 @@ class TestUploads:
         uploads = httpx.get(f"{moto.endpoint}/{bucket}?uploads").text
         assert "ListMultipartUploadsResult" in uploads
         assert "<Upload>" not in uploads
+
+    def test_requests_are_counted(self, store):
+        before = counted_requests()
+        store.put("packs/a", bytes(3 << 20))
+        store.put_parts("packs/b", (bytes(1 << 20) for _ in range(3)))
+        assert store.create("packs/a", b"other") is False
+        assert len(store.read("packs/a", 10, 100)) == 100
+        # Two that are close, and one that is not.
+        assert len(store.read_ranges("packs/a", [(0, 10), (20, 10), (2 << 20, 10)])) == 3
+        assert len(list(store.list("packs/"))) == 2
+        assert store.size("packs/b") == 3 << 20
+        store.remove("packs/b")
+        assert counted_requests() - before == {
+            "put": 1 + 3 + 1,
+            "bytes_written": (6 << 20) + 5,
+            "get": 1 + 2,
+            "bytes_read": 100 + 30 + 10,
+            "list": 1,
+            "head": 1,
+            "delete": 1,
+        }
 
 
 class TestOutage:

@@ -85,6 +85,7 @@ prints. Besides the figures that are listed with each job it has:
 | `job`, `name`, `run` | the job, its pipeline, and the run's id; the last two only with a record |
 | `ok` | false if the job found a problem: damage, or streams that it had to leave alone |
 | `started_at`, `seconds` | when it began, UTC, and how long it took |
+| `store_requests` | requests to object stores in the cloud by kind, and bytes; of all tasks |
 | `warnings` | what else there is to know, such as that the run is not recorded; also on stderr |
 
 A job that fails raises an error of `holdfast.errors`, with a `code` and a `message`. The command

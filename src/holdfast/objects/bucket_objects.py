@@ -27,6 +27,7 @@ from obstore.exceptions import AlreadyExistsError, BaseError
 from obstore.store import AzureStore, GCSStore, S3Store
 
 from holdfast.errors import HoldfastError, ObjectMissingError, SettingsError, StoreError
+from holdfast.objects.request_counts import count_request
 from holdfast.objects.store import FutureRanges, ObjectInfo, cut_short, missing
 from holdfast.protocol.names import clean_endpoint
 
@@ -163,6 +164,7 @@ class ObstoreObjects:
         return ObstoreObjects(self.url, self._connect, UPLOADS, part_bytes)
 
     def put(self, name: str, data: bytes | bytearray | memoryview) -> None:
+        count_request("put", size_bytes=len(data))
         with self._explained(name):
             obstore.put(self._bucket, name, data, use_multipart=False)
 
@@ -172,13 +174,14 @@ class ObstoreObjects:
             obstore.put(
                 self._bucket,
                 name,
-                _produced_in_thread(parts),
+                _produced_in_thread(_counted_parts(parts, self._part_bytes)),
                 use_multipart=True,
                 chunk_size=self._part_bytes,
                 max_concurrency=_PARTS_AT_ONCE,
             )
 
     def create(self, name: str, data: bytes) -> bool:
+        count_request("put", size_bytes=len(data))
         with self._explained(name):
             try:
                 obstore.put(self._bucket, name, data, mode="create")
@@ -189,16 +192,18 @@ class ObstoreObjects:
     def read(self, name: str, at: int = 0, size: int | None = None) -> bytes:
         with self._explained(name, reading=True):
             if size == 0:
+                count_request("head")
                 obstore.head(self._bucket, name)
                 return b""
             try:
-                if size is None:
-                    return self._read_rest(name, at)
-                return obstore.get_range(self._bucket, name, start=at, length=size).to_bytes()
+                data = self._fetch(name, at, size)
             except BaseError as error:
+                count_request("get")
                 if is_past_the_end(error):
                     return b""
                 raise
+            count_request("get", size_bytes=len(data))
+            return data
 
     def read_ranges(self, name: str, ranges: Sequence[tuple[int, int]]) -> Sequence[memoryview]:
         if not ranges:
@@ -214,28 +219,34 @@ class ObstoreObjects:
                 raise
         # Nothing is copied, so keeping a part keeps the whole fetch in memory.
         data = [memoryview(each) for each in found]
+        count_request("get", len(fetches), size_bytes=sum(map(len, data)))
         if any(len(each) != end - start for each, (start, end) in zip(data, fetches, strict=True)):
             raise cut_short(self.url, name)
         return list(_parts(ranges, fetches, data))
 
-    def _read_rest(self, name: str, at: int) -> bytes:
+    def _fetch(self, name: str, at: int, size: int | None) -> bytes:
+        if size is not None:
+            return obstore.get_range(self._bucket, name, start=at, length=size).to_bytes()
         if at == 0:
             return obstore.get(self._bucket, name).bytes().to_bytes()
         found = obstore.get(self._bucket, name, options={"range": {"offset": at}})
         return found.bytes().to_bytes()
 
     def size(self, name: str) -> int:
+        count_request("head")
         with self._explained(name, reading=True):
             return obstore.head(self._bucket, name)["size"]
 
     def list(self, prefix: str = "") -> Iterator[ObjectInfo]:
         with self._explained(prefix):
             for page in obstore.list(self._bucket, prefix or None, chunk_size=_LIST_CHUNK):
+                count_request("list")
                 for each in page:
                     modified_ms = int(each["last_modified"].timestamp() * 1000)
                     yield ObjectInfo(each["path"], each["size"], modified_ms)
 
     def remove(self, name: str) -> None:
+        count_request("delete")
         with suppress(ObjectMissingError), self._explained(name, reading=True):
             obstore.delete(self._bucket, name)
 
@@ -276,6 +287,15 @@ def _parts(
             index += 1
         inside = at - fetches[index][0]
         yield data[index][inside : inside + size]
+
+
+def _counted_parts(parts: Iterable[bytes], part_bytes: int) -> Iterator[bytes]:
+    """The same parts; counts the requests of their upload: one each, to begin it and to end it."""
+    total = 0
+    for each in parts:
+        total += len(each)
+        yield each
+    count_request("put", -(-total // part_bytes) + 2, size_bytes=total)
 
 
 def _produced_in_thread(parts: Iterable[bytes]) -> Iterator[bytes]:

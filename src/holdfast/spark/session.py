@@ -72,6 +72,7 @@ _RAISED: Final = re.compile(
 _HOLDFAST_ERROR: Final = re.compile(
     r"\b(?P<module>holdfast(?:\.\w+)+)\.(?P<name>\w+): (?P<message>.+)"
 )
+_UNCAUGHT: Final = re.compile(r'^Exception in thread "main" [\w.$]+: (.+)$', re.MULTILINE)
 _CONDITION: Final = re.compile(r"^\[[\w.]+\] ")
 _SQL_STATE: Final = re.compile(r"\s*SQLSTATE: \w+.*", re.DOTALL)
 _CAUSE_LENGTH_MAX: Final = 500
@@ -206,10 +207,16 @@ def _start_jvm(settings: SparkConf) -> None:
             gateway = launch(settings, {"stdout": output, "stderr": output})
         except PySparkException:
             output.seek(0)
-            text = output.read().decode(errors="replace").strip() or "it prints nothing"
-            raise SettingsError(f"Spark's JVM does not start: {text[-500:]}") from None
+            raise SettingsError(f"Spark's JVM does not start: {_said(output.read())}") from None
     SparkContext._gateway = gateway
     SparkContext._jvm = gateway.jvm
+
+
+def _said(output: bytes) -> str:
+    """Why a JVM did not start: the message of its exception, or the end of what it printed."""
+    text = output.decode(errors="replace").strip() or "it prints nothing."
+    found = _UNCAUGHT.search(text)
+    return _SQL_STATE.sub("", _CONDITION.sub("", found[1])) if found else text[-500:]
 
 
 def _stop_jvm() -> None:

@@ -6,7 +6,7 @@ import pytest
 
 from holdfast.errors import SettingsError
 from holdfast.spark import session
-from holdfast.spark.session import _choose_python, check_java, open_session
+from holdfast.spark.session import _choose_python, _said, check_java, open_session
 
 
 @pytest.fixture
@@ -113,3 +113,15 @@ def test_sockets_without_tcp_where_their_path_is_short_enough(monkeypatch):
         assert session._settings("local[2]", {}).get(name) == expected
         assert session._settings("spark://host:7077", {}).get(name) is None
         assert session._settings("local[2]", {name: "false"})[name] == "false"
+
+
+def test_why_a_jvm_does_not_start():
+    printed = (
+        b"WARNING: Using incubator modules: jdk.incubator.vector\n"
+        b'Exception in thread "main" org.apache.spark.SparkIllegalArgumentException: '
+        b"[INVALID_CONF_VALUE.TYPE_MISMATCH] The value '1m' is invalid. SQLSTATE: 22022\n"
+        b"\tat org.apache.spark.SparkConf.get(SparkConf.scala:488)\n"
+    )
+    assert _said(printed) == "The value '1m' is invalid."
+    assert _said(b"out of memory") == "out of memory"
+    assert _said(b"") == "it prints nothing."

@@ -18,6 +18,7 @@ downward.
 from __future__ import annotations
 
 import pickle
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import reduce
@@ -27,6 +28,7 @@ import pyarrow as pa
 
 from holdfast.errors import HoldfastError
 from holdfast.format.packs import PackInfo
+from holdfast.objects.request_counts import counted_requests
 from holdfast.spark.auditing.checks import (
     CATALOG,
     AuditFinding,
@@ -39,7 +41,7 @@ from holdfast.spark.auditing.checks import (
 from holdfast.spark.auditing.pack_task import AuditTask, PackAuditor
 from holdfast.spark.connection import SparkClient
 from holdfast.spark.jobs.progress import Progress, watching
-from holdfast.spark.jobs.tasks import TaskFailure
+from holdfast.spark.jobs.tasks import TaskFailure, add_requests
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -302,6 +304,8 @@ class AuditPass:
                 self.streams += report.streams
                 self.suspected += report.found
                 self.left_out += report.left_out
+            case Counter():
+                add_requests(report)
             case TaskFailure():
                 raise report.rebuilt()
 
@@ -343,6 +347,7 @@ def _auditing() -> Callable[[Iterable[pa.RecordBatch]], Any]:
 def _run_task(at: int, task: AuditTask) -> Iterator[pa.RecordBatch]:
     """Run one task. Spark does not retry our own errors: they are returned."""
     reports: list[Any] = []
+    before = counted_requests()
     try:
         with SparkClient(task.connection) as server:
             for found in PackAuditor(task, server):
@@ -352,6 +357,7 @@ def _run_task(at: int, task: AuditTask) -> Iterator[pa.RecordBatch]:
                     yield from _fact_batches(found)
     except HoldfastError as error:
         reports.append(TaskFailure(type(error), error.message))
+    reports.append(counted_requests() - before)
     yield _report_batch(at, reports)
 
 
@@ -395,7 +401,7 @@ def _checking() -> Callable[[Iterable[pa.RecordBatch]], Any]:
 def _found_batches(report: Any) -> Iterator[pa.RecordBatch]:
     """The findings of a report, each in a row, and then the report without them."""
     findings: list[Any] = []
-    if not isinstance(report, TaskFailure):
+    if isinstance(report, PackReport | StreamsReport):
         findings, report.findings = report.findings, []
         report.found = len(findings)
     blank = (None, None, None)

@@ -10,10 +10,12 @@ Whatever needs Spark or Arrow is imported when the job runs.
 from __future__ import annotations
 
 import importlib
+from dataclasses import replace
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Final
 
 from holdfast.errors import SettingsError
+from holdfast.objects.request_counts import counted_requests
 from holdfast.spark.jobs.progress import UNSEEN, Progress
 
 if TYPE_CHECKING:
@@ -44,7 +46,13 @@ def job_class(name: str) -> type[Any]:
 
 def run_job(spark: SparkSession, job: Any, progress: Progress = UNSEEN) -> Any:
     """Run a job, and return its result, a `JobResult`."""
-    return importlib.import_module(type(job).__module__).run(spark, job, progress)
+    from holdfast.spark.jobs.tasks import requests_of_tasks  # noqa: PLC0415 (only where jobs run)
+
+    before = counted_requests()
+    with requests_of_tasks() as of_tasks:
+        result = importlib.import_module(type(job).__module__).run(spark, job, progress)
+    # Subtracting counters leaves out what is zero.
+    return replace(result, store_requests=dict(counted_requests() - before + of_tasks))
 
 
 def _module(name: str) -> ModuleType:

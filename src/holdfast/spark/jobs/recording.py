@@ -183,6 +183,7 @@ class _History:
 
     def end(self, result: JobResult) -> None:
         figures = {key: _shortened(value) for key, value in result.figures().items()}
+        figures["store_requests"] = result.store_requests
         with self._run.warning("recorded"):
             self._append("finished", seconds=result.seconds, ok=result.ok, result=figures)
 

@@ -25,6 +25,8 @@ class JobResult:
     run: str = field(default="", compare=False)
     started_at: str = field(default="", compare=False)
     seconds: float = field(default=0.0, compare=False)
+    # Requests to object stores in the cloud by kind, and the bytes, of the driver and all tasks.
+    store_requests: dict[str, int] = field(default_factory=dict, compare=False)
     # What the user should know besides, such as why a run is not recorded.
     warnings: list[str] = field(default_factory=list, compare=False)
 
@@ -41,4 +43,4 @@ class JobResult:
 
 
 # In the order in which they are printed: two before the figures, the others after them.
-COMMON: Final = ("job", "ok", "name", "run", "started_at", "seconds", "warnings")
+COMMON: Final = ("job", "ok", "name", "run", "started_at", "seconds", "store_requests", "warnings")

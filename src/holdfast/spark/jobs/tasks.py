@@ -8,11 +8,15 @@ works too.
 from __future__ import annotations
 
 import pickle
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 
 from holdfast.errors import HoldfastError
+from holdfast.objects.request_counts import counted_requests
 from holdfast.spark.jobs.progress import UNSEEN, Progress, is_connect, watching
 from holdfast.spark.session import rebuild_error
 
@@ -101,9 +105,34 @@ def run_tasks(
     )
     with watching(spark, progress, what):
         collected = frame.collect()
-    results = {row.at: pickle.loads(row.data) for row in collected}  # noqa: S301 (our own)
+    results: dict[int, Any] = {}
+    for row in collected:
+        results[row.at], requests = pickle.loads(row.data)  # noqa: S301 (our own)
+        add_requests(requests)
     assert len(results) == len(tasks), "every task has a result"
     return [_result(results[at]) for at in range(len(tasks))]
+
+
+# Requests of the tasks of the job that runs in this context.
+_requests: ContextVar[Counter[str] | None] = ContextVar("requests", default=None)
+
+
+@contextmanager
+def requests_of_tasks() -> Iterator[Counter[str]]:
+    """Count the requests to object stores of all tasks that end inside."""
+    counts: Counter[str] = Counter()
+    token = _requests.set(counts)
+    try:
+        yield counts
+    finally:
+        _requests.reset(token)
+
+
+def add_requests(counts: Mapping[str, int]) -> None:
+    """Add the requests of a task."""
+    known = _requests.get()
+    if known is not None:
+        known.update(counts)
 
 
 def totals(reports: Sequence[Any], kind: type[Any]) -> dict[str, Any]:
@@ -124,7 +153,9 @@ def _worker(work: Callable[[Any], Any]) -> Callable[[Iterable[pa.RecordBatch]], 
 
         for batch in batches:
             for at, data in zip(*(column.to_pylist() for column in batch.columns), strict=True):
-                result = pickle.dumps(_outcome(work, data))
+                before = counted_requests()
+                outcome = _outcome(work, data)
+                result = pickle.dumps((outcome, counted_requests() - before))
                 yield pa.RecordBatch.from_arrays(
                     [pa.array([at], pa.int32()), pa.array([result], pa.binary())], ["at", "data"]
                 )
