@@ -60,6 +60,11 @@ REFUSED = {
         "is not a sequence of whole appends",
     ),
     "A request for subscriptions of the other type.": ("This request is for",),
+    "The body of many snapshots is not JSON, and OpenAPI cannot describe it.": (
+        "Snapshot 1 of the body has no line",
+        "The line before snapshot 1 is not what it should be",
+        "The body has no snapshots",
+    ),
     "An append needs bytes unless it closes the stream, and [] holds no message.": (
         "The body is empty",
         "An empty array appends nothing",

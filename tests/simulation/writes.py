@@ -1,5 +1,6 @@
 """Writes: sent, answered once, and each answer held against the model."""
 
+from holdfast.engine.metadata_writes import StoredSnapshot
 from holdfast.errors import (
     CommitFailedError,
     CommitUnknownError,
@@ -102,7 +103,8 @@ class Writes:
                 shard.create(name, what[0], reply, write)
             case "snapshot":
                 number = self._model.numbers[what[1]]
-                shard.snapshots.publish(name, number, what[0], reply, write)
+                stored = StoredSnapshot(name, number, what[0])
+                shard.snapshots.publish([stored], reply, [write])
             case "create_bucket":
                 shard.buckets.create(name.removeprefix(BUCKET), reply, write)
             case "delete_bucket":

@@ -12,10 +12,11 @@ from holdfast.client import SyncClient
 from holdfast.errors import BucketNotFoundError, OutboundError, SettingsError, SnapshotNotFoundError
 from holdfast.settings.options import build
 from holdfast.spark.connection import SparkConnection
-from holdfast.spark.jobs import run_job
+from holdfast.spark.folding import publishing, slice_fold
+from holdfast.spark.jobs import run_job, tasks
 from holdfast.spark.jobs.snapshot import Snapshot
 from tests.server_process import ServerProcess
-from tests.spark.in_process import killed_at
+from tests.spark.in_process import killed_at, run_here
 from tests.spark.reading_back import new_bucket
 from tests.thorough import some_rows_of
 
@@ -231,6 +232,25 @@ def test_ids_that_cannot_have_snapshots_are_named(client, bucket, fold):
     assert (done.published, [each["stream_id"] for each in done.left]) == (1, ["a/b"])
 
 
+def test_a_stream_created_anew_meanwhile_gets_no_snapshot(client, bucket, fold, monkeypatch):
+    fill(client, bucket, {"a": [{"x": 1}], "b": [{"x": 2}]})
+    read = slice_fold.stream_runs
+
+    def replaced(*arguments):
+        """The runs, after which one of the streams is not the one that was read."""
+        runs = list(read(*arguments))
+        client.stream(f"{bucket}/a").delete()
+        fill(client, bucket, {"a": [{"y": 1}]})
+        return iter(runs)
+
+    monkeypatch.setattr(slice_fold, "stream_runs", replaced)
+    monkeypatch.setattr(tasks, "run_tasks", run_here)
+    done = fold()
+    assert (done.published, done.skipped) == (1, 1)
+    assert set(snapshots(client, bucket)) == {"b"}
+    assert [each.json for each in client.stream(f"{bucket}/a").read()] == [{"y": 1}]
+
+
 def test_forks_are_folded_from_their_beginning(client, bucket, fold):
     fill(client, bucket, {"source": [{"a": 1}, {"b": 2}]})
     fork = client.stream(f"{bucket}/fork")
@@ -290,7 +310,10 @@ def twice(client, bucket, fold):
         [("snapshot_job.planned", 1), ("snapshot_job.folded", 3), ("snapshot_job.published", 3)], 1
     ),
 )
-def test_killed_half_way_and_run_again_it_ends_the_same(client, bucket, fold, twice, name, visit):
+def test_killed_half_way_and_run_again_it_ends_the_same(
+    client, bucket, fold, twice, name, visit, monkeypatch
+):
+    monkeypatch.setattr(publishing, "_GROUP_SNAPSHOTS", 2)
     with killed_at(name, visit):
         fold(concurrency=1)
     assert snapshots(client, bucket) != snapshots(client, twice)
@@ -301,11 +324,16 @@ def test_killed_half_way_and_run_again_it_ends_the_same(client, bucket, fold, tw
 
 @pytest.mark.slow
 def test_executors_that_are_killed_half_way(client, bucket, fold, twice, armed):
-    with armed("snapshot_job.published=kill@4"), pytest.raises(Py4JJavaError):
+    # So large that each is published by itself.
+    large = {name: [{"large": "x" * 1_100_000}] for name in patches(1, streams=60)}
+    for where in (bucket, twice):
+        fill(client, where, large)
+    fold(bucket=twice)
+    with armed("snapshot_job.published=kill@2"), pytest.raises(Py4JJavaError):
         # Each attempt gets a few streams further.
         fold(concurrency=1)
     found = snapshots(client, bucket)
-    assert 4 < len(found) < 20
+    assert 4 < len(found) < 60
     fold()
     assert snapshots(client, bucket) == snapshots(client, twice)
 

@@ -35,7 +35,7 @@ if typing.TYPE_CHECKING:
     from holdfast.client.proxy import Proxy, ProxySession
     from holdfast.client.proxy_frames import FrameReading
     from holdfast.client.proxy_response import ProxyResponse, ResponseReading
-    from holdfast.client.snapshots import Bootstrap, Snapshot, Snapshots
+    from holdfast.client.snapshots import Bootstrap, NewSnapshot, Snapshot, Snapshots
     from holdfast.client.storage import Storage, StoreInfo
     from holdfast.client.sync import SyncClient
     from holdfast.format.packs import PackExtent, PackInfo, PackStreams, ScanPart, ScanRange
@@ -61,6 +61,7 @@ __all__ = [
     "Frame",
     "FrameReading",
     "Message",
+    "NewSnapshot",
     "Outcome",
     "PackExtent",
     "PackInfo",
@@ -101,7 +102,7 @@ _LAZY = {
     "client.proxy": "Proxy ProxySession",
     "client.proxy_frames": "FrameReading",
     "client.proxy_response": "ProxyResponse ResponseReading",
-    "client.snapshots": "Bootstrap Snapshot Snapshots",
+    "client.snapshots": "Bootstrap NewSnapshot Snapshot Snapshots",
     "client.storage": "Storage StoreInfo",
     "client.sync": "SyncClient",
     "format.packs": "PackExtent PackInfo PackStreams ScanPart ScanRange",

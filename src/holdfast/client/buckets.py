@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from contextlib import aclosing
-from typing import Final, Literal
+from typing import TYPE_CHECKING, Final, Literal
 
 import msgspec
 
@@ -14,6 +14,9 @@ from holdfast.errors import HoldfastError, OutboundError
 from holdfast.format.packs import PackInfo, PackStreams, ScanPart, ScanRange
 from holdfast.protocol.headers import START
 from holdfast.protocol.sse import SseParser
+
+if TYPE_CHECKING:
+    from holdfast.client.snapshots import NewSnapshot
 
 PAGE_STREAMS_MAX: Final = 1000
 
@@ -237,6 +240,21 @@ class Bucket:
         if not seen:
             # Servers send an event first, so something is wrong: pause before the next attempt.
             raise OutboundError("An SSE connection ended without a single event.")
+
+    async def publish_snapshots(
+        self, snapshots: Sequence[NewSnapshot], *, prefix: str = "", created_until: str = ""
+    ) -> list[HoldfastError | None]:
+        """Publish snapshots of several streams in one request, up to 500.
+
+        Each is published, or refused with the error at its place in the result. Streams that were
+        created after the cursor `created_until` are refused. `prefix` is that of all their ids, for
+        a token that is restricted to it.
+        """
+        from holdfast.client.snapshots import publish_all  # noqa: PLC0415 (loaded on first use)
+
+        return await publish_all(
+            self._calls, self.url, snapshots, prefix=prefix, created_until=created_until
+        )
 
     async def scan(
         self,

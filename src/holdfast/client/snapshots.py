@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
-from holdfast.client.calls import Calls, may_repeat
+import msgspec
+
+from holdfast.client.calls import Calls, decode, may_repeat
+from holdfast.client.failures import error_of
 from holdfast.client.messages import (
     JSON_LENGTHS,
     Assembler,
@@ -44,6 +47,69 @@ class Snapshot(Views):
         return self.offset != START
 
 
+@dataclass(frozen=True, slots=True)
+class NewSnapshot:
+    """A snapshot to be published together with those of other streams."""
+
+    stream_id: str
+    offset: str
+    payload: bytes
+    content_type: str = "application/octet-stream"
+    if_match: str | None = None
+
+    def encoded(self) -> list[bytes]:
+        line = {"stream_id": self.stream_id, "offset": self.offset, "length": len(self.payload)}
+        line["content_type"] = self.content_type
+        if self.if_match is not None:
+            line["if_match"] = self.if_match
+        return [msgspec.json.encode(line), b"\n", self.payload]
+
+
+class _Published(msgspec.Struct):
+    """What became of one of many snapshots."""
+
+    status: int
+    error: dict[str, Any] | None = None
+
+
+class _AllPublished(msgspec.Struct):
+    snapshots: list[_Published]
+
+
+async def publish_all(
+    calls: Calls,
+    url: str,
+    snapshots: Sequence[NewSnapshot],
+    *,
+    prefix: str = "",
+    created_until: str = "",
+) -> list[HoldfastError | None]:
+    """Publish snapshots of several streams in one request; `url` is that of the bucket."""
+    body = b"".join(part for each in snapshots for part in each.encoded())
+    response = await calls.request(
+        "POST",
+        below(url, "streams", "snapshots"),
+        params={"prefix": prefix} | ({"created_until": created_until} if created_until else {}),
+        headers={"Content-Type": "application/octet-stream"},
+        body=body,
+        # A conditional one that was carried out unnoticed would fail when repeated.
+        repeatable=all(each.if_match is None for each in snapshots),
+        timeout_s=_upload_s(calls, body),
+    )
+    results = decode(response.body, _AllPublished).snapshots
+    if len(results) != len(snapshots):
+        raise BadAnswerError(f"{len(snapshots)} snapshots were sent, and {len(results)} answered.")
+    return [
+        None if each.error is None else error_of(each.status, {}, msgspec.json.encode(each.error))
+        for each in results
+    ]
+
+
+def _upload_s(calls: Calls, body: bytes) -> float:
+    """How long an upload may take; allows for a slow connection."""
+    return calls.timeouts.request_s + len(body) / 1_000_000 + calls.timeouts.silence_s
+
+
 class Snapshots:
     """The snapshots of one stream."""
 
@@ -58,22 +124,29 @@ class Snapshots:
         *,
         content_type: str = "application/octet-stream",
         if_match: str | None = None,
+        created_until: str = "",
     ) -> None:
         """Publish the state at an offset; the server may then drop everything before it.
 
-        With `if_match`, an ETag of the stream, only if the stream is still in that state. A body in
-        pieces is sent as it is produced, and is never retried.
+        With `if_match`, an ETag of the stream, only if the stream is still in that state; with
+        `created_until`, a cursor, only if it was not created after that. A body in pieces is sent
+        as it is produced, and is never retried.
         """
         url, headers = below(self._url, "snapshot", offset), {"Content-Type": content_type}
         if if_match is not None:
             headers["If-Match"] = if_match
+        params = {"created_until": created_until} if created_until else None
         if isinstance(body, bytes):
-            silence_s = self._calls.timeouts.silence_s
-            # Allow for a slow connection.
-            timeout_s = self._calls.timeouts.request_s + len(body) / 1_000_000 + silence_s
-            await self._calls.request("PUT", url, headers=headers, body=body, timeout_s=timeout_s)
+            await self._calls.request(
+                "PUT",
+                url,
+                params=params,
+                headers=headers,
+                body=body,
+                timeout_s=_upload_s(self._calls, body),
+            )
             return
-        async with self._calls.stream("PUT", url, headers=headers, body=body):
+        async with self._calls.stream("PUT", url, params=params, headers=headers, body=body):
             pass
 
     async def get(self, offset: str | None = None) -> Snapshot:

@@ -170,6 +170,7 @@ class SyncBucket(Facade):
     create = blocking(Bucket.create)
     info = blocking(Bucket.info)
     delete = blocking(Bucket.delete)
+    publish_snapshots = blocking(Bucket.publish_snapshots)
     scan = blocking(Bucket.scan)
     pack_streams = blocking(Bucket.pack_streams)
     until = blocking(Bucket.until)

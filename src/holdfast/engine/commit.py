@@ -186,9 +186,9 @@ class CommitLoop:
         return batch
 
     def begin_append(self, records: list[Record]) -> None:
-        """Add the first messages of an append; `add` of its last one puts it into the same batch.
+        """Add the first records of a write; `add` of its last one puts it into the same batch.
 
-        A batch is durable as a whole, so all messages of the append are stored, or none.
+        A batch is durable as a whole, so all records of the write are stored, or none.
         """
         batch = self._open or self.batch()
         if len(batch.records) + len(records) >= RECORDS_MAX:

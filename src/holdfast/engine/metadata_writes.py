@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from holdfast.engine.commit import reply_after
 from holdfast.engine.writes import (
@@ -26,7 +26,7 @@ from holdfast.format.records import Kind, Record, encode_documents, encode_snaps
 from holdfast.format.rows import stored_bytes
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from holdfast.clock import Clock
     from holdfast.engine.commit import CommitLoop, Reply
@@ -76,6 +76,18 @@ class BucketWrites:
         reply_after(bucket.batch, reply, context, outcome)
 
 
+class StoredSnapshot(NamedTuple):
+    """A snapshot that is in the store, and the stream that is to start at it.
+
+    The caller knows that a message ends at its offset.
+    """
+
+    name: str
+    number: int
+    snapshot: Snapshot
+    if_match: bytes | None = None
+
+
 class SnapshotWrites:
     """Publishes snapshots whose objects are already in the store."""
 
@@ -106,65 +118,75 @@ class SnapshotWrites:
             staged = self._staging.view(stream.meta.name)
             check_state(if_match, stream, *(() if staged is None else (staged,)))
         _check_offset(offset, stream.earliest, stream.tail)
-        self._check_quota(stream, stream.forks, offset, size_bytes)
+        self._check_quota(stream, stream.forks, offset, size_bytes, 0)
 
-    def _check_quota(self, stream: Stream, forks: int, offset: int, size_bytes: int) -> None:
-        """Raise if the bucket has no room for the snapshot in place of what it replaces."""
-        if self._bucket_bytes_max:
-            # As `publish_snapshot` in `format.rows` does it.
-            start = stream.start if forks else max(stream.start, min(offset, stream.tail))
-            added_bytes = stream.tail - start + size_bytes - stored_bytes(stream)
-            check_quota(self._state, self._bucket_bytes_max, stream.meta.name, added_bytes)
+    def _check_quota(
+        self, stream: Stream, forks: int, offset: int, size_bytes: int, before_bytes: int
+    ) -> int:
+        """Raise if the bucket has no room for the snapshot in place of what it replaces.
+
+        `before_bytes` is what others add that are published with it; returns what all of them add.
+        """
+        if not self._bucket_bytes_max:
+            return 0
+        # As `publish_snapshot` in `format.rows` does it.
+        start = stream.start if forks else max(stream.start, min(offset, stream.tail))
+        added_bytes = stream.tail - start + size_bytes - stored_bytes(stream)
+        check_quota(
+            self._state, self._bucket_bytes_max, stream.meta.name, before_bytes + added_bytes
+        )
+        return before_bytes + added_bytes
 
     def publish(
-        self,
-        name: str,
-        number: int,
-        snapshot: Snapshot,
-        reply: Reply,
-        context: Any,
-        if_match: bytes | None = None,
+        self, wanted: Sequence[StoredSnapshot], reply: Reply, contexts: Sequence[Any]
     ) -> None:
-        """Make the stream with this number start at the snapshot.
+        """Make streams start at their snapshots; each is accepted or refused for itself.
 
-        The caller knows that a message ends at its offset. A snapshot frees memory, so it is
-        accepted even when memory is full.
+        `reply(context, outcome)` is called for each, with its own context. No stream may be named
+        twice. A snapshot frees memory, so it is accepted even when memory is full.
         """
         self._commits.check_log()
-        staged = self._staging.view(name)
-        outcome: object
-        try:
-            outcome = self._stage(name, number, staged, snapshot, if_match)
-        except HoldfastError as error:
-            outcome = error
-        reply_after(None if staged is None else staged.batch, reply, context, outcome)
+        outcomes: list[tuple[Staged | None, object]] = []
+        accepted: list[tuple[Staged, int, Record]] = []
+        added_bytes = 0
+        for each in wanted:
+            staged = self._staging.view(each.name)
+            try:
+                valid = self._validated(each, staged)
+                if valid.base is not None:
+                    added_bytes = self._check_quota(
+                        valid.base,
+                        valid.fork_count(),
+                        each.snapshot.offset,
+                        each.snapshot.size_bytes,
+                        added_bytes,
+                    )
+            except HoldfastError as error:
+                outcomes.append((staged, error))
+                continue
+            encoded = encode_snapshot(each.snapshot)
+            record = Record(Kind.SNAPSHOT, each.number, self._clock.now_ms(), encoded)
+            accepted.append((valid, each.snapshot.offset, record))
+            outcomes.append((valid, SnapshotPublished(each.snapshot.offset, valid.tail)))
+        if accepted:
+            self._staging.publish_snapshots(accepted)
+        for context, (staged, outcome) in zip(contexts, outcomes, strict=True):
+            reply_after(None if staged is None else staged.batch, reply, context, outcome)
 
-    def _stage(
-        self,
-        name: str,
-        number: int,
-        staged: Staged | None,
-        snapshot: Snapshot,
-        if_match: bytes | None,
-    ) -> SnapshotPublished:
-        now_ms = self._clock.now_ms()
+    def _validated(self, wanted: StoredSnapshot, staged: Staged | None) -> Staged:
+        name = wanted.name
         if staged is not None and staged.deleted:
             raise StreamDeletedError(name)
-        if staged is None or staged.gone or self._lifetimes.lapsed(staged, now_ms):
+        if staged is None or staged.gone or self._lifetimes.lapsed(staged, self._clock.now_ms()):
             raise StreamNotFoundError(name)
-        if if_match is not None:
-            check_state(if_match, staged)
-        if staged.number != number:
+        if wanted.if_match is not None:
+            check_state(wanted.if_match, staged)
+        if staged.number != wanted.number:
             raise SnapshotConflictError(
                 "The stream was deleted and created again while the snapshot was uploaded."
             )
-        _check_offset(snapshot.offset, staged.first_offset(), staged.tail)
-        if staged.base is not None:
-            size_bytes = snapshot.size_bytes
-            self._check_quota(staged.base, staged.fork_count(), snapshot.offset, size_bytes)
-        record = Record(Kind.SNAPSHOT, number, now_ms, encode_snapshot(snapshot))
-        self._staging.publish_snapshot(staged, snapshot.offset, record)
-        return SnapshotPublished(snapshot.offset, staged.tail)
+        _check_offset(wanted.snapshot.offset, staged.first_offset(), staged.tail)
+        return staged
 
 
 def _check_offset(offset: int, earliest: int, tail: int) -> None:

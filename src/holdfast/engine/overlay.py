@@ -194,10 +194,17 @@ class Staging:
             batch.new_producers.append(staged)
         self.buckets.count(staged.meta.name, 1, batch)
 
-    def publish_snapshot(self, staged: Staged, offset: int, record: Record) -> None:
-        """Add a snapshot to the open batch: the stream will start at its offset."""
-        self._touch(staged, self._commits.add(record))
-        staged.earliest = offset
+    def publish_snapshots(self, published: list[tuple[Staged, int, Record]]) -> None:
+        """Add snapshots to one batch: each stream will start at the offset of its own.
+
+        In one batch, because they may share an object: garbage collection would take it for unused
+        if it saw some of them replaced before it saw the others.
+        """
+        self._commits.begin_append([record for _, _, record in published[:-1]])
+        batch = self._commits.add(published[-1][2])
+        for staged, offset, _ in published:
+            self._touch(staged, batch)
+            staged.earliest = offset
 
     def _touch(self, staged: Staged, batch: Batch) -> None:
         staged.batch = batch

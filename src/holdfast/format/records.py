@@ -76,13 +76,27 @@ class Fork(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Snapshot(msgspec.Struct, frozen=True, array_like=True):
-    """A snapshot of everything before `offset`, and the object that holds it."""
+    """A snapshot of everything before `offset`, and the object that holds it.
+
+    Snapshots that were published together share an object: this one has `size_bytes` from `start`
+    on, and the size and checksum of the whole object are given, too.
+    """
 
     offset: int
     object: str
     content_type: str
     size_bytes: int
     checksum: int
+    start: int = 0
+    object_bytes: int | None = None
+    object_checksum: int = 0
+
+    @property
+    def whole(self) -> tuple[int, int]:
+        """The size and the checksum of the object."""
+        if self.object_bytes is None:
+            return self.size_bytes, self.checksum
+        return self.object_bytes, self.object_checksum
 
 
 class StreamMeta(msgspec.Struct, frozen=True, omit_defaults=True):

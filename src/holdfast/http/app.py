@@ -36,6 +36,7 @@ from holdfast.http.responses import respond_error, respond_in_pieces
 from holdfast.http.routes import Resource, Route, Router, Tree
 from holdfast.http.scan import scan, scan_pack, scan_ranges
 from holdfast.http.scan_journal import records, scan_until
+from holdfast.http.snapshot_batches import publish_snapshots
 from holdfast.http.snapshots import (
     bootstrap,
     delete_snapshot,
@@ -374,6 +375,12 @@ TREE: Final = Tree(
         b"scan/pack": Resource.reading(Route(scan_pack, "scan", need=Need.READ), OPTIONS=_OPTIONS),
         b"scan/until": Resource.reading(
             Route(scan_until, "scan", need=Need.READ, lists=True), OPTIONS=_OPTIONS
+        ),
+        b"snapshots": Resource(
+            {
+                b"POST": Route(publish_snapshots, "publish_snapshots", need=Need.WRITE, lists=True),
+                b"OPTIONS": _OPTIONS,
+            }
         ),
         b"records": Resource.reading(
             Route(records, "scan", need=Need.READ, lists=True), OPTIONS=_OPTIONS

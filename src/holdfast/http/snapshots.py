@@ -15,6 +15,7 @@ from bisect import bisect_right
 from functools import partial
 from typing import TYPE_CHECKING
 
+from holdfast.engine.metadata_writes import StoredSnapshot
 from holdfast.engine.reading import read
 from holdfast.engine.writes import SnapshotPublished
 from holdfast.errors import (
@@ -27,7 +28,8 @@ from holdfast.errors import (
     SnapshotNotFoundError,
 )
 from holdfast.failpoints import failpoint
-from holdfast.format.records import Snapshot
+from holdfast.format.records import INDEX_BITS, Snapshot
+from holdfast.http.changes import parse_cursor
 from holdfast.http.exchange import parse_query
 from holdfast.http.responses import AT_ONCE_BYTES_MAX, respond_error, respond_later, result_of
 from holdfast.http.turns import PIECE_BYTES
@@ -37,11 +39,10 @@ from holdfast.protocol.multipart import Multipart
 from holdfast.storage.pending import run
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable
+    from collections.abc import AsyncIterator, Callable, Sequence
 
     from holdfast.engine.reading import ShardReader
     from holdfast.engine.stream import Stream
-    from holdfast.format.records import Snapshot
     from holdfast.http.app import App
     from holdfast.http.exchange import Request, Slot
     from holdfast.protocol.multipart import Buffer
@@ -53,6 +54,7 @@ def publish_snapshot(app: App, request: Request, slot: Slot, name: str) -> None:
     checked = parse_content_type(content_type) if content_type else DEFAULT
     offset = parse_offset(request.parameter)
     stream = app.shard.find(name)
+    check_birth(app, stream, parse_query(request.query))
     size_bytes = int(request.headers.get(b"content-length", 0))
     app.shard.snapshots.check(stream, offset, size_bytes, request.headers.get(b"if-match"))
     app.spawn(_publish(app, request, slot, stream, offset, checked), slot)
@@ -62,21 +64,17 @@ async def _publish(
     app: App, request: Request, slot: Slot, stream: Stream, offset: int, content_type: str
 ) -> None:
     try:
-        await _check_boundary(app, stream, offset)
+        await check_boundary(app, stream, offset)
         async with asyncio.timeout(app.settings.http.snapshot_timeout_s):
             uploaded = await app.snapshots.put(stream.number, offset, request.pieces())
         snapshot = Snapshot(
             offset, uploaded.name, content_type, uploaded.size_bytes, uploaded.checksum
         )
-        try:
-            if_match = request.headers.get(b"if-match")
-            outcome = await _published(app, stream, snapshot, if_match)
-        except HoldfastError as error:
-            if not error.retryable:
-                # After an unknown outcome the object may be in use.
-                await app.snapshots.remove(uploaded.name)
-            raise
-        failpoint("snapshot.published")
+        if_match = request.headers.get(b"if-match")
+        wanted = StoredSnapshot(stream.meta.name, stream.number, snapshot, if_match)
+        (outcome,) = await published(app, uploaded.name, [wanted])
+        if isinstance(outcome, HoldfastError):
+            raise outcome
     except TimeoutError:
         request.abandon_body(slot)
         respond_error(slot, RequestTimeoutError("The snapshot did not arrive in time."))
@@ -92,7 +90,7 @@ async def _publish(
     )
 
 
-async def _check_boundary(app: App, stream: Stream, offset: int) -> None:
+async def check_boundary(app: App, stream: Stream, offset: int) -> None:
     is_end = await result_of(partial(run, app.shard.reader.is_boundary(stream, offset)))
     if not is_end:
         raise InvalidOffsetError(
@@ -100,30 +98,51 @@ async def _check_boundary(app: App, stream: Stream, offset: int) -> None:
         )
 
 
-async def _published(
-    app: App, stream: Stream, snapshot: Snapshot, if_match: bytes | None
-) -> SnapshotPublished:
-    """Publish a stored snapshot; raises if that is refused, or its outcome unknown."""
-    settled = partial(app.snapshots.unpublished.discard, snapshot.object)
+def check_birth(app: App, stream: Stream, query: dict[str, str]) -> None:
+    """Raise if the stream was created after the cursor in the query, if there is one.
 
-    def ask(done: Callable[[SnapshotPublished | HoldfastError], None]) -> None:
-        def reply(_context: object, outcome: object) -> None:
+    Who folds what a scan returned does not want to publish to a later stream of the same name.
+    """
+    cursor = parse_cursor(query.get("created_until", "now"), app.shard.state.journal.last)
+    if stream.number >> INDEX_BITS > cursor:
+        raise SnapshotConflictError(
+            "The stream was deleted and created again after the cursor in 'created_until'."
+        )
+
+
+async def published(
+    app: App, stored: str, wanted: Sequence[StoredSnapshot]
+) -> list[SnapshotPublished | HoldfastError]:
+    """Publish the snapshots in a stored object; what became of each of them.
+
+    The object is removed if it is not needed. After an unknown outcome it may be.
+    """
+    settled = partial(app.snapshots.unpublished.discard, stored)
+    outcomes: dict[int, SnapshotPublished | HoldfastError] = {}
+
+    def ask(done: Callable[[None], None]) -> None:
+        def reply(index: int, outcome: object) -> None:
             assert isinstance(outcome, SnapshotPublished | HoldfastError)
-            if isinstance(outcome, CommitUnknownError):
-                app.shard.commits.when_idle(settled)
-            else:
-                settled()
-            done(outcome)
+            outcomes[index] = outcome
+            if len(outcomes) == len(wanted):
+                if any(isinstance(each, CommitUnknownError) for each in outcomes.values()):
+                    app.shard.commits.when_idle(settled)
+                else:
+                    settled()
+                done(None)
 
         try:
-            app.shard.snapshots.publish(
-                stream.meta.name, stream.number, snapshot, reply, None, if_match
-            )
+            app.shard.snapshots.publish(wanted, reply, range(len(wanted)))
         except HoldfastError:
             settled()
             raise
 
-    return await result_of(ask)
+    await result_of(ask)
+    found = [outcomes[index] for index in range(len(wanted))]
+    if all(isinstance(each, HoldfastError) and not each.retryable for each in found):
+        await app.snapshots.remove(stored)
+    failpoint("snapshot.published")
+    return found
 
 
 def latest_snapshot(app: App, request: Request, slot: Slot, name: str) -> None:

@@ -294,7 +294,7 @@ def put_times(connection: sqlite3.Connection, times: Iterable[TimeSpan]) -> None
 
 
 def _put_dropped(connection: sqlite3.Connection, dropped: Mapping[str, int], now_ms: int) -> None:
-    """Record snapshots as garbage, unless a fork still has them."""
+    """Record objects of snapshots as garbage, unless another stream still has one of them."""
     connection.executemany(
         "INSERT OR IGNORE INTO dropped_snapshots SELECT ?1, ?2, ?3 "
         "WHERE NOT EXISTS (SELECT 1 FROM streams WHERE snapshot = ?1)",

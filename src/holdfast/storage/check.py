@@ -357,11 +357,14 @@ class _SnapshotCheck:
     def _check_body(self, needed: list[_NeededSnapshot], advance: Callable[[int], None]) -> None:
         snapshot, stream = needed[0]
         name = snapshot.object
+        for other in needed:
+            if other.snapshot.start + other.snapshot.size_bytes > snapshot.whole[0]:
+                self._findings.damage(CATALOG, f"{other.stream} has a snapshot outside {name}")
         for other in needed[1:]:
-            if other.snapshot != snapshot:
+            if other.snapshot.whole != snapshot.whole:
                 self._findings.damage(CATALOG, f"{stream} and {other.stream} disagree about {name}")
         try:
-            for piece in verified_body(self._store, name, snapshot.size_bytes, snapshot.checksum):
+            for piece in verified_body(self._store, name, *snapshot.whole):
                 advance(len(piece))
         except (ObjectMissingError, PackCorruptError) as error:
             self._findings.damage(name, f"the snapshot of {stream}: {fault_of(error)}")

@@ -434,7 +434,7 @@ class Gather:
 
     def _drop_snapshot(self, row: StreamRow) -> None:
         if row.snapshot is not None:
-            self.dropped[row.snapshot.object] = row.snapshot.size_bytes
+            self.dropped[row.snapshot.object] = row.snapshot.whole[0]
 
     def _gone(self, row: StreamRow) -> None:
         self._drop_snapshot(row)

@@ -47,7 +47,9 @@ class CopiedObject(CopiedPack, frozen=True):
 
 
 def copied_snapshot(snapshot: Snapshot) -> CopiedObject:
-    return CopiedObject(snapshot.object, snapshot.size_bytes, f"{snapshot.checksum:016x}")
+    """The object of a snapshot, which others may share."""
+    size_bytes, checksum = snapshot.whole
+    return CopiedObject(snapshot.object, size_bytes, f"{checksum:016x}")
 
 
 class CopiedSegment(CopiedObject, frozen=True):

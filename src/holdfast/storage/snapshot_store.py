@@ -5,6 +5,8 @@ own, which asks the event loop for the next part and blocks until it arrives. Th
 uploads is limited, so memory is bounded; further ones are refused until one ends. Small bodies that
 were used recently are cached.
 
+Bodies that are published in one request are stored as one object, the body of that request.
+
 In a directory, small bodies that arrive together are stored together, since syncing several files
 costs little more than syncing one. A body that arrives alone does not wait.
 """
@@ -71,7 +73,8 @@ class SnapshotStore:
         self._clock = clock
         self._cache_bytes = cache_bytes
         self._cached_bytes = 0
-        self._cache: OrderedDict[str, bytes] = OrderedDict()
+        # By object and place in it.
+        self._cache: OrderedDict[tuple[str, int], bytes] = OrderedDict()
         self._small = ThreadPoolExecutor(_SMALL_THREADS, "snapshot")
         self._large = ThreadPoolExecutor(LARGE_AT_ONCE_MAX, "snapshot-upload")
         self._grouped = (
@@ -101,6 +104,33 @@ class SnapshotStore:
             raise
         return Uploaded(name, size, checksum.intdigest())
 
+    def reserve(self) -> None:
+        """Make room for a large upload, before `put_many` or `release`; raises if there is none."""
+        if self._uploading >= LARGE_AT_ONCE_MAX:
+            raise OverloadedError("Too many large snapshots are being sent. Try again later.")
+        self._uploading += 1
+
+    def release(self) -> None:
+        """Give up what was reserved."""
+        self._uploading -= 1
+
+    async def put_many(self, stream: int, offset: int, bodies: bytes) -> Uploaded:
+        """Store the bodies of many snapshots as one object, named after the first of them.
+
+        As with `put`, the caller removes the name from `unpublished`.
+        """
+        name = self._name(stream, offset)
+        self.unpublished.add(name)
+        upload = self._in_thread(self._large, self._store.put, name, bodies)
+        upload.add_done_callback(self._uploaded)
+        try:
+            await asyncio.shield(upload)
+            failpoint("snapshot.uploaded")
+        except BaseException:
+            self.unpublished.discard(name)
+            raise
+        return Uploaded(name, len(bodies), xxh3_64(bodies).intdigest())
+
     def _name(self, stream: int, offset: int) -> str:
         shelf = (stream ^ stream >> 20) % _SHELVES
         salt = self._clock.random_u64()
@@ -118,7 +148,7 @@ class SnapshotStore:
                     await self._grouped.put(name, first)
                 else:
                     await self._in_thread(self._small, self._store.put, name, first)
-                self._keep(name, first)
+                self._keep((name, 0), first)
             return first
         finally:
             self._gathering -= 1
@@ -127,9 +157,7 @@ class SnapshotStore:
         self, name: str, body: AsyncIterator[bytes], first: bytes, checksum: xxh3_64
     ) -> int:
         """Store a body in parts; returns its size."""
-        if self._uploading >= LARGE_AT_ONCE_MAX:
-            raise OverloadedError("Too many large snapshots are being sent. Try again later.")
-        self._uploading += 1
+        self.reserve()
         parts = _Parts(asyncio.get_running_loop(), body, first, checksum)
         upload = self._in_thread(self._large, self._store.put_parts, name, parts)
         # If the request ends first, the upload still counts until its thread is done.
@@ -138,7 +166,7 @@ class SnapshotStore:
         return parts.size_bytes
 
     def _uploaded(self, upload: asyncio.Future[None]) -> None:
-        self._uploading -= 1
+        self.release()
         if not upload.cancelled():
             # The caller got the exception already, unless it is gone.
             upload.exception()
@@ -157,9 +185,10 @@ class SnapshotStore:
 
     def cached(self, snapshot: Snapshot) -> bytes | None:
         """The body if it is cached."""
-        found = self._cache.get(snapshot.object)
+        place = snapshot.object, snapshot.start
+        found = self._cache.get(place)
         if found is not None:
-            self._cache.move_to_end(snapshot.object)
+            self._cache.move_to_end(place)
         return found
 
     async def pieces(self, snapshot: Snapshot) -> AsyncIterator[bytes]:
@@ -174,7 +203,7 @@ class SnapshotStore:
             whole = self.cached(snapshot)
             if whole is None:
                 whole = await self._read_part(snapshot, 0, snapshot.size_bytes, xxh3_64())
-                self._keep(snapshot.object, whole)
+                self._keep((snapshot.object, snapshot.start), whole)
             piece = whole[at : at + PIECE_BYTES]
             del whole
             yield piece
@@ -198,7 +227,7 @@ class SnapshotStore:
     ) -> bytes:
         """A part of the body; `checksum` has all parts before it."""
         size = min(bytes_max, snapshot.size_bytes - at)
-        part = await self._read(snapshot.object, at, size)
+        part = await self._read(snapshot.object, snapshot.start + at, size)
         checksum.update(part)
         is_last = at + size == snapshot.size_bytes
         if len(part) != size or (is_last and checksum.intdigest() != snapshot.checksum):
@@ -224,10 +253,10 @@ class SnapshotStore:
         self._ranges.read(name, at, size, done)
         return await future
 
-    def _keep(self, name: str, body: bytes) -> None:
-        if len(body) > _CACHED_BYTES_MAX or name in self._cache:
+    def _keep(self, place: tuple[str, int], body: bytes) -> None:
+        if len(body) > _CACHED_BYTES_MAX or place in self._cache:
             return
-        self._cache[name] = body
+        self._cache[place] = body
         self._cached_bytes += len(body)
         while self._cached_bytes > self._cache_bytes:
             _, oldest = self._cache.popitem(last=False)

@@ -2,6 +2,7 @@
 
 from unittest.mock import ANY
 
+from holdfast.engine.metadata_writes import StoredSnapshot
 from holdfast.engine.shard import Shard
 from holdfast.engine.writes import (
     AppendRequest,
@@ -108,7 +109,11 @@ class Driver:
         if number is None:
             number = self.shard.find(name).number
         snapshot = Snapshot(offset, f"snapshots/{number}/{offset}", TEXT, SNAPSHOT_BYTES, 1)
-        return self._ask(self.shard.snapshots.publish, name, number, snapshot)
+        return self.publish_stored(StoredSnapshot(name, number, snapshot))
+
+    def publish_stored(self, stored):
+        publish = self.shard.snapshots.publish
+        return self._ask(lambda reply, context: publish([stored], reply, [context]))
 
     def create_bucket(self, name):
         return self._ask(self.shard.buckets.create, name)

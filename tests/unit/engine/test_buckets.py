@@ -2,6 +2,7 @@
 
 import pytest
 
+from holdfast.engine.metadata_writes import StoredSnapshot
 from holdfast.engine.writes import BucketCreated, Deleted
 from holdfast.errors import (
     BucketExistsError,
@@ -280,7 +281,7 @@ class TestQuotas:
         stream = driver.shard.find("b/one")
         for size_bytes, refused in ((3, True), (2, False)):
             snapshot = Snapshot(2, "snapshots/large", TEXT, size_bytes, 1)
-            ask = driver._ask(driver.shard.snapshots.publish, "b/one", stream.number, snapshot)
+            ask = driver.publish_stored(StoredSnapshot("b/one", stream.number, snapshot))
             outcome = driver.committed(ask)
             assert isinstance(outcome, QuotaExceededError) == refused
         assert driver.shard.state.buckets["b"].size_bytes == 5

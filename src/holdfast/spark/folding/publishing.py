@@ -4,6 +4,7 @@ Rules:
 
 - The folding thread hands over a snapshot and goes on; it waits only while too many snapshots, or
   too many bytes of them, are in flight.
+- Small snapshots are published together, so many in one request as fit.
 - Snapshots are fetched in the order of the calls. How many are held at once depends on the largest
   seen so far, so large ones are fetched one by one.
 - A server accepts few large bodies at once, so only one at a time is sent from here.
@@ -22,7 +23,7 @@ from typing import Any, Final, Self
 
 import uvloop
 
-from holdfast.client.snapshots import Snapshot
+from holdfast.client.snapshots import NewSnapshot, Snapshot
 from holdfast.errors import (
     HoldfastError,
     InvalidOffsetError,
@@ -41,6 +42,10 @@ from holdfast.spark.folding.folds import SnapshotBody
 
 CONCURRENCY: Final = 16
 PENDING_BYTES_MAX: Final = 64 * 1024 * 1024
+# What a request holds: few requests are under way at once, since the server takes few large ones.
+_GROUP_SNAPSHOTS: Final = 250
+_GROUP_BYTES: Final = 2 * 1024 * 1024
+_GROUPS_AT_ONCE: Final = 3
 # From this size on the server counts a body as large.
 _LARGE_BYTES: Final = 1024 * 1024
 # How many snapshots may wait for each request in flight.
@@ -65,6 +70,11 @@ class Publication:
     messages: int
     message_bytes: int
 
+    def as_new(self) -> NewSnapshot:
+        return NewSnapshot(
+            self.stream_id, f"{self.offset:020d}", self.body.data, self.body.content_type
+        )
+
 
 @dataclass(frozen=True)
 class PublishResult:
@@ -84,8 +94,13 @@ class Publisher:
         bucket: str,
         concurrency: int,
         report: Callable[[PublishResult], None],
+        *,
+        prefix: str = "",
+        created_until: str = "",
     ) -> None:
         self._bucket = bucket
+        self._prefix = prefix
+        self._created_until = created_until
         self._report = report
         self._concurrency = concurrency
         self._client = connection.client()
@@ -94,10 +109,14 @@ class Publisher:
         # Shared by both threads.
         self._changed = threading.Condition()
         self._pending = self._pending_bytes = 0
+        # Used by the folding thread only: snapshots that are not under way yet.
+        self._group: list[Publication] = []
+        self._group_bytes = 0
         self._error: BaseException | None = None
         # Used by the loop's thread only.
         self._slots = asyncio.Semaphore(concurrency)
         self._large = asyncio.Semaphore(1)
+        self._groups = asyncio.Semaphore(_GROUPS_AT_ONCE)
         self._fetches = _Fetches(concurrency)
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -137,15 +156,33 @@ class Publisher:
     def publish(self, publication: Publication) -> None:
         """Publish a snapshot; waits while too much is in flight."""
         size = len(publication.body.data)
+        if size > _LARGE_BYTES:
+            self._hand_over([publication], size)
+            return
+        if self._group and self._group_bytes + size > _GROUP_BYTES:
+            self._hand_over_group()
+        self._group.append(publication)
+        self._group_bytes += size
+        if len(self._group) == _GROUP_SNAPSHOTS:
+            self._hand_over_group()
+
+    def _hand_over_group(self) -> None:
+        group, size = self._group, self._group_bytes
+        self._group, self._group_bytes = [], 0
+        self._hand_over(group, size)
+
+    def _hand_over(self, group: list[Publication], size: int) -> None:
         with self._changed:
             self._changed.wait_for(lambda: self._error is not None or self._has_room(size))
             self._check()
             self._pending += 1
             self._pending_bytes += size
-        self._loop.call_soon_threadsafe(self._start, self._publish(publication))
+        self._loop.call_soon_threadsafe(self._start, self._publish(group, size))
 
     def finish(self) -> None:
         """Wait until everything is published."""
+        if self._group:
+            self._hand_over_group()
         with self._changed:
             self._changed.wait_for(lambda: self._error is not None or not self._pending)
             self._check()
@@ -167,15 +204,14 @@ class Publisher:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    async def _publish(self, publication: Publication) -> None:
-        size = len(publication.body.data)
+    async def _publish(self, group: list[Publication], size: int) -> None:
         try:
-            if size > _LARGE_BYTES:
-                async with self._large, self._slots:
-                    outcome = await self._put(publication)
+            if size > _LARGE_BYTES and len(group) == 1:
+                async with self._large:
+                    results = [await self._put(group[0])]
             else:
-                async with self._slots:
-                    outcome = await self._put(publication)
+                async with self._groups:
+                    results = await self._put_all(group)
         except asyncio.CancelledError:
             raise
         except BaseException as error:  # noqa: BLE001 (raised in the folding thread)
@@ -184,10 +220,22 @@ class Publisher:
                 self._changed.notify_all()
             return
         with self._changed:
-            self._report(outcome)
+            for result in results:
+                self._report(result)
             self._pending -= 1
             self._pending_bytes -= size
             self._changed.notify_all()
+
+    async def _put_all(self, group: list[Publication]) -> list[PublishResult]:
+        failpoint("snapshot_job.folded")
+        bucket = self._client.bucket(self._bucket)
+        errors = await bucket.publish_snapshots(
+            [each.as_new() for each in group],
+            prefix=self._prefix,
+            created_until=self._created_until,
+        )
+        failpoint("snapshot_job.published")
+        return [_result_of(each, error) for each, error in zip(group, errors, strict=True)]
 
     async def _put(self, publication: Publication) -> PublishResult:
         stream = self._client.stream(f"{self._bucket}/{publication.stream_id}")
@@ -195,13 +243,13 @@ class Publisher:
         failpoint("snapshot_job.folded")
         try:
             await stream.snapshots.publish(
-                f"{publication.offset:020d}", body.data, content_type=body.content_type
+                f"{publication.offset:020d}",
+                body.data,
+                content_type=body.content_type,
+                created_until=self._created_until,
             )
-        except _OVERTAKEN:
-            return PublishResult(publication, overtaken=True)
-        except (PayloadTooLargeError, QuotaExceededError, InvalidRequestError) as error:
-            # Too large, or a stream whose id cannot have snapshots.
-            return PublishResult(publication, refused=error.message)
+        except HoldfastError as error:
+            return _result_of(publication, error)
         failpoint("snapshot_job.published")
         return PublishResult(publication)
 
@@ -221,6 +269,18 @@ class Publisher:
         else:
             self._fetches.saw(0 if snapshot is None else len(snapshot.payload))
             found.set_result(snapshot)
+
+
+def _result_of(publication: Publication, error: HoldfastError | None) -> PublishResult:
+    """What became of a snapshot; raises an error that does not concern its stream alone."""
+    if error is None:
+        return PublishResult(publication)
+    if is_overtaken(error):
+        return PublishResult(publication, overtaken=True)
+    if isinstance(error, PayloadTooLargeError | QuotaExceededError | InvalidRequestError):
+        # Too large, or a stream whose id cannot have snapshots.
+        return PublishResult(publication, refused=error.message)
+    raise error
 
 
 async def _get(

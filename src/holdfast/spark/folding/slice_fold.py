@@ -116,7 +116,15 @@ def fold_slice(work: FoldWork, part: Slice) -> FoldReport:
     source = work.source
     with (
         SparkClient(source.connection) as server,
-        Publisher(source.connection, source.bucket, work.concurrency, report.add) as publisher,
+        Publisher(
+            source.connection,
+            source.bucket,
+            work.concurrency,
+            report.add,
+            prefix=source.selection.prefix,
+            # What was created later, under the name of a stream that was read, is another stream.
+            created_until=f"{part.until:020d}",
+        ) as publisher,
     ):
         folding = _SliceFold(work, server, publisher, report, knows_snapshots=knows)
         folding.run(stream_runs(source, server, part))
