@@ -1,11 +1,13 @@
 """An S3 server (moto) in a process of its own; `tests.moto_server` starts it and talks to it.
 
-It does what its standard input says, `down`, `up` or `behind SECONDS`, and answers with a line.
-While it is down its port refuses connections, and nothing is lost. Objects get the times of a clock
-that is so many seconds behind. It ends with its standard input.
+It does what its standard input says, `down`, `up`, `behind SECONDS` or `keys`, and answers with a
+line. While it is down its port refuses connections, and nothing is lost. Objects get the times of a
+clock that is so many seconds behind. `keys` are the ids of the keys that requests were signed with
+since the last time. It ends with its standard input.
 """
 
 import os
+import re
 import socket
 import sys
 import threading
@@ -48,10 +50,23 @@ class S3Server(ThreadedWSGIServer):
                 connection.shutdown(socket.SHUT_RDWR)
 
 
+class SeenKeys:
+    """An application that notes the keys of requests."""
+
+    def __init__(self, app):
+        self._app = app
+        self.keys = set()
+
+    def __call__(self, environ, start_response):
+        found = re.search(r"Credential=([^/]+)/", environ.get("HTTP_AUTHORIZATION", ""))
+        self.keys.add(found[1] if found else "none")
+        return self._app(environ, start_response)
+
+
 def main():
     # Moto reads it when it makes up addresses.
     os.environ.setdefault("MOTO_PORT", "0")
-    app = DomainDispatcherApplication(create_backend_app)
+    app = SeenKeys(DomainDispatcherApplication(create_backend_app))
     server = S3Server(0, app)
     port = server.port
     print(f"up {port}", flush=True)
@@ -61,6 +76,9 @@ def main():
             behind = timedelta(seconds=float(line.split()[1]))
             models.utcnow = lambda behind=behind: utcnow() - behind
             print("behind", flush=True)
+        elif line.strip() == "keys":
+            keys, app.keys = app.keys, set()
+            print("keys", *sorted(keys), flush=True)
         elif line.strip() == "down":
             server.take_down()
             print("down", flush=True)

@@ -74,6 +74,10 @@ class MotoServer:
         """Give new objects times of a clock that is behind."""
         self._say(f"behind {seconds}")
 
+    def seen_keys(self) -> set[str]:
+        """The ids of the keys that requests were signed with since the last time."""
+        return set(self._say("keys").split()[1:])
+
     @contextmanager
     def outage(self) -> Iterator[None]:
         """Be down for a while."""
@@ -92,11 +96,11 @@ class MotoServer:
         self._process.terminate()
         self._process.wait()
 
-    def _say(self, command: str) -> None:
+    def _say(self, command: str) -> str:
         assert self._process.stdin is not None
         self._process.stdin.write(f"{command}\n")
         self._process.stdin.flush()
-        self._answer(command.split(maxsplit=1)[0])
+        return self._answer(command.split(maxsplit=1)[0])
 
     def _answer(self, expected: str) -> str:
         assert self._process.stdout is not None

@@ -7,7 +7,7 @@ from pyarrow.fs import S3FileSystem
 from pyiceberg.catalog import load_catalog
 
 from holdfast.errors import SettingsError
-from tests.moto_server import KEY_ID, SECRET, MotoServer
+from tests.moto_server import KEY_ID, SECRET
 from tests.server_process import ServerProcess
 from tests.spark.archiving import SETTINGS, Killed, fill, killed_once, new_bucket, rows, run
 
@@ -21,12 +21,6 @@ def server(tmp_path_factory):
 @pytest.fixture
 def filled(server):
     return new_bucket(server)
-
-
-@pytest.fixture(scope="module")
-def moto():
-    with MotoServer() as found:
-        yield found
 
 
 @pytest.fixture
