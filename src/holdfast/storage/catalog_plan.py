@@ -6,7 +6,7 @@ Nothing else is read, however many streams there are. A part does not depend on 
 are merged meanwhile, whatever holds these positions and streams has the same messages.
 
 By names: the plan lists ranges of stream names with whole streams in each. SQLite adds up the
-extents of all streams, page by page, and returns the places where to divide them.
+extents of some thousands of streams at a time.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from holdfast.format.packs import TIME_MAX_MS, TIME_MIN_MS, PackInfo, ScanPart
 from holdfast.storage.catalog_scan import (
     BY_PACK,
+    CANDIDATES_MAX,
     IN_RANGE,
     NAMES,
     REACHING,
@@ -25,7 +26,7 @@ from holdfast.storage.catalog_scan import (
 from holdfast.storage.catalog_writer import PACK_COLUMNS, pack_info
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
 # Reading a message takes as long as reading this many bytes more.
 _MESSAGE_BYTES: Final = 64
@@ -34,7 +35,8 @@ _PARTITION_RANGES: Final = 100_000
 # A scan of this many extents is planned by names, if it is not clear that there are more.
 _FEW_EXTENTS: Final = 20_000
 _EXAMINED_EXTENTS: Final = 500_000
-_PAGE_STREAMS: Final = 50_000
+# Streams that are added up in one step by names, at most.
+_STEP_STREAMS: Final = 4096
 # A pack is cut this many times finer than parts are, because other packs share its parts, ...
 _FINER: Final = 4
 # ... and each cut is right up to such a share of a piece.
@@ -61,24 +63,16 @@ _COUNT_BY_PACK: Final = (
     "SELECT count(*), total(hit) FROM (SELECT "  # noqa: S608 (ours)
     f"{IN_RANGE} AS hit {BY_PACK} WHERE {REACHING} LIMIT :limit)"
 )
-_NEXT_PAGE: Final = f"SELECT name FROM streams WHERE {NAMES} ORDER BY name LIMIT 1 OFFSET :limit"  # noqa: S608 (ours)
-# Streams with more than a partition become one of their own.
-_DIVIDED: Final = """
-SELECT min(name), max(name), sum(bytes), sum(ranges), sum(cost), max(is_large) FROM (
-    SELECT *, sum(is_large) OVER (ORDER BY name) AS larges,
-        (sum(cost) OVER (ORDER BY name) - cost + :held) / :size AS place
-    FROM (
-        SELECT *, bytes + ranges * :range_cost AS cost, bytes >= :size AS is_large
-        FROM ({}) ORDER BY name
-    )
-) GROUP BY larges, is_large, place ORDER BY 1
-"""
-_SIZED: Final = "SELECT streams.name AS name, sum(length) AS bytes, count(*) AS ranges "
-_BY_NAME: Final = _DIVIDED.format(
-    f"{_SIZED} FROM streams CROSS JOIN extents ON extents.stream = streams.number "
-    f"WHERE {NAMES} AND streams.name < :next AND {IN_RANGE} GROUP BY streams.name"
+_NAME: Final = f"SELECT name FROM streams WHERE {NAMES} ORDER BY name LIMIT 1 OFFSET :offset"  # noqa: S608 (ours)
+_LAST_NAME: Final = f"SELECT max(name) FROM streams WHERE {NAMES}"  # noqa: S608 (ours)
+_SIZE: Final = (
+    "SELECT total(length), count(*) FROM streams CROSS JOIN extents "  # noqa: S608 (ours)
+    f"ON extents.stream = streams.number WHERE {NAMES} AND {IN_RANGE}"
 )
-_BY_PACKS: Final = _DIVIDED.format(f"{_SIZED} {BY_PACK} {WITHIN} GROUP BY streams.number")
+_SIZES_BY_PACK: Final = (
+    f"SELECT streams.name, sum(length), count(*) {BY_PACK} {WITHIN} "
+    "GROUP BY streams.number ORDER BY streams.name LIMIT :limit"
+)
 
 
 class NameRange(NamedTuple):
@@ -88,6 +82,10 @@ class NameRange(NamedTuple):
     last: str
     size_bytes: int
     ranges: int
+
+    def cost(self, size: int) -> int:
+        """The size, with so much for a range that a partition has not too many of them."""
+        return self.size_bytes + self.ranges * max(1, size // _PARTITION_RANGES)
 
 
 class PackPlan(NamedTuple):
@@ -286,46 +284,56 @@ class ScanPlanner(CatalogScan):
                     f"SELECT total(data_bytes - dead_bytes) FROM packs WHERE {REACHING}"  # noqa: S608 (ours)
                 )
                 size = max(1, min(size, int(total) // partitions_min))
-            ranges = _NameRanges(size)
             if self.is_less_by_pack():
-                ranges.add(self._all(_BY_PACKS, **ranges.values))
-                return ranges.found
-            at: object = self._values["least"]
-            while at != b"":
-                self.check_cancelled()
-                following = self._all(_NEXT_PAGE, least=at, limit=_PAGE_STREAMS)
-                beyond = following[0][0] if following else b""
-                ranges.add(self._all(_BY_NAME, least=at, next=beyond, **ranges.values))
-                at = beyond
-            return ranges.found
+                changed = self._all(_SIZES_BY_PACK, limit=CANDIDATES_MAX + 1)
+                if len(changed) <= CANDIDATES_MAX:
+                    streams = (NameRange(name, name, *each) for name, *each in changed)
+                    return list(_joined_ranges(streams, size))
+            return list(_joined_ranges(self._steps(size), size))
 
+    def _steps(self, size: int) -> Iterator[NameRange]:
+        """Neighbouring streams that are not too large together, in small steps.
 
-class _NameRanges:
-    """Ranges from the rows of `_DIVIDED`; those of the next page continue the last one."""
-
-    def __init__(self, size: int) -> None:
-        self.found: list[NameRange] = []
-        self._size = size
-        # The cost of the last range, if more fits into it.
-        self._held = 0
-
-    @property
-    def values(self) -> dict[str, object]:
-        range_cost = max(1, self._size // _PARTITION_RANGES)
-        return {"held": self._held, "size": self._size, "range_cost": range_cost}
-
-    def add(self, rows: Sequence[Any]) -> None:
-        for first, last, size_bytes, ranges, cost, is_large in rows:
-            open_range = self.found[-1] if self._held else None
-            if is_large or open_range is None or self._held >= self._size:
-                self.found.append(NameRange(first, last, size_bytes, ranges))
-                self._held = 0
+        The names are read from an index, and SQLite adds up the extents of each step.
+        """
+        at, streams = self._name(self._values["least"], 0), _STEP_STREAMS
+        while at is not None:
+            following = self._name(at, streams)
+            names = {"least": at, "beyond": following or self._values["beyond"]}
+            ((size_bytes, ranges),) = self._all(_SIZE, **names)
+            step = NameRange(at, at, int(size_bytes), ranges)
+            if streams > 1:
+                fitting = streams * (size // _FINER) // max(1, step.cost(size))
+                is_too_large = step.cost(size) > size
+                streams = min(max(fitting, 1), _STEP_STREAMS)
+                if is_too_large:
+                    continue
+                ((last,),) = self._all(_LAST_NAME, **names)
+                step = step._replace(last=last)
             else:
-                before = open_range.size_bytes, open_range.ranges
-                self.found[-1] = NameRange(
-                    open_range.first, last, before[0] + size_bytes, before[1] + ranges
-                )
-            self._held = 0 if is_large else self._held + cost
+                streams = _STEP_STREAMS if step.cost(size) <= size // _FINER else 1
+            if ranges:
+                yield step
+            at = following
+
+    def _name(self, least: object, offset: int) -> str | None:
+        found = self._all(_NAME, least=least, offset=offset)
+        return found[0][0] if found else None
+
+
+def _joined_ranges(steps: Iterable[NameRange], size: int) -> Iterator[NameRange]:
+    """Join neighbours as long as they are not too large together."""
+    joined: NameRange | None = None
+    for each in steps:
+        if joined is None or joined.cost(size) + each.cost(size) > size:
+            if joined is not None:
+                yield joined
+            joined = each
+        else:
+            sizes = joined.size_bytes + each.size_bytes, joined.ranges + each.ranges
+            joined = NameRange(joined.first, each.last, *sizes)
+    if joined is not None:
+        yield joined
 
 
 def _overlapping(packs: Sequence[_Reach]) -> Iterator[list[_Reach]]:

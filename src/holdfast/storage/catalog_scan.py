@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 # Streams that are read in one step.
 _SCAN_STREAMS: Final = 500
 # Streams that a scan by pack keeps in memory; if there are more it scans by name.
-_CANDIDATES_MAX: Final = 50_000
+CANDIDATES_MAX: Final = 50_000
 # Streams that are counted to choose a way; and how many extents can be read (measured) in the time
 # that it takes to read one stream by name.
 _COUNTED_MAX: Final = 250_000
@@ -41,7 +41,8 @@ _LAST_CHARACTER: Final = chr(0x10FFFF)
 _FIRST_SURROGATE: Final = 0xD800
 _AFTER_SURROGATES: Final = 0xE000
 
-NAMES: Final = "streams.name >= :least AND streams.name < :beyond AND streams.name <= :last"
+# One bound on either side: of two, SQLite would start at one, and look at all up to the other.
+NAMES: Final = "streams.name >= :least AND streams.name < :beyond"
 IN_RANGE: Final = "extents.last_position > :after AND extents.first_position <= :until"
 _PAGE: Final = f"SELECT number, row FROM streams WHERE {NAMES} ORDER BY name LIMIT :limit"  # noqa: S608 (ours)
 _RANGES: Final = (
@@ -135,11 +136,14 @@ class Scanned(NamedTuple):
     @property
     def values(self) -> dict[str, object]:
         """The parameters of the statements."""
+        beyond = after_prefix(self.prefix)
+        if self.last is not None:
+            # Any blob sorts after all text.
+            after_last = after_name(self.last)
+            beyond = min(after_last, beyond) if isinstance(beyond, str) else after_last
         return {
             "least": max(self.prefix, self.first),
-            "beyond": after_prefix(self.prefix),
-            # Any blob sorts after all text.
-            "last": b"" if self.last is None else self.last,
+            "beyond": beyond,
             "after": self.after,
             "until": self.until,
         }
@@ -281,8 +285,8 @@ class CatalogScan:
         """Names and numbers of the streams with anything in the range; None if too many."""
         if not self.is_less_by_pack():
             return None
-        found = self._all(_CANDIDATES, limit=_CANDIDATES_MAX + 1)
-        return sorted(found) if len(found) <= _CANDIDATES_MAX else None
+        found = self._all(_CANDIDATES, limit=CANDIDATES_MAX + 1)
+        return sorted(found) if len(found) <= CANDIDATES_MAX else None
 
     def _ranges_by_pack(self, candidates: list[tuple[str, int]]) -> Iterator[ScanRange]:
         for some in _listed([number for _, number in candidates]):
@@ -293,7 +297,6 @@ class CatalogScan:
     def _ranges_by_name(self) -> Iterator[ScanRange]:
         least = self._values["least"]
         while True:
-            # One lower bound: of two, SQLite would start at the first, and skip from there.
             rows = dict(self._all(_PAGE, least=least, limit=_SCAN_STREAMS))
             if not rows:
                 return

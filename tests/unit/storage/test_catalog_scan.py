@@ -308,7 +308,7 @@ class TestByPack:
         assert len(looked_at) == 3
 
     def test_too_many_candidates_are_found_by_name(self, rig, many, monkeypatch):
-        monkeypatch.setattr(catalog_scan, "_CANDIDATES_MAX", 5)
+        monkeypatch.setattr(catalog_scan, "CANDIDATES_MAX", 5)
         assert list(rig.catalog.scan(Scanned("b/", 1, 2))) == model(rig, "b/", 1, 2)
 
     def test_what_is_kept_for_forks_is_not_given(self, rig):
