@@ -96,9 +96,13 @@ def test_trimmed_stream(client, bucket, flushes) -> None:
     maybe_flush(client, flushes, 1)
     # What came before the scan is not missed.
     assert lost(client, bucket, after=after) == []
+    before = cursor(client, bucket)
     stream.publish(offset(2))
     maybe_flush(client, flushes, 2)
     assert lost(client, bucket, after=after) == ["a"]
+    # A job that began since knows that this was gone.
+    assert lost(client, bucket, after=after, since=before) == ["a"]
+    assert lost(client, bucket, after=after, since=cursor(client, bucket)) == []
 
 
 @FLUSHES

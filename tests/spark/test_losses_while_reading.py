@@ -125,6 +125,14 @@ class Following:
         parts = pickle.loads(pickle.dumps(self._reader.partitions(start, end)))
         return [each.payload for each in rows_of(parts)]
 
+    def rest(self) -> list[bytes]:
+        """Everything up to the end of the bucket, batch by batch."""
+        found, places = [], self.next()
+        while places[0] != places[1]:
+            found += self.payloads(*places)
+            places = self.next()
+        return found
+
 
 def test_a_stream_that_was_created_again_is_read_from_its_start(bucket: Filled) -> None:
     options = bucket.options(via="http", streams="kept")
@@ -138,6 +146,28 @@ def test_a_stream_that_was_created_again_is_read_from_its_start(bucket: Filled) 
     with pytest.raises(DataLossError, match="'kept'"):
         strict.payloads(*strict.next())
     assert loose.payloads(*loose.next()) == [b"anew"]
+
+
+@pytest.mark.parametrize("where", ["hot", "packed", "packed before"])
+def test_what_was_gone_when_a_query_began_is_no_loss(bucket: Filled, where: str) -> None:
+    """Whatever the size of its batches; what goes later is one."""
+    for number in range(5):
+        for stream_id in ("a", "b", "c"):
+            bucket.append(stream_id, b"%d" % number)
+            bucket.append("gone", b"%d" % number)
+    if where == "packed before":
+        bucket.flush()
+    trim(bucket, "a", 3)
+    delete(bucket, "gone")
+    if where == "packed":
+        bucket.flush()
+    found = Following(bucket.options(maxRowsPerTrigger=4)).rest()
+    assert sorted(found) == sorted([b"before", b"3", b"4", *[b"0", b"1", b"2", b"3", b"4"] * 2])
+    late = Following(bucket.options(maxRowsPerTrigger=4))
+    late.payloads(*late.next())
+    trim(bucket, "b", 5)
+    with pytest.raises(DataLossError, match="Messages of 'b' in the bucket"):
+        late.rest()
 
 
 @pytest.mark.slow

@@ -97,6 +97,7 @@ def plan_between(
         by="names",
         partition_bytes=size,
         partitions=min_partitions,
+        since=source.began,
     )
     if min_partitions:
         total = sum(each.bytes for each in scan.partitions)

@@ -67,6 +67,8 @@ from holdfast.spark.reading.typed_json import json_mode, json_schema, sampled_dd
 _CURSOR: Final = "cursor"
 _STORE: Final = "store"
 _STREAMS: Final = "streams"
+# The end of the log when the query began, which stays the same.
+_BEGAN: Final = "began"
 _BEGINNING: Final = f"{0:020d}"
 _LIMITS: Final = ("maxBytesPerTrigger", "maxRowsPerTrigger")
 
@@ -220,7 +222,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             if starting.cursor == LATEST:
                 return latest
             if _STREAMS not in latest:
-                return latest | {_CURSOR: _BEGINNING if is_earliest else starting.cursor}
+                begin = _BEGINNING if is_earliest else starting.cursor
+                return latest | {_CURSOR: begin, _BEGAN: latest[_CURSOR]}
             if not is_earliest:
                 raise no_cursors(server)
         return {_STREAMS: {stream: f"{offset:020d}" for stream, offset in starting.offsets.items()}}
@@ -246,7 +249,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             end = self._next_cursor(server, start, limit or ReadAllAvailable())
             if end.get(_STORE) != start.get(_STORE, ""):
                 raise _unknown_cursor(server, "its store is another one")
-        return end
+        return end | ({_BEGAN: start[_BEGAN]} if _BEGAN in start else {})
 
     def _next_cursor(self, server: SparkClient, start: Position, limit: ReadLimit) -> Position:
         max_bytes = limit.max_bytes if isinstance(limit, ReadMaxBytes) else None
@@ -268,7 +271,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         after, until = start[_CURSOR], end[_CURSOR]
         if after == until:
             return []
-        source = self._source
+        source = replace(self._source, began=start.get(_BEGAN, ""))
         if self._starting.offsets:
             selection = replace(source.selection, starts=self._starting.offsets)
             source = replace(source, selection=selection)

@@ -7,7 +7,7 @@ now. In the same way, messages that were not in packs when the read was planned 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import AsyncIterator, Generator, Iterable, Iterator
+from collections.abc import AsyncIterator, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import replace
@@ -17,7 +17,7 @@ from typing import Any, Final, NamedTuple, TypeVar
 import numpy as np
 import pyarrow as pa
 
-from holdfast.client import Client, Record, ScanPlan
+from holdfast.client import Client, Record, ScanPlan, ScanRange
 from holdfast.errors import CursorGoneError, ObjectMissingError
 from holdfast.spark.connection import SparkClient
 from holdfast.spark.reading.arrow import (
@@ -103,8 +103,7 @@ class SliceReader:
                     chunk, trimmed = read_extents(
                         self._packs, ranges, positions, with_data=with_data
                     )
-                    if trimmed and not part.is_from_beginning and self._source.fail_on_data_loss:
-                        raise self._source.data_loss([ranges[at].range.stream_id for at in trimmed])
+                    self._check_trimmed(part, [ranges[at].range for at in trimmed])
                     failures = 0
                     last = ranges[-1].range
                     done = last.stream_id, last.offset + last.length
@@ -168,6 +167,15 @@ class SliceReader:
         # Messages that were deleted since the read was planned are not among them.
         self._check_losses(part)
 
+    def _check_trimmed(self, part: Slice, trimmed: Sequence[ScanRange]) -> None:
+        """Raise if messages of these ranges went after the read began."""
+        source = self._source
+        if part.is_from_beginning or not source.fail_on_data_loss:
+            return
+        lost = [each.stream_id for each in trimmed if each.hidden_at > int(source.began or 0)]
+        if lost:
+            raise source.data_loss(lost)
+
     def _check_losses(self, part: Slice) -> None:
         source = self._source
         if part.is_from_beginning or not source.fail_on_data_loss:
@@ -187,6 +195,7 @@ class SliceReader:
             prefix=self._source.selection.prefix,
             # Only what is lost and what is flushed matters, and this costs least.
             by="packs",
+            since=self._source.began,
         )
 
 

@@ -83,6 +83,8 @@ class ReadSource:
     # `store`: packs from the object store. `server`: packs through the server. `auto`: the store if
     # it can be reached, else the server. `http`: plain stream reads, which any server offers.
     via: str = "auto"
+    # The cursor at which a stream read began; what was gone then is no loss. Empty if unknown.
+    began: str = ""
 
     @classmethod
     def from_options(cls, options: Options) -> ReadSource:
