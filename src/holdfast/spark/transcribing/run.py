@@ -90,9 +90,9 @@ class _TranscriptsRun(TableRun):
         self._open = read_open(self.place, self.state.until)
         # Streams with such responses that are deleted; the first batch takes them.
         self._deleted: list[OpenStream] = []
-        self._done: list[Transcribed] = []
+        # The sum of all tasks: its files, and no streams.
+        self._done = Transcribed()
         self._batches = 0
-        self._damage: list[dict[str, str]] = []
 
     def add_new(self) -> None:
         self.progress.start("planning", None, "")
@@ -107,7 +107,7 @@ class _TranscriptsRun(TableRun):
     def count_days(self, place: TablePlace) -> list[DailyFigures]:
         """Bring the daily summary up to the table; returns the rows that were counted again."""
         before = read_daily(place)
-        days = {file.date for each in self._done for file in each.files}
+        days = {file.date for file in self._done.files}
         is_behind = before.until != self.after
         if not days and not is_behind:
             return []
@@ -118,10 +118,7 @@ class _TranscriptsRun(TableRun):
 
     def summary(self, merged: int, daily: str, days: list[DailyFigures]) -> TranscriptsSummary:
         self.progress.done()
-        outcomes: Counter[str] = Counter()
-        for each in self._done:
-            outcomes.update(each.outcomes)
-        files = [file for each in self._done for file in each.files]
+        done, files = self._done, self._done.files
         return TranscriptsSummary(
             table=self.place.name,
             daily=daily,
@@ -131,16 +128,16 @@ class _TranscriptsRun(TableRun):
             until=self.state.until,
             batches=self._batches,
             responses=sum(file.rows for file in files),
-            outcomes=dict(outcomes),
+            outcomes=dict(done.outcomes),
             under_way=sum(len(each.responses) for each in self._open),
-            body_bytes=sum(each.size_bytes for each in self._done),
-            prompt_tokens=sum(each.prompt_tokens for each in self._done),
-            completion_tokens=sum(each.completion_tokens for each in self._done),
+            body_bytes=done.size_bytes,
+            prompt_tokens=done.prompt_tokens,
+            completion_tokens=done.completion_tokens,
             files=len(files),
             file_bytes=sum(file.size_bytes for file in files),
             merged_files=merged,
-            damaged=len(self._damage),
-            damage=self._damage[:_DAMAGE_SHOWN],
+            damaged=done.damaged,
+            damage=[vars(each) for each in done.damage],
             days=days[-_DAYS_SHOWN:],
         )
 
@@ -155,8 +152,8 @@ class _TranscriptsRun(TableRun):
         self._open = [each for one in done for each in one.left]
         failpoint("transcripts.staged")
         files = [file for each in done for file in each.files]
-        self._done += done
-        self._damage += [vars(x) for each in done for x in each.damage]
+        for each in done:
+            self._done.add(each)
         if not files:
             # The position is not stored, so the next run finds the same again.
             self.table.discard(batch)
@@ -219,15 +216,31 @@ class Transcribed:
     files: list[DataFile] = field(default_factory=list)
     # The streams of the slice with open responses.
     left: list[OpenStream] = field(default_factory=list)
+    # Streams that hold anything but frames, and the first of them.
+    damaged: int = 0
     damage: list[StreamDamage] = field(default_factory=list)
-    outcomes: dict[str, int] = field(default_factory=dict)
+    outcomes: Counter[str] = field(default_factory=Counter)
     size_bytes: int = 0
     prompt_tokens: int = 0
     completion_tokens: int = 0
 
+    def add(self, other: Transcribed) -> None:
+        """Add the figures and files of another one, without its open streams."""
+        self.files += other.files
+        self.damaged += other.damaged
+        self.damage += other.damage[: _DAMAGE_SHOWN - len(self.damage)]
+        self.outcomes.update(other.outcomes)
+        self.size_bytes += other.size_bytes
+        self.prompt_tokens += other.prompt_tokens
+        self.completion_tokens += other.completion_tokens
+
+    def is_damaged(self, damage: StreamDamage) -> None:
+        self.damaged += 1
+        if len(self.damage) < _DAMAGE_SHOWN:
+            self.damage.append(damage)
+
     def count(self, response: TranscribedResponse) -> None:
-        name = response.outcome.value
-        self.outcomes[name] = self.outcomes.get(name, 0) + 1
+        self.outcomes[response.outcome.value] += 1
         self.size_bytes += response.size_bytes
         if response.answer is not None:
             self.prompt_tokens += response.answer.prompt_tokens or 0
@@ -253,7 +266,7 @@ def transcribe_task(output: FileOutput, body_bytes_max: int, task: TranscribeTas
             if (left := reader.left()) is not None:
                 done.left.append(left)
             if reader.damage is not None:
-                done.damage.append(reader.damage)
+                done.is_damaged(reader.damage)
             failpoint("transcripts.writing")
         rows.flush()
         done.left += known.values()
