@@ -1,6 +1,7 @@
 """Every route against every kind of token: who is let in, and who is told what instead."""
 
 import hashlib
+import json
 from itertools import product
 
 import httpx
@@ -94,6 +95,14 @@ ROUTES = [
     ("POST", "/demo1/streams/snapshots", WRITE, BUCKET),
     ("OPTIONS", "/demo1/streams/snapshots", NOTHING, BUCKET),
     ("POST", "/demo1/streams/snapshots?prefix=a", WRITE, STREAM),
+    ("GET", "/demo1/streams/scan/forks", READ, BUCKET),
+    ("HEAD", "/demo1/streams/scan/forks", READ, BUCKET),
+    ("OPTIONS", "/demo1/streams/scan/forks", NOTHING, BUCKET),
+    ("GET", "/demo1/streams/scan/forks?prefix=a", READ, STREAM),
+    ("GET", "/demo1/streams/scan/inherited", READ, BUCKET),
+    ("HEAD", "/demo1/streams/scan/inherited", READ, BUCKET),
+    ("OPTIONS", "/demo1/streams/scan/inherited", NOTHING, BUCKET),
+    ("GET", "/demo1/streams/scan/inherited?prefix=a", READ, STREAM),
     ("GET", "/demo1/streams/records", READ, BUCKET),
     ("HEAD", "/demo1/streams/records", READ, BUCKET),
     ("OPTIONS", "/demo1/streams/records", NOTHING, BUCKET),
@@ -255,3 +264,16 @@ def resources():
     for below, resource in TREE.of_stream.items():
         yield resource, f"/demo1/a/{below.decode()}"
     yield TREE.snapshot, f"/demo1/a/snapshot/{OFFSET}"
+
+
+def test_who_may_read_a_fork_may_read_what_it_inherits(client):
+    everything = {"Authorization": f"Bearer {token_of('admin:*')}"}
+    text = everything | {"Content-Type": "text/plain"}
+    assert client.put("/v1/stream/other1/origin", headers=text, content=b"abc").status_code == 201
+    forked = everything | {"Stream-Forked-From": "/v1/stream/other1/origin"}
+    assert client.put("/v1/stream/demo1/a-fork", headers=forked).status_code == 201
+    found = ask(client, "GET", "/demo1/streams/scan/inherited?prefix=a", "read:demo1/a*")
+    line = json.loads(found.content)
+    assert (line["stream_id"], line["payload"]) == ("a-fork", "YWJj")
+    for path in ("/other1/origin", "/other1/streams/scan/inherited?prefix=a"):
+        assert ask(client, "GET", path, "read:demo1/a*").status_code == 403

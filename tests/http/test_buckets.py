@@ -67,6 +67,8 @@ def test_bucket_is_created_once(client) -> None:
         ("GET", "/streams/changes"),
         ("GET", "/streams/scan"),
         ("GET", "/streams/scan/ranges"),
+        ("GET", "/streams/scan/forks"),
+        ("GET", "/streams/scan/inherited"),
         ("GET", "/streams/records"),
     ],
 )

@@ -52,6 +52,8 @@ READING = [
     ("/_proxy/streams/scan", ""),
     ("/_proxy/streams/scan/ranges", ""),
     ("/_proxy/streams/scan/until", ""),
+    ("/_proxy/streams/scan/forks", ""),
+    ("/_proxy/streams/scan/inherited", ""),
     ("/_proxy/streams/records", ""),
     (f"/_proxy/{ID}/bootstrap", ""),
     ("/cluster/packs", ""),

@@ -32,7 +32,6 @@ from tests.spark.filled import (
     JSON,
     TEXT,
     Filled,
-    Row,
     batches,
     ordered,
     planned,
@@ -329,18 +328,6 @@ def test_from_a_cursor_to_a_cursor(bucket: Filled) -> None:
     assert read(bucket.options(startingOffsets="earliest", endingOffsets="latest")) == (
         bucket.everything()
     )
-
-
-def test_forks_have_what_is_their_own(bucket: Filled) -> None:
-    bucket.append("source", b"ab", b"cd")
-    bucket.flush()
-    stream = bucket.client.stream(f"{bucket.bucket}/fork")
-    stream.fork(bucket.client.stream(f"{bucket.bucket}/source"), offset=f"{2:020d}")
-    stream.append(b"own")
-    own = Row("fork", f"{2:020d}", f"{5:020d}", BYTES, b"own")
-    assert read(bucket.options()) == [own, *bucket.everything()]
-    bucket.flush()
-    assert read(bucket.options()) == [own, *bucket.everything()]
 
 
 def snapshot(bucket: Filled, stream_id: str, offset: int) -> None:

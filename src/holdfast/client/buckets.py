@@ -120,8 +120,22 @@ class ScanEnd(msgspec.Struct, frozen=True):
     store_id: str = ""
 
 
+class ScanForks(msgspec.Struct, frozen=True):
+    """Forks that inherit something: from one id to another, both included."""
+
+    first_stream_id: str
+    last_stream_id: str
+    forks: int
+    # What they inherit, together.
+    bytes: int
+
+
+class _ForkPlan(msgspec.Struct):
+    parts: list[ScanForks]
+
+
 class Record(msgspec.Struct, frozen=True):
-    """A message that is not in packs yet."""
+    """A message that is not in packs yet, or that a fork inherits."""
 
     stream_id: str
     stream: int
@@ -372,6 +386,46 @@ class Bucket:
             to_ms=to_ms,
         )
         url = below(self.url, "streams", "records")
+        async for each in self._calls.lines(url, Record, params):
+            yield each
+
+    async def forks(
+        self,
+        *,
+        after: str = "",
+        until: str = "",
+        prefix: str = "",
+        first: str = "",
+        last: str = "",
+        partition_bytes: int | None = None,
+    ) -> list[ScanForks]:
+        """The forks created after one cursor and up to another, in parts of about that size."""
+        params = _given(
+            after=after,
+            until=until,
+            prefix=prefix,
+            first=first,
+            last=last,
+            partition_bytes=partition_bytes,
+        )
+        url = below(self.url, "streams", "scan", "forks")
+        return (await self._calls.fetch(url, _ForkPlan, params)).parts
+
+    async def inherited(
+        self,
+        *,
+        after: str = "",
+        until: str = "",
+        prefix: str = "",
+        first: str = "",
+        last: str = "",
+    ) -> AsyncIterator[Record]:
+        """The messages that these forks inherit, by stream id and offset.
+
+        They count as appended when the fork was created, at that position and time.
+        """
+        params = _given(after=after, until=until, prefix=prefix, first=first, last=last)
+        url = below(self.url, "streams", "scan", "inherited")
         async for each in self._calls.lines(url, Record, params):
             yield each
 

@@ -174,10 +174,12 @@ class SyncBucket(Facade):
     scan = blocking(Bucket.scan)
     pack_streams = blocking(Bucket.pack_streams)
     until = blocking(Bucket.until)
+    forks = blocking(Bucket.forks)
     streams = iterating(Bucket.streams)
     changes = iterating(Bucket.changes)
     ranges = iterating(Bucket.ranges)
     records = iterating(Bucket.records)
+    inherited = iterating(Bucket.inherited)
 
 
 class SyncStorage(Facade):

@@ -179,6 +179,14 @@ def stored_bytes(stream: Descendant) -> int:
     return stream.tail - stream.start + (0 if snapshot is None else snapshot.size_bytes)
 
 
+def inherited_bytes(stream: Descendant) -> int:
+    """How many bytes of its sources a fork can be read from; 0 for other streams."""
+    origin = stream.meta.fork
+    if origin is None or stream.deleted:
+        return 0
+    return max(0, origin.offset - stream.earliest)
+
+
 def begin_fork(fork: Descendant, source: Descendant) -> None:
     """Initialise a new fork from its source."""
     origin = fork.meta.fork

@@ -35,6 +35,7 @@ from holdfast.http.read import read
 from holdfast.http.responses import respond_error, respond_in_pieces
 from holdfast.http.routes import Resource, Route, Router, Tree
 from holdfast.http.scan import scan, scan_pack, scan_ranges
+from holdfast.http.scan_forks import inherited, scan_forks
 from holdfast.http.scan_journal import records, scan_until
 from holdfast.http.snapshot_batches import publish_snapshots
 from holdfast.http.snapshots import (
@@ -381,6 +382,12 @@ TREE: Final = Tree(
                 b"POST": Route(publish_snapshots, "publish_snapshots", need=Need.WRITE, lists=True),
                 b"OPTIONS": _OPTIONS,
             }
+        ),
+        b"scan/forks": Resource.reading(
+            Route(scan_forks, "scan", need=Need.READ, lists=True), OPTIONS=_OPTIONS
+        ),
+        b"scan/inherited": Resource.reading(
+            Route(inherited, "scan", need=Need.READ, lists=True), OPTIONS=_OPTIONS
         ),
         b"records": Resource.reading(
             Route(records, "scan", need=Need.READ, lists=True), OPTIONS=_OPTIONS

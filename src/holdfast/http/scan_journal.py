@@ -25,6 +25,8 @@ from holdfast.errors import (
     OffsetGoneError,
     UnavailableError,
 )
+from holdfast.format.records import Kind
+from holdfast.format.rows import inherited_bytes
 from holdfast.http.buckets import find_bucket
 from holdfast.http.changes import check_cursor, name_of, parse_cursor
 from holdfast.http.exchange import int_parameter, parse_query
@@ -86,7 +88,7 @@ async def _record_lines(
                 or not request.covers_time(change.at_ms)
             ):
                 continue
-            async for piece in _change_lines(app, change, name[request.skip :]):
+            async for piece in change_lines(app, change, name[request.skip :]):
                 held.append(piece)
                 size_bytes += len(piece)
                 if size_bytes > PIECE_BYTES:
@@ -99,7 +101,7 @@ async def _record_lines(
         yield b"".join(held)
 
 
-async def _change_lines(app: App, change: StreamChange, stream_id: str) -> AsyncIterator[bytes]:
+async def change_lines(app: App, change: StreamChange, stream_id: str) -> AsyncIterator[bytes]:
     """Lines for the messages of one append, without those that a snapshot has replaced.
 
     The line of a long message comes in pieces.
@@ -108,7 +110,7 @@ async def _change_lines(app: App, change: StreamChange, stream_id: str) -> Async
     if stream is None or stream.gone or app.shard.lifetimes.has_ended(stream):
         return
     at, end = max(change.offset, stream.earliest), change.offset + change.length
-    line = partial(_line, stream.meta.content_type, change, stream_id)
+    line = partial(record_line, stream.meta.content_type, change, stream_id)
     begun, rest = False, b""
     while at < end:
         read = app.shard.reader.read(stream, at, min(PIECE_BYTES, end - at))
@@ -141,7 +143,7 @@ async def _change_lines(app: App, change: StreamChange, stream_id: str) -> Async
         yield _LINE_END
 
 
-def _line(
+def record_line(
     content_type: str, change: StreamChange, stream_id: str, at: int, until: int, message: bytes
 ) -> bytes:
     fields = {
@@ -325,11 +327,19 @@ def _gained(state: State, batch: JournalBatch, request: ScanRequest) -> tuple[in
     """Readable bytes and messages of a batch."""
     size_bytes = messages = 0
     for change in batch.changes():
-        if change.length and request.covers(name_of(state, change)):
-            size, count = _size_of(state, change)
-            size_bytes += size
-            messages += count
+        created = change.kind == Kind.CREATE
+        if (change.length or created) and request.covers(name_of(state, change)):
+            size, count = _size_of(state, change) if change.length else (0, 0)
+            inherited = _inherited_at(state, change.stream) if created else 0
+            size_bytes += size + inherited
+            messages += count + bool(inherited)
     return size_bytes, messages
+
+
+def _inherited_at(state: State, number: int) -> int:
+    """What a new stream inherits, if it is a fork."""
+    stream = state.by_number.get(number)
+    return 0 if stream is None or stream.gone else inherited_bytes(stream)
 
 
 def _size_of(state: State, change: StreamChange) -> tuple[int, int]:

@@ -20,6 +20,7 @@ from holdfast.clock import SystemClock
 from holdfast.errors import HoldfastError, SettingsError
 
 T = TypeVar("T")
+P = TypeVar("P")
 
 
 class Appendable(Protocol):
@@ -228,11 +229,11 @@ class SparkClient(SyncClient):
             yield from items
 
     def resume(
-        self, work: Callable[[Client, int], AsyncIterator[tuple[int, T]]], start: int
-    ) -> BlockingIterator[tuple[int, T]]:
+        self, work: Callable[[Client, P], AsyncIterator[tuple[P, T]]], start: P
+    ) -> BlockingIterator[tuple[P, T]]:
         """Items, each with where to go on after it if the server goes away in between."""
 
-        async def resumed(client: Client) -> AsyncIterator[tuple[int, T]]:
+        async def resumed(client: Client) -> AsyncIterator[tuple[P, T]]:
             at, clock, failures = start, SystemClock(), 0
             while True:
                 try:

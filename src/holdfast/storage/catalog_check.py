@@ -23,6 +23,7 @@ from holdfast.format.rows import (
     StreamRow,
     decode_bucket,
     decode_row,
+    inherited_bytes,
     take_producers,
 )
 from holdfast.objects.pack_check import merge_join
@@ -43,6 +44,7 @@ CATALOG: Final = "catalog.sqlite"
 # A catalog that does not match its packs has as many faults as extents; the first few suffice.
 _FINDINGS_MAX: Final = 10
 _SQLITE_FAULTS_MAX: Final = 5
+_INHERITED: Final = "SELECT inherited FROM forks WHERE number = ? AND name = ?"
 
 
 @dataclass(frozen=True, slots=True)
@@ -277,6 +279,14 @@ class CatalogCheck:
             fault = self._fork_fault(row)
             if fault:
                 self.damage(f"{_stream(row)} is a fork, and {fault}")
+            listed = dict(
+                self.query("SELECT number, inherited FROM forks WHERE name = ?", (row.meta.name,))
+            )
+            if listed.get(row.number, 0) != inherited_bytes(row):
+                self.damage(
+                    f"{_stream(row)} inherits {inherited_bytes(row)} bytes, and is listed with "
+                    f"{listed.get(row.number, 0)}"
+                )
 
     def _fork_fault(self, fork: StreamRow) -> str:
         """Follow a fork to the streams that hold its bytes; what is wrong there, or nothing."""

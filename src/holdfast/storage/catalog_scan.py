@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from holdfast.errors import NotFoundError, UnavailableError
 from holdfast.format.packs import PackStreams, ScanRange
+from holdfast.format.records import INDEX_BITS
 from holdfast.protocol.headers import OFFSET_MAX
 from holdfast.storage.catalog_schema import CatalogFile, open_for_reading, salt_text
 
@@ -108,6 +109,12 @@ _OF_PACK: Final = (
 _PACK_HIDDEN: Final = (
     f"SELECT number, visible_from, hidden_at FROM ({_OF_PACK}) AS held CROSS JOIN streams "  # noqa: S608 (ours)
     "INDEXED BY streams_hidden ON number = held.stream WHERE visible_from > 0"
+)
+# What a fork inherits is appended to it at the position of its creation, which its number holds.
+_AMOUNTS_OF_FORKS: Final = (
+    f"SELECT number >> {INDEX_BITS}, number >> {INDEX_BITS}, inherited, 1 FROM forks "  # noqa: S608 (ours)
+    f"WHERE number >= (:after + 1) << {INDEX_BITS} AND number < (:until + 1) << {INDEX_BITS} "
+    "AND name >= :least AND name < :beyond AND name <= :last"
 )
 
 
@@ -210,13 +217,14 @@ class CatalogScan:
         """
         with self.opened():
             if self.is_minor():
-                found = self._all(_AMOUNTS_BY_NAME)
+                found = self._all(_AMOUNTS_BY_NAME) + self._all(_AMOUNTS_OF_FORKS)
                 yield self._scanned.after, self._scanned.until, found
                 return
             for begin, end in _joined(self._all(_REACHING_RANGES)):
                 after, through = max(begin, self._scanned.after), min(end, self._scanned.until)
                 # Left as tuples: there may be very many.
                 found = self._all(_AMOUNTS_BY_PACK, after=after, until=through)
+                found += self._all(_AMOUNTS_OF_FORKS, after=after, until=through)
                 yield after, through, found
 
     def flushed(self) -> int:

@@ -22,6 +22,7 @@ from holdfast.format.rows import (
     decode_row,
     encode_bucket,
     encode_row,
+    inherited_bytes,
     stored_bytes,
     take_producers,
 )
@@ -92,7 +93,7 @@ _THIRD: Final = (
     """,
 )
 # New in format 4: the digest of a producer's last request, from which offset a stream can be read
-# and since when, and the times of the log.
+# and since when, the times of the log, and forks that inherit something with how many bytes.
 _FOURTH: Final = (
     "ALTER TABLE producers ADD COLUMN digest BLOB NOT NULL DEFAULT x''",
     "ALTER TABLE streams ADD COLUMN visible_from INTEGER NOT NULL DEFAULT 0",
@@ -108,6 +109,18 @@ _FOURTH: Final = (
         min_ms INTEGER NOT NULL,
         max_ms INTEGER NOT NULL
     )
+    """,
+    """
+    CREATE TABLE forks (
+        number INTEGER PRIMARY KEY,
+        name TEXT NOT NULL UNIQUE,
+        inherited INTEGER NOT NULL
+    )
+    """,
+    """
+    CREATE TRIGGER forks_removed AFTER DELETE ON streams BEGIN
+        DELETE FROM forks WHERE number = OLD.number;
+    END
     """,
 )
 # Rows that an upgrade holds in memory.
@@ -349,6 +362,8 @@ def _upgrade_third(connection: sqlite3.Connection) -> None:
                 "UPDATE streams SET visible_from = ? WHERE number = ?",
                 (visible_from(row), row.number),
             )
+        if row.meta.fork is not None:
+            put_fork(connection, row.number, row.meta.name, inherited_bytes(row))
     ((flushed,),) = connection.execute("SELECT value FROM facts WHERE name = 'flushed'").fetchall()
     if flushed:
         connection.execute("INSERT INTO times VALUES (?, ?, ?, ?)", unknown_times(0, flushed))
@@ -370,6 +385,18 @@ def _rows(connection: sqlite3.Connection) -> Iterator[StreamRow]:
 def visible_from(row: StreamRow) -> int:
     """The first offset that readers see: none of a deleted stream that is kept for its forks."""
     return OFFSET_MAX if row.deleted else row.earliest
+
+
+def put_fork(connection: sqlite3.Connection, number: int, name: str, inherited: int) -> None:
+    """Note how much a fork inherits, or forget it if that is nothing any more."""
+    if inherited:
+        connection.execute(
+            "INSERT INTO forks VALUES (?, ?, ?) ON CONFLICT (number) DO UPDATE "
+            "SET inherited = excluded.inherited",
+            (number, name, inherited),
+        )
+    else:
+        connection.execute("DELETE FROM forks WHERE number = ?", (number,))
 
 
 def put_producers(

@@ -23,12 +23,13 @@ import msgspec
 
 from holdfast.errors import CatalogError
 from holdfast.format.packs import PackInfo
-from holdfast.format.rows import StreamRow, encode_row, take_producers
+from holdfast.format.rows import StreamRow, encode_row, inherited_bytes, take_producers
 from holdfast.protocol.headers import OFFSET_MAX
 from holdfast.storage.catalog_schema import (
     CatalogFile,
     damaged,
     open_for_writing,
+    put_fork,
     put_producers,
     salt_text,
     visible_from,
@@ -105,6 +106,8 @@ class RowChange(NamedTuple):
     hidden_at: int
     # Those that changed.
     producers: Mapping[bytes, ProducerState]
+    # Of forks only.
+    inherited: int | None
 
 
 def row_change(row: StreamRow, encoded: bytes | None = None) -> RowChange:
@@ -121,6 +124,7 @@ def row_change(row: StreamRow, encoded: bytes | None = None) -> RowChange:
         visible_from(row),
         row.hidden_at,
         producers,
+        None if row.meta.fork is None else inherited_bytes(row),
     )
 
 
@@ -253,11 +257,13 @@ def put_rows(connection: sqlite3.Connection, rows: Iterable[RowChange]) -> None:
             "SET deadline_ms = excluded.deadline_ms, start = excluded.start, "
             "snapshot = excluded.snapshot, row = excluded.row, "
             "visible_from = excluded.visible_from, hidden_at = excluded.hidden_at",
-            (change[:-1] for change in some),
+            (change[:-2] for change in some),
         )
         for change in some:
             if change.producers:
                 put_producers(connection, change.number, change.producers)
+            if change.inherited is not None:
+                put_fork(connection, change.number, change.name, change.inherited)
 
 
 def _forget_idle(connection: sqlite3.Connection, stream: int, kept: int, before_ms: int) -> None:

@@ -43,6 +43,7 @@ NAMES = [
 ]
 # As it was; packs and extents are the same.
 FIRST = """
+DROP TABLE forks;
 DROP TABLE times;
 DROP TABLE documents;
 DROP TABLE dropped_snapshots;
@@ -404,6 +405,8 @@ def test_two_writers_at_once(path):
 
 
 THIRD = """
+DROP TRIGGER forks_removed;
+DROP TABLE forks;
 DROP TABLE times;
 DROP INDEX streams_hidden;
 ALTER TABLE streams DROP COLUMN visible_from;
@@ -459,19 +462,24 @@ def test_producers_move_out_of_the_rows(tmp_path, monkeypatch):
         assert kept == [(row[0], row[-1]) for row in rows[:5]]
 
 
-def test_producers_of_format_3_have_no_digest(tmp_path):
+def test_producers_and_forks_of_format_3(tmp_path):
     path = tmp_path / "c.db"
     open_for_writing(path).close()
     with closing(sqlite3.connect(path)) as connection:
         connection.executescript(THIRD)
-        row = second_row(15, "a/15", 700, None)
-        connection.execute("INSERT INTO streams VALUES (?, ?, ?, ?, ?, ?, 0, NULL)", row)
+        rows = [second_row(15, "a/15", 700, None), second_row(16, "a/16", 700, None)]
+        meta = StreamMeta("a/fork", "text/plain", fork=Fork(15, "a/15", 7))
+        fork = StreamRow(17, meta, 800, 800, tail=9, start=7, earliest=3)
+        rows.append((17, "a/fork", None, 7, None, encode_row(fork)))
+        for row in rows:
+            connection.execute("INSERT INTO streams VALUES (?, ?, ?, ?, ?, ?, 0, NULL)", row)
         connection.execute("INSERT INTO producers VALUES (15, ?, 3, 7, 700)", (b"p",))
         connection.commit()
     CatalogWriter(path).close()
     assert version(path) == FORMAT_VERSION
     with closing(Catalog(path)) as catalog:
         assert catalog.find_producer(15, b"p") == (1, ProducerState(3, 7, 700))
+        assert catalog.read("SELECT * FROM forks") == [(17, "a/fork", 4)]
 
 
 def test_buckets_of_format_2_are_counted_again(tmp_path):

@@ -26,6 +26,7 @@ from holdfast.errors import (
     StreamNotFoundError,
 )
 from holdfast.spark.connection import SparkClient
+from holdfast.spark.reading.forks import plan_forks
 from holdfast.spark.reading.packs import check_store
 from holdfast.spark.reading.selection import LATEST, BatchBounds
 from holdfast.spark.reading.source import ReadSource, Slice, StreamSlice
@@ -118,6 +119,7 @@ def plan_between(
         start, end = int(hot.after), int(hot.until)
         names = hot.first_stream_id, hot.last_stream_id
         slices.append(Slice(*names, start, start, end, hot.bytes, read_after=int(scan.after)))
+    slices += plan_forks(server, source, scan.after, scan.until, size)
     return ReadPlan(source, slices, scan.until)
 
 

@@ -31,6 +31,7 @@ from holdfast.spark.reading.arrow import (
     split_records,
     to_batch,
 )
+from holdfast.spark.reading.forks import inherited_records
 from holdfast.spark.reading.http_reader import stream_chunks
 from holdfast.spark.reading.packs import (
     PackBytes,
@@ -66,6 +67,9 @@ def read_chunks(source: ReadSource, part: Slice | StreamSlice) -> Iterator[Chunk
     with SparkClient(source.connection) as server:
         if isinstance(part, StreamSlice):
             chunks = stream_chunks(source, server, part)
+        elif part.is_inherited:
+            found = inherited_records(source, server, part)
+            chunks = (_record_chunk(each) for each in found)
         else:
             chunks = SliceReader(source, server).chunks(part)
         for chunk in prefetch(chunks):

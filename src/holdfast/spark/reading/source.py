@@ -52,6 +52,7 @@ READ_OPTIONS: Final = (
     "mode",
     "framing",
     "failOnDataLoss",
+    "forks",
     "maxBytesPerTrigger",
     "maxRowsPerTrigger",
 )
@@ -77,6 +78,8 @@ class ReadSource:
     # Whether messages of byte streams hold length-prefixed records, which become rows.
     framed: bool = False
     fail_on_data_loss: bool = True
+    # Whether forks have the messages that they inherit.
+    forks: bool = True
     # The store as executors reach it; with an empty URL, the one that the server names.
     place: StoreLocation = field(default_factory=lambda: StoreLocation(""))
     store_id: str = ""
@@ -101,6 +104,7 @@ class ReadSource:
             columns=check_columns(columns) if columns else default,
             framed=options.one_of("framing", ("none", _FRAMING), "none") == _FRAMING,
             fail_on_data_loss=options.flag("failOnDataLoss", default=True),
+            forks=options.one_of("forks", ("resolve", "own"), "resolve") == "resolve",
             place=_store_place(options),
             via=options.one_of("via", ("auto", "store", "server", "http"), "auto"),
         )
@@ -184,6 +188,8 @@ class Slice:
     excludes_first: bool = False
     # Where the whole read starts, if this slice starts later.
     read_after: int | None = None
+    # Whether it holds what forks inherit, and nothing else.
+    is_inherited: bool = False
 
     def covers(self, stream_id: str) -> bool:
         if stream_id < self.first or (self.excludes_first and stream_id == self.first):
