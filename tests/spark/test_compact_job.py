@@ -331,6 +331,25 @@ def test_damaged_pack_is_left_alone(spark, stored):
     assert spoilt in stored.names()
 
 
+def test_store_that_returns_something_else_is_noticed_by_the_executor(stored, monkeypatch):
+    before, packs = stored.contents(), stored.names()
+    (task,) = tasks_of(stored)
+
+    def hook(passed):
+        if passed == "compact.uploaded":
+            (new,) = stored.stored() - packs
+            path = stored.objects / new
+            data = bytearray(path.read_bytes())
+            data[20] ^= 1
+            path.write_bytes(data)
+
+    monkeypatch.setattr(failpoints, "hook", hook)
+    with pytest.raises(StoreError, match="does not return what was written to it"):
+        rewrite(task)
+    assert stored.names() == stored.stored() == packs
+    assert stored.contents() == before
+
+
 @pytest.mark.slow
 def test_store_out_of_reach(spark, stored, tmp_path):
     away = tmp_path / "away"

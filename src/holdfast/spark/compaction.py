@@ -12,9 +12,11 @@ Rules of planning:
   and message indexes wait in temporary files.
 
 No data can be lost, whatever happens during a rewrite. The new pack holds every byte of the old
-ones that was in use when their extents were read. The server puts it into use only if all old
-packs are still in use and it holds exactly those of their bytes that are needed. A crash leaves at
-most an unreferenced object, which the server collects.
+ones that was in use when their extents were read, each verified when it was read. The executor
+reads the new pack back from the store, and verifies it from end to end. The server puts it into use
+only if all old packs are still in use, its directory has exactly those of their bytes that are
+needed, and some blocks from all over it match their checksums. A crash leaves at most an
+unreferenced object, which the server collects.
 """
 
 from __future__ import annotations
@@ -40,7 +42,7 @@ from holdfast.errors import (
     UnknownFormatError,
 )
 from holdfast.failpoints import failpoint
-from holdfast.format.packs import Extent, PackExtent, PackInfo
+from holdfast.format.packs import Extent, NewPack, PackExtent, PackInfo
 from holdfast.objects.locations import StoreLocation
 from holdfast.objects.pack_merge import LiveExtent, MergePlan, merge_packs
 from holdfast.objects.pack_reader import Pack
@@ -57,8 +59,8 @@ _EXTENT_BYTES_HELD: Final = 1024 * 1024
 PACKS_MAX: Final = 100
 # How long the pin of a killed job lasts.
 PIN_TTL_S: Final = 900.0
-# The server reads the new pack from end to end before it responds to a swap, which may take longer
-# than a client waits for a response.
+# The server reads the new pack's lists and some of its data before it responds to a swap, which may
+# take longer than a client waits for a response.
 _SWAP_TIMEOUT_S: Final = 600
 _SWAP_POLL_S: Final = 2
 
@@ -246,6 +248,7 @@ def _rewrite(server: SparkClient, store: ObjectStore, group: PackGroup) -> Rewri
         in_use = _are_in_use(server, group)
         return RewriteOutcome("unreadable" if in_use else "refused", error.message)
     failpoint("compact.uploaded")
+    _read_back(store, made)
     result = _swap(server, made.name, group.names)
     if result == "refused" and group.has_delta:
         # A pack without a delta may have been in use meanwhile, so it is left to the server.
@@ -253,6 +256,19 @@ def _rewrite(server: SparkClient, store: ObjectStore, group: PackGroup) -> Rewri
     failpoint("compact.swapped")
     before = sum(pack.data_bytes for pack in group.packs)
     return RewriteOutcome(result, dropped_bytes=before - made.info.data_bytes)
+
+
+def _read_back(store: ObjectStore, made: NewPack) -> None:
+    """Verify what the store has of a pack that was just written; nothing uses the pack yet."""
+    try:
+        for _ in Pack(store, made.name, made.info.size_bytes).verify():
+            pass
+    except (ObjectMissingError, PackCorruptError) as error:
+        store.remove(made.name)
+        raise StoreError(
+            f"{store.url} does not return what was written to it, and nothing was replaced: "
+            f"{error.message}"
+        ) from None
 
 
 def _plan_merge(server: SparkClient, store: ObjectStore, group: PackGroup) -> MergePlan | None:

@@ -13,6 +13,7 @@ import os
 import signal
 import sys
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
@@ -52,6 +53,8 @@ _COLLECT_S: Final = 600.0
 # After a collection that stopped early, so that a flush does not wait for long.
 _COLLECT_MORE_S: Final = 10.0
 _MERGE_RETRY_S: Final = 10.0
+# Swaps of jobs that are checked at the same time; others wait.
+_VERIFIED_AT_ONCE: Final = 2
 # The server has priority for the processor.
 _NICENESS: Final = 5
 
@@ -98,6 +101,7 @@ class Child:
             held_snapshots=self._held_snapshots,
             between_ranges=self._go_on_merging,
         )
+        self._verifying = ThreadPoolExecutor(_VERIFIED_AT_ONCE, "swap")
         self._merged: _Merged | None = None
         self._collect_at_s = self._merge_at_s = self._clock.monotonic_s()
 
@@ -157,8 +161,8 @@ class Child:
             swap = item.swap
             self._respond(item.id, lambda: self._worker.finish_swap(swap, item.packs))
         elif isinstance(item.command, SwapPacks):
-            # Reading the packs may take long, and a flush must not wait for it.
-            threading.Thread(target=self._verify, args=(item.id, item.command), daemon=True).start()
+            # Reading from the packs may take long, and a flush must not wait for it.
+            self._verifying.submit(self._verify, item.id, item.command)
         else:
             command = item.command
             self._respond(item.id, lambda: self._worker.handle(command))

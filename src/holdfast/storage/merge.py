@@ -67,6 +67,8 @@ _TIER_BYTES: Final = (1 << 20, 8 << 20, 64 << 20, 512 << 20)
 _DEAD_BYTES_MIN: Final = 1 << 20
 _EXTENTS_PER_STEP: Final = 1000
 _COPY_BYTES_HELD: Final = 1 << 20
+# Data that is read of a pack that a job has uploaded.
+SPOT_BYTES_MAX: Final = 8 << 20
 _LIVE_EXTENTS: Final = (
     "SELECT extents.stream, extents.start, length, data_at, message_at, messages, first_position, "
     "last_position, sums, streams.start FROM extents INDEXED BY extents_by_pack "
@@ -253,17 +255,19 @@ def _put_into_use(connection: sqlite3.Connection, pack: NewPack) -> int:
 
 
 def verified_packs(store: ObjectStore, names: Iterable[str], directory: Path) -> list[NewPack]:
-    """Packs uploaded by a job, after reading them completely.
+    """Packs uploaded by a job, with everything that the catalog takes from them checked.
 
-    Their extents are copied to temporary files, so that the swap need not wait for the store.
+    The job has read what it wrote, so that the bytes of large packs need not all go through this
+    process: some of their blocks are checked. Extents are copied to temporary files, so that the
+    swap need not wait for the store.
     """
     packs = []
     for name in names:
         try:
             pack = Pack(store, name)
-            for _ in pack.verify():
-                pass
-            packs.append(pack.describe(FileSpool(_COPY_BYTES_HELD, directory)))
+            described = pack.describe(FileSpool(_COPY_BYTES_HELD, directory))
+            pack.spot_check(described.extents, SPOT_BYTES_MAX)
+            packs.append(described)
         except (ObjectMissingError, PackCorruptError, UnknownFormatError) as error:
             # The job's fault: the packs in use are not affected.
             raise SwapRefusedError(error.message) from None

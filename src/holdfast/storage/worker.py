@@ -106,7 +106,7 @@ class StorageWorker:
                 self.collect()
 
     def verify_swap(self, command: SwapPacks) -> list[NewPack] | HoldfastError:
-        """Read the packs to be added and check the swap; may run in any thread."""
+        """Check the packs to be added, and the swap; may run in any thread."""
         try:
             path = self._catalog.path
             packs = verified_packs(self._store, command.add, path.parent)

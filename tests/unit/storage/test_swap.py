@@ -1,14 +1,17 @@
 """Swaps: packs are replaced only by what holds exactly the same, and only while they are in use."""
 
+from random import Random
+
 import msgspec
 import pytest
 
 from holdfast.errors import SwapRefusedError
 from holdfast.format.pack_builder import PackBuilder
-from holdfast.format.packs import PackMeta
+from holdfast.format.packs import BLOCK_BYTES, PackMeta
 from holdfast.objects.pack_merge import merge_packs
 from holdfast.objects.pack_reader import Pack
 from holdfast.storage import flush
+from holdfast.storage import merge as merge_module
 from holdfast.storage.commands import CollectGarbage, SwapPacks
 from holdfast.storage.merge import plan_merge, swap, verified_packs
 from tests.unit.storage.rig import DAY_S, calls, snapshot_of
@@ -329,6 +332,44 @@ class TestCommand:
             written.store.heal()
         assert written.dump() == before
         assert written.worker.counters.swaps == 0
+
+    def test_of_a_large_pack_only_lists_and_some_blocks_are_read(self, rig, monkeypatch):
+        monkeypatch.setattr(merge_module, "SPOT_BYTES_MAX", 4 * BLOCK_BYTES)
+        chance = Random(1)
+        numbers = [rig.log.create(f"b/{at}") for at in range(40)]
+        for _ in range(2):
+            for number in numbers:
+                rig.log.append(number, chance.randbytes(3 * BLOCK_BYTES // 4))
+            rig.flush()
+        made, names = written_merge(rig), [row.name for row in rig.packs]
+        command = SwapPacks([made.name], names)
+        blocks_read, bytes_read = set(), 0
+        read = rig.memory.read
+
+        def counted(name, at=0, size=None):
+            nonlocal bytes_read
+            data = read(name, at, size)
+            bytes_read += len(data)
+            if name == made.name and at < made.info.data_bytes:
+                blocks_read.add(at)
+            return data
+
+        monkeypatch.setattr(rig.memory, "read", counted)
+        assert not isinstance(rig.worker.verify_swap(command), SwapRefusedError)
+        assert made.info.data_bytes == 60 * BLOCK_BYTES
+        # Neither the header nor the tail, which has the lists, is one of the blocks.
+        assert bytes_read < 6 * BLOCK_BYTES
+        blocks_read -= {0, made.info.size_bytes - BLOCK_BYTES}
+        assert len(blocks_read) == 4
+        assert max(blocks_read) - min(blocks_read) > made.info.data_bytes // 2
+        for at in sorted(blocks_read):
+            rig.store.corrupt(made.name, at)
+            refusal = rig.worker.verify_swap(command)
+            assert isinstance(refusal, SwapRefusedError)
+            assert "does not match its checksum" in refusal.message
+            rig.store.heal()
+        rig.worker.handle(command)
+        rig.verify()
 
     def test_pack_that_was_never_uploaded(self, written):
         with pytest.raises(SwapRefusedError, match=r"packs/no\.pack"):
