@@ -1,6 +1,7 @@
 """How far a batch of limited size goes."""
 
 from random import Random
+from time import sleep, time
 
 import pytest
 
@@ -24,6 +25,10 @@ def end(client, bucket: str, **query: object) -> dict[str, object]:
     return answer.json()
 
 
+def now_ms() -> int:
+    return int(time() * 1000)
+
+
 def cursor(client, bucket: str) -> str:
     return client.get(f"/{bucket}/streams/changes?after=now").json()["next_cursor"]
 
@@ -31,7 +36,9 @@ def cursor(client, bucket: str) -> str:
 def test_whole_answer(client) -> None:
     stream = bucket_stream(client, b"12345", b"678", stream_id="a")
     latest = cursor(client, stream.bucket)
-    assert end(client, stream.bucket) == {
+    found = end(client, stream.bucket)
+    assert 0 <= now_ms() - found.pop("first_ms") < 60_000
+    assert found == {
         "bucket_id": stream.bucket,
         "after": offset(0),
         "until": latest,
@@ -42,6 +49,37 @@ def test_whole_answer(client) -> None:
     }
     flush(client)
     assert end(client, stream.bucket, bytes=8, messages=2)["until"] == latest
+
+
+@pytest.mark.parametrize("flushed", [True, False])
+def test_a_limit_by_time(client, flushed: bool) -> None:
+    bucket = new_bucket(client)
+    stream = new_stream_in(bucket, client, stream_id="a")
+    # Times in packs are those of parts of a flush: what came before is in another.
+    flush(client)
+    times, cursors = [], []
+    for _ in range(3):
+        times.append(now_ms())
+        stream.append(b"1")
+        stream.append(b"2")
+        cursors.append(cursor(client, bucket))
+        if flushed:
+            flush(client)
+        sleep(0.05)
+    found = end(client, bucket, ms=40)
+    assert (found["messages"], found["bytes"]) == (2, 2)
+    assert cursors[0] <= found["until"] < cursors[1]
+    assert times[0] <= found["first_ms"] < times[1]
+    rest = end(client, bucket, ms=40, after=found["until"])
+    assert (rest["messages"], rest["first_ms"] >= times[1]) == (2, True)
+    # The smaller limit counts, and without one everything does.
+    assert end(client, bucket, ms=40, messages=1)["messages"] == 1
+    assert end(client, bucket, ms=60_000)["messages"] == 6
+    # What came before a time is skipped, and not counted.
+    late = end(client, bucket, from_ms=times[1], messages=2)
+    assert late["messages"] == 2
+    assert late["until"] >= cursors[1]
+    assert end(client, bucket, from_ms=now_ms() + 60_000)["first_ms"] is None
 
 
 def test_nothing_left(client) -> None:

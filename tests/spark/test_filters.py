@@ -3,6 +3,7 @@
 import pickle
 from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from time import sleep
 from typing import Any, NamedTuple
 
@@ -188,6 +189,38 @@ def test_only_what_passes_is_planned_and_asked_for(bucket: Filled) -> None:
     assert first.source.selection.prefix == "s-1"
     (first, *_) = parts(StringStartsWith(("stream_id",), "s-"))
     assert first.source.selection.prefix == "s-"
+
+
+def test_packs_of_other_times_are_not_read(tmp_path: Path) -> None:
+    with ServerProcess(tmp_path / "data", flush_age=3600, merge_packs=1000) as server:
+        bucket = Filled(server.url)
+        times = []
+        for step in range(5):
+            bucket.append("a", bytes([step]) * 1000)
+            bucket.append(f"s-{step}", b"x")
+            bucket.flush()
+            times.append(datetime.now(UTC))
+            sleep(0.003)
+        pushed = [GreaterThan(("timestamp",), times[2]), LessThan(("timestamp",), times[3])]
+        wanted, left = read(bucket.options(columns=",".join(COLUMNS), pushdown="true"), pushed)
+        assert [(row.stream_id, row.payload[:1]) for row in wanted] == [("a", b"\3"), ("s-3", b"x")]
+        assert not left
+        # All others could be gone.
+        packs = bucket.packs()
+        needed = {
+            each.pack
+            for each in bucket.client.bucket(bucket.bucket).ranges(first="s-3", last="s-3")
+        }
+        for pack in packs - needed:
+            (tmp_path / "data" / "objects" / pack).write_bytes(b"damaged")
+        assert read(bucket.options(columns=",".join(COLUMNS), pushdown="true"), pushed)[0] == wanted
+
+
+def test_few_streams_of_many(bucket: Filled, everything: list[Found]) -> None:
+    rows, _ = read(bucket.options(columns=",".join(COLUMNS), streams="other,s-3"))
+    assert rows == [
+        row for row in everything if row.bucket == "first" and row.stream_id in {"other", "s-3"}
+    ]
 
 
 def test_framed_records_keep_their_own_offsets(bucket: Filled) -> None:

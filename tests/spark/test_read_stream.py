@@ -4,7 +4,10 @@ import json
 import pickle
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from io import StringIO
 from pathlib import Path
+from time import monotonic, sleep
 from typing import Any
 from uuid import uuid4
 
@@ -16,6 +19,7 @@ from holdfast.errors import DataLossError, HoldfastError
 from holdfast.spark.reading.arrow import DEFAULT_COLUMNS, spark_schema
 from holdfast.spark.reading.readers import StreamReader, stream_reader
 from holdfast.spark.session import as_holdfast_error
+from holdfast.spark.stream_progress import StreamLag, lag_of, print_progress
 from tests.client.node_process import node_server
 from tests.server_process import ServerProcess
 from tests.spark.filled import JSON, Filled, Row, ordered, rows_of
@@ -43,6 +47,8 @@ class Query:
     checkpoint: Path
     options: dict[str, str]
     batches: list[tuple[int, list[Row]]] = field(default_factory=list)
+    # In the progress of each batch of the last run.
+    lags: list[StreamLag | None] = field(default_factory=list)
 
     def run(self, **options: Any) -> list[Row]:
         """Read what is there now; the rows of this run."""
@@ -56,6 +62,7 @@ class Query:
             .start()
         )
         assert query.awaitTermination(DEADLINE_S)
+        self.lags = [lag_of(each) for each in query.recentProgress]
         return ordered(row for _, rows in self.batches[before:] for row in rows)
 
     def fails(self, **options: Any) -> HoldfastError:
@@ -130,6 +137,7 @@ def test_each_row_once_over_restarts(query: Query, bucket: Filled) -> None:
     bucket.flush()
     bucket.append("raw", b"c")
     assert query.run() == bucket.everything()
+    assert query.lags[0] == StreamLag()
     assert query.run() == []
     # New streams are picked up, and new messages of those that are known.
     bucket.append("another", b"1")
@@ -154,8 +162,18 @@ def test_each_row_once_over_restarts(query: Query, bucket: Filled) -> None:
 def test_limits_in_spark(query: Query, bucket: Filled) -> None:
     for n in range(30):
         bucket.append(f"s{n % 3}", bytes([n]) * 100)
+    output = StringIO()
+    printer = print_progress(query.spark, output)
     assert query.run(maxRowsPerTrigger=10) == bucket.everything()
     assert [len(rows) for _, rows in query.batches] == [10, 10, 10]
+    assert [lag.messages for lag in query.lags[:3] if lag] == [20, 10, 0]
+    deadline = monotonic() + DEADLINE_S
+    while "up to date" not in output.getvalue() and monotonic() < deadline:
+        sleep(0.05)
+    query.spark.streams.removeListener(printer)
+    first, *_, last = output.getvalue().splitlines()
+    assert "batch 0, 10 rows; behind by 20 messages (0.0 MB) and " in first
+    assert last.endswith(": batch 2, 10 rows; up to date")
     offsets = (query.checkpoint / "offsets" / "2").read_text().splitlines()
     assert list(json.loads(offsets[-1])) == ["cursor", "store"]
 
@@ -179,6 +197,80 @@ def test_limits(by_hand: ByHand, bucket: Filled, flushed: bool) -> None:
     assert query.run(maxBytesPerTrigger="1k") == ordered(bucket.rows[30:])
     assert len(query.batches) >= 3
     assert max(len(rows) for _, rows in query.batches) <= 13
+
+
+def test_the_smaller_limit_counts(by_hand: ByHand, bucket: Filled) -> None:
+    for n in range(6):
+        bucket.append("a", bytes([n]) * (10 if n < 3 else 1000))
+    by_hand.run(maxRowsPerTrigger=2, maxBytesPerTrigger="1500")
+    assert [len(rows) for _, rows in by_hand.batches] == [2, 2, 1, 1]
+
+
+@pytest.mark.parametrize("flushed", [True, False])
+def test_a_limit_by_time_and_a_start(by_hand: ByHand, bucket: Filled, flushed: bool) -> None:
+    times = []
+    for step in range(3):
+        for n in range(3):
+            bucket.append(f"s{n}", bytes([step]))
+        times.append(datetime.now(UTC))
+        if flushed:
+            bucket.flush()
+        sleep(0.2)
+    following = reader(bucket, maxTimePerTrigger="150ms")
+    start = following.initialOffset()
+    following.latestOffset(start, following.getDefaultReadLimit())
+    # After the first step, the oldest message that is left is of the second.
+    assert following.reportLatestOffset()["lag"]["messages"] == 6
+    assert 150 < following.reportLatestOffset()["lag"]["ms"] < 60_000
+    assert by_hand.run(maxTimePerTrigger="150ms") == bucket.everything()
+    assert [len(rows) for _, rows in by_hand.batches] == [3, 3, 3]
+    late = ByHand(bucket.options(startingTimestamp=times[1].isoformat(), maxRowsPerTrigger=2))
+    assert [row.payload for row in late.run()] == [b"\2"] * 3
+    # What is known to be older is skipped at once.
+    assert len(late.batches) <= 3
+
+
+def test_several_buckets(server: ServerProcess) -> None:
+    name = f"many-{uuid4().hex[:6]}"
+    first, second = Filled(server.url, f"{name}-1"), Filled(server.url, f"{name}-2")
+    first.append("a", b"0", b"1")
+    second.append("a", *(bytes([n]) for n in range(6)))
+    first.flush()
+    second.append("b", b"x")
+    options = first.options()
+    listed = ByHand(options | {"bucket": f"{name}-1,{name}-2"})
+    assert listed.run(maxRowsPerTrigger=4) == ordered(first.rows + second.rows)
+    # Each bucket has its share of the limit.
+    assert max(len(rows) for _, rows in listed.batches) <= 4
+    del options["bucket"]
+    matching = ByHand(options | {"bucketPattern": f"{name}-.*"})
+    assert matching.run() == ordered(first.rows + second.rows)
+    third = Filled(server.url, f"{name}-3")
+    third.append("new", b"1")
+    first.append("a", b"2")
+    assert matching.run() == ordered([first.rows[-1], *third.rows])
+    assert listed.run() == [first.rows[-1]]
+    plain = listed.fails(via="http")
+    assert "only one bucket can be followed" in plain.message
+
+
+def test_checkpoints_of_the_version_before(by_hand: ByHand, bucket: Filled) -> None:
+    bucket.append("a", b"0", b"1")
+    cursor = bucket.cursor()
+    store = bucket.client.storage.store().store_id
+    bucket.append("a", b"2")
+    bucket.append("b", b"3")
+    bucket.flush()
+    # As they are in its file "offsets".
+    by_hand.place = json.loads(f'{{"cursor": "{cursor}", "store": "{store}"}}')
+    assert by_hand.run() == ordered(bucket.rows[2:])
+    assert sorted(by_hand.place) == ["cursor", "store"]
+    by_hand.place = json.loads(f'{{"streams": {{"a": "{2:020d}"}}}}')
+    assert by_hand.run(via="http") == ordered(bucket.rows[2:])
+    bucket.append("a", b"4")
+    by_hand.place = json.loads(f'{{"cursor": "{bucket.cursor()}", "store": "{store}"}}')
+    bucket.append("a", b"5")
+    assert by_hand.run(maxRowsPerTrigger=5) == bucket.rows[-1:]
 
 
 def test_starting_places(bucket: Filled) -> None:
@@ -293,11 +385,15 @@ def test_parts_by_hand(bucket: Filled) -> None:
     start = following.initialOffset()
     assert following.partitions(start, start) == []
     end = following.latestOffset(start, following.getDefaultReadLimit())
-    assert end == following.reportLatestOffset()
+    shown = following.reportLatestOffset()
+    assert shown.pop("lag") == {"bytes": 0, "messages": 0, "ms": 0}
+    assert shown.items() <= end.items()
     assert rows_of(following.partitions(start, end)) == bucket.everything()
     assert following.partitions(end, end) == []
     assert following.latestOffset(end, following.getDefaultReadLimit()) == end
     bucket.append("a", b"1")
+    # What Spark shows besides has what is left after the present batch.
+    assert following.reportLatestOffset()["lag"]["messages"] == 1
     later = following.latestOffset(end, following.getDefaultReadLimit())
     assert later["cursor"] > end["cursor"]
     assert [row.payload for row in rows_of(following.partitions(end, later))] == [b"1"]

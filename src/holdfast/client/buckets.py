@@ -118,6 +118,8 @@ class ScanEnd(msgspec.Struct, frozen=True):
     messages: int
     # The store of the log that the cursors refer to.
     store_id: str = ""
+    # When the first message after `after` was written, at the earliest; None if there is none.
+    first_ms: int | None = None
 
 
 class ScanForks(msgspec.Struct, frozen=True):
@@ -332,9 +334,18 @@ class Bucket:
         bytes: int | None = None,  # noqa: A002 (the server's word)
         messages: int | None = None,
         prefix: str = "",
+        *,
+        ms: int | None = None,
+        from_ms: int | None = None,
     ) -> ScanEnd:
-        """The cursor up to which at most this many bytes and messages were appended."""
-        params = _given(after=after, prefix=prefix, bytes=bytes, messages=messages)
+        """The cursor up to which at most this many bytes and messages were appended.
+
+        `ms` limits the time between the first of them and the last. What is known to have been
+        appended before `from_ms` is skipped.
+        """
+        params = _given(
+            after=after, prefix=prefix, bytes=bytes, messages=messages, ms=ms, from_ms=from_ms
+        )
         url = below(self.url, "streams", "scan", "until")
         return await self._calls.fetch(url, ScanEnd, params)
 

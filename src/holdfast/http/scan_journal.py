@@ -3,9 +3,10 @@
 GET {bucket}/streams/records returns the messages that are not in packs yet.
 
 GET {bucket}/streams/scan/until finds the position up to which no more than some bytes and messages
-were appended. What is not in packs is counted position by position. For packs the catalog knows how
-much each extent holds and between which positions that was appended; it is taken as spread evenly
-over them, so the result is approximate there and no pack has to be read.
+were appended, or no more than some time has passed. What is not in packs is counted position by
+position. For packs the catalog knows how much each extent holds and between which positions that
+was appended; it is taken as spread evenly over them, so the result is approximate there and no pack
+has to be read. The catalog's times are those of parts of a flush.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ from holdfast.http.scan import TURN_ENTRIES, ScanRequest, in_thread, scan_reques
 from holdfast.http.storage_routes import NDJSON_HEADERS, cursor_text, store_id
 from holdfast.http.turns import PIECE_BYTES
 from holdfast.protocol.content import JSON, SEPARATOR, SEPARATOR_BYTE
-from holdfast.storage.catalog_scan import CatalogScan
+from holdfast.storage.catalog_plan import ScanPlanner
 from holdfast.storage.pending import run
 
 if TYPE_CHECKING:
@@ -162,6 +163,8 @@ def record_line(
 class ScanLimits(NamedTuple):
     size_bytes: int
     messages: int
+    # Between the first message and the last.
+    ms: int | None = None
 
 
 class ScanReach(NamedTuple):
@@ -188,13 +191,16 @@ def scan_until(app: App, request: Request, slot: Slot, name: str) -> None:
     limits = ScanLimits(
         int_parameter(query, "bytes", 1, _LIMIT_MAX) or _LIMIT_MAX,
         int_parameter(query, "messages", 1, _LIMIT_MAX) or _LIMIT_MAX,
+        int_parameter(query, "ms", 1, _LIMIT_MAX),
     )
-    wanted = ScanRequest(name[:-1], name + query.get("prefix", ""), after, latest)
+    from_ms = int_parameter(query, "from_ms", 0, _LIMIT_MAX)
+    prefix = name + query.get("prefix", "")
+    wanted = ScanRequest(name[:-1], prefix, after, latest, from_ms=from_ms)
     app.spawn(_respond_until(app, slot, wanted, limits), slot)
 
 
 async def _respond_until(app: App, slot: Slot, request: ScanRequest, limits: ScanLimits) -> None:
-    reached = await _reach(app, request, limits)
+    reached, first_ms = await _reach(app, request, limits)
     document = {
         "bucket_id": request.bucket,
         "after": cursor_text(request.after),
@@ -203,44 +209,60 @@ async def _respond_until(app: App, slot: Slot, request: ScanRequest, limits: Sca
         "bytes": round(reached.size_bytes),
         "messages": round(reached.messages),
         "store_id": store_id(app),
+        "first_ms": first_ms if round(reached.messages) else None,
     }
     slot.on_gone = None
     respond_json(slot, document)
 
 
-async def _reach(app: App, request: ScanRequest, limits: ScanLimits) -> ScanReach:
+async def _reach(
+    app: App, request: ScanRequest, limits: ScanLimits
+) -> tuple[ScanReach, int | None]:
+    """How far the limits reach, and when the first message was appended, if that is known."""
     catalog, state = app.shard.catalog, app.shard.state
     for _ in range(_ATTEMPTS):
-        reached = ScanReach(request.after, 0, 0, is_full=False)
+        reached, first_ms = ScanReach(request.after, 0, 0, is_full=False), None
         flushed = 0 if catalog is None else min(catalog.flushed, request.until)
         if catalog is not None and request.after < flushed:
-            scan = CatalogScan(catalog.path, request._replace(until=flushed).scanned)
-            reached = await in_thread(scan, partial(_within_packs, scan, request.after, limits))
+            scan = ScanPlanner(catalog.path, request._replace(until=flushed).scanned)
+            work = partial(_within_packs, scan, request.from_ms, limits)
+            reached, first_ms = await in_thread(scan, work)
         if reached.is_full:
-            return reached
+            return reached, first_ms
         with suppress(_MovedError):
-            return await _within_journal(state, request, reached, limits)
+            return await _within_journal(state, request, reached, first_ms, limits)
     raise UnavailableError("Messages move to packs faster than they can be counted.")
 
 
-def _within_packs(scan: CatalogScan, after: int, limits: ScanLimits) -> ScanReach:
+def _within_packs(
+    scan: ScanPlanner, from_ms: int | None, limits: ScanLimits
+) -> tuple[ScanReach, int | None]:
     """How far the limits reach in packs; reads only those up to there."""
-    reached = ScanReach(after, 0, 0, is_full=False)
+    after, flushed = scan.narrow(from_ms, None)
+    reached, first_ms, last = ScanReach(after, 0, 0, is_full=False), None, flushed
     for begin, through, amounts in scan.amounts():
+        if amounts and not reached.messages:
+            first = max(min(amounts)[0], begin + 1)
+            first_ms = scan.first_time(first)
+            if limits.ms is not None and first_ms is not None:
+                last = scan.last_before(first, first_ms + limits.ms)
+        is_late = through > last
+        in_time = [each for each in amounts if each[0] <= last] if is_late else amounts
         left = ScanLimits(
             limits.size_bytes - round(reached.size_bytes),
             limits.messages - round(reached.messages),
         )
-        part = within_amounts(amounts, begin, through, left, is_first=not reached.messages)
+        end = min(through, last)
+        part = within_amounts(in_time, begin, end, left, is_first=not reached.messages)
         reached = ScanReach(
             part.until,
             reached.size_bytes + part.size_bytes,
             reached.messages + part.messages,
-            part.is_full,
+            part.is_full or is_late,
         )
-        if part.is_full:
+        if reached.is_full:
             break
-    return reached
+    return reached, first_ms
 
 
 def within_amounts(
@@ -295,8 +317,12 @@ def _room(left: float, rate: float) -> float:
 
 
 async def _within_journal(
-    state: State, request: ScanRequest, reached: ScanReach, limits: ScanLimits
-) -> ScanReach:
+    state: State,
+    request: ScanRequest,
+    reached: ScanReach,
+    first_ms: int | None,
+    limits: ScanLimits,
+) -> tuple[ScanReach, int | None]:
     """How far the limits reach from there, position by position."""
     journal = state.journal
     total_bytes, total_messages = reached.size_bytes, reached.messages
@@ -306,21 +332,25 @@ async def _within_journal(
             break
         size_bytes, messages = _gained(state, batch, request)
         if messages:
+            first_ms = batch.times_ms[0] if first_ms is None else first_ms
             is_over = (
                 total_bytes + size_bytes > limits.size_bytes
                 or total_messages + messages > limits.messages
+                or (limits.ms is not None and batch.times_ms[0] >= first_ms + limits.ms)
             )
             if is_over and total_messages:
-                return ScanReach(batch.position - 1, total_bytes, total_messages, is_full=True)
+                end = ScanReach(batch.position - 1, total_bytes, total_messages, is_full=True)
+                return end, first_ms
             total_bytes += size_bytes
             total_messages += messages
             if is_over:
-                return ScanReach(batch.position, total_bytes, total_messages, is_full=True)
+                end = ScanReach(batch.position, total_bytes, total_messages, is_full=True)
+                return end, first_ms
         examined += len(batch.streams)
         if examined >= TURN_ENTRIES:
             examined = 0
             await asyncio.sleep(0)
-    return ScanReach(request.until, total_bytes, total_messages, is_full=False)
+    return ScanReach(request.until, total_bytes, total_messages, is_full=False), first_ms
 
 
 def _gained(state: State, batch: JournalBatch, request: ScanRequest) -> tuple[int, int]:
@@ -328,7 +358,11 @@ def _gained(state: State, batch: JournalBatch, request: ScanRequest) -> tuple[in
     size_bytes = messages = 0
     for change in batch.changes():
         created = change.kind == Kind.CREATE
-        if (change.length or created) and request.covers(name_of(state, change)):
+        if (
+            (change.length or created)
+            and request.covers_time(change.at_ms)
+            and request.covers(name_of(state, change))
+        ):
             size, count = _size_of(state, change) if change.length else (0, 0)
             inherited = _inherited_at(state, change.stream) if created else 0
             size_bytes += size + inherited

@@ -6,6 +6,7 @@ Everything but `SparkClient` can be pickled: executors connect by themselves.
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, Protocol, TypeVar
@@ -36,6 +37,8 @@ _SPARK_OPTIONS: Final = frozenset(
     {"path", "paths", "checkpointlocation", "queryname", "truncate", "numrows", "outputmode"}
 )
 _BOOLEANS: Final = {"true": True, "false": False}
+_DURATION: Final = re.compile(r"(\d{1,9})\s*(ms|s|m|h|d)")
+_DURATIONS_MS: Final = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 _UNITS: Final = {"": 1, "b": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
 # Option names, and the attributes of SparkConnection that hold their values.
 _CONNECTION_ATTRIBUTES: Final = {
@@ -102,6 +105,18 @@ class Options:
     def size(self, name: str) -> int | None:
         """A number of bytes such as `64m`, or None if the option is not given."""
         return parse_size(self.text(name), f"The option {name!r}") if name in self else None
+
+    def duration_ms(self, name: str) -> int | None:
+        """A duration such as `10m` in milliseconds, or None if the option is not given."""
+        if name not in self:
+            return None
+        found = _DURATION.fullmatch(self.text(name).strip().lower())
+        if found is None or not int(found[1]):
+            raise SettingsError(
+                f"The option {name!r} is a duration such as 30s, 10m, 2h or 1d, not "
+                f"{self.text(name)!r}."
+            )
+        return int(found[1]) * _DURATIONS_MS[found[2]]
 
     def words(self, name: str) -> list[str]:
         """A comma-separated list; empty if the option is not given."""

@@ -140,6 +140,31 @@ class ScanPlanner(CatalogScan):
         self._values = self._scanned.values
         return self._scanned.after, self._scanned.until
 
+    def first_time(self, position: int) -> int | None:
+        """When the message at a position was appended, at the earliest; None if that is unknown.
+
+        To be called while the catalog is open.
+        """
+        found = self._all(
+            "SELECT min_ms FROM times WHERE last_position >= :position ORDER BY first_position "
+            "LIMIT 1",
+            position=position,
+        )
+        return next((at for (at,) in found if at > TIME_MIN_MS), None)
+
+    def last_before(self, after: int, end_ms: int) -> int:
+        """The last position before messages that were all appended at a time or later.
+
+        To be called while the catalog is open.
+        """
+        ((first,),) = self._all(
+            "SELECT min(first_position) FROM times WHERE first_position > :after "
+            "AND min_ms >= :end_ms AND min_ms <= max_ms",
+            after=after,
+            end_ms=end_ms,
+        )
+        return self._scanned.until if first is None else min(first - 1, self._scanned.until)
+
     def is_large(self) -> bool:
         """Whether there is too much to list the extents of all streams."""
         with self.opened():

@@ -1,6 +1,6 @@
 """Reading buckets.
 
-- `readers`: what Spark calls, for batch and stream reads; `filters`: what queries filter by.
+- `readers` and `stream_reader`: what Spark calls; `filters`: what queries filter by.
 - `planning`, on the driver: the slices that a read is made of. `source`, `selection` and
   `buckets` hold what is read and travels to the executors.
 - `slice_reader` (with `packs`) and `http_reader`, on executors: the messages of one slice.

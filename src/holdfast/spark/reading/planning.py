@@ -29,7 +29,7 @@ from holdfast.spark.connection import SparkClient
 from holdfast.spark.reading.forks import plan_forks
 from holdfast.spark.reading.packs import check_store
 from holdfast.spark.reading.selection import LATEST, BatchBounds
-from holdfast.spark.reading.source import ReadSource, Slice, StreamSlice
+from holdfast.spark.reading.source import ReadPartition, ReadSource, Slice, StreamSlice
 
 # Like Spark's partitions of files: each partition costs some 50 ms of its own.
 SLICE_BYTES: Final = 128 * 1024 * 1024
@@ -46,6 +46,15 @@ class ReadPlan:
     source: ReadSource
     slices: Sequence[Slice | StreamSlice]
     until: str
+
+    def partitions(self) -> list[ReadPartition]:
+        """The slices that may hold selected streams."""
+        includes = self.source.selection.intersects
+        return [
+            ReadPartition(self.source, each)
+            for each in self.slices
+            if not isinstance(each, Slice) or includes(each.first, each.last)
+        ]
 
 
 def plan_batch(server: SparkClient, source: ReadSource, bounds: BatchBounds) -> ReadPlan:
@@ -99,6 +108,7 @@ def plan_between(
         partition_bytes=size,
         partitions=min_partitions,
         since=source.began,
+        **source.selection.scan_bounds,
     )
     if min_partitions:
         total = sum(each.bytes for each in scan.partitions)
@@ -113,7 +123,9 @@ def plan_between(
     slices = []
     for each in scan.partitions:
         positions = int(each.after), int(scan.flushed), int(each.until)
-        packed = Slice(each.first_stream_id, each.last_stream_id, *positions, each.bytes)
+        names = each.first_stream_id, each.last_stream_id
+        # With bounds of time, a partition may start later than the read.
+        packed = Slice(*names, *positions, each.bytes, read_after=int(scan.after))
         slices += _cut(server, source, packed, size)
     for hot in scan.hot:
         start, end = int(hot.after), int(hot.until)

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from functools import cached_property
 from os.path import commonprefix
-from typing import Final
+from typing import Any, Final
 
 from holdfast.errors import InvalidOffsetError, SettingsError
 from holdfast.protocol.headers import OFFSET_MAX, START, format_offset, is_decimal, parse_offset
@@ -178,6 +178,23 @@ class Selection:
             return times.from_ms, times.to_ms
         each = [times.of(stream_id) for stream_id in self.streams]
         return min(start for start, _ in each), max(end for _, end in each)
+
+    @property
+    def scan_bounds(self) -> dict[str, Any]:
+        """The bounds of ids and times, as the parameters of a scan."""
+        ids = self.ids
+        first, last = (min(self.streams), max(self.streams)) if self.streams else ("", "")
+        ends = [each for each in (last, ids.beyond) if each]
+        return {"first": max(first, ids.first), "last": min(ends, default=""), **self.scan_times}
+
+    @property
+    def scan_times(self) -> dict[str, Any]:
+        """The same as the parameters of a scan, which includes both times."""
+        from_ms, to_ms = self.time_range
+        return {
+            "from_ms": from_ms if from_ms > 0 else None,
+            "to_ms": max(to_ms - 1, 0) if to_ms < TIME_MAX_MS else None,
+        }
 
     def __getstate__(self) -> dict[str, object]:
         return {name: self.__dict__[name] for name in self.__dataclass_fields__}

@@ -216,6 +216,7 @@ async def _record_batches(
         prefix=selection.prefix,
         first=part.first,
         last=part.last,
+        **selection.scan_times,
     ):
         if size >= BATCH_BYTES and each.position > held[-1].position:
             yield held[-1].position, held

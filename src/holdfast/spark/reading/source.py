@@ -5,13 +5,13 @@ Everything here can be pickled; executors connect to the server and open the sto
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
 from pyspark.sql.datasource import InputPartition
 
-from holdfast.client import ScanRange
+from holdfast.client import Bucket, ScanRange
 from holdfast.errors import DataLossError, SettingsError
 from holdfast.objects.locations import StoreLocation
 from holdfast.spark.connection import CONNECTION_OPTIONS, Options, SparkClient, SparkConnection
@@ -55,11 +55,14 @@ READ_OPTIONS: Final = (
     "forks",
     "maxBytesPerTrigger",
     "maxRowsPerTrigger",
+    "maxTimePerTrigger",
 )
 # The columns beside those of JSON fields.
 TYPED_COLUMNS: Final = tuple(name for name in DEFAULT_COLUMNS if name not in PAYLOAD_COLUMNS)
 _FRAMING: Final = "length-prefixed"
 _NAMED_MAX: Final = 5
+# Up to so many chosen streams are asked for one by one.
+_SINGLE_STREAMS_MAX: Final = 64
 
 
 @dataclass(frozen=True)
@@ -122,17 +125,24 @@ class ReadSource:
 
     def ranges(self, server: SparkClient, part: Slice) -> list[ScanRange]:
         """Where the messages of a slice are in packs."""
-        ids = self.selection.ids
+        return server.collect(lambda client: self._ranges(client.bucket(self.bucket), part))
+
+    async def _ranges(self, bucket: Bucket, part: Slice) -> AsyncIterator[ScanRange]:
+        ids, chosen = self.selection.ids, self.selection.streams
         ends = [each for each in (part.last, ids.beyond) if each]
-        return server.collect(
-            lambda client: client.bucket(self.bucket).ranges(
+        bounds = [(max(part.first, ids.first), min(ends, default=""))]
+        if chosen is not None and len(chosen) <= _SINGLE_STREAMS_MAX:
+            # There may be very many streams between two of them.
+            bounds = [(each, each) for each in sorted(chosen) if part.covers(each)]
+        for first, last in bounds:
+            async for each in bucket.ranges(
                 after=f"{part.after:020d}",
                 until=f"{part.until:020d}",
                 prefix=self.selection.prefix,
-                first=max(part.first, ids.first),
-                last=min(ends, default=""),
-            )
-        )
+                first=first,
+                last=last,
+            ):
+                yield each
 
     def data_loss(self, stream_ids: Sequence[str]) -> DataLossError:
         """The error for messages that were deleted or trimmed before they were read."""
