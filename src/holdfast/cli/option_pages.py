@@ -12,9 +12,8 @@ from pathlib import Path
 from typing import Any, get_type_hints
 
 from holdfast.settings import Option, Settings, all_settings
-from holdfast.settings.options import options_of
 from holdfast.spark.jobs import JOBS, job_class
-from holdfast.spark.jobs.options import is_server
+from holdfast.spark.jobs.options import is_server, job_options
 from holdfast.spark.jobs.result import COMMON
 
 __all__ = ["jobs_page", "settings_page"]
@@ -153,7 +152,7 @@ def jobs_page() -> str:
     sections = [JOBS_INTRODUCTION]
     for name in JOBS:
         declared = job_class(name)
-        rows = [_job_row(each) for each in options_of(declared)]
+        rows = [_job_row(each) for each in job_options(declared)]
         sections.append(
             f"## {name}\n\n{inspect.getdoc(declared)}\n\n{_table(header, rows)}\n{_summary(name)}\n"
         )

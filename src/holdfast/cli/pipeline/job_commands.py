@@ -18,10 +18,10 @@ from holdfast.cli.client.connection import DEFAULT_SERVER, Server, resolve
 from holdfast.cli.config import flag_of, with_flags
 from holdfast.cli.pipeline.execute import execute
 from holdfast.errors import SettingsError
-from holdfast.settings.options import Option, build, option, options_of
+from holdfast.settings.options import Option, build, option
 from holdfast.spark.connection import SparkConnection
 from holdfast.spark.jobs import JOBS, job_class
-from holdfast.spark.jobs.options import is_server
+from holdfast.spark.jobs.options import is_server, job_options
 
 __all__ = ["DEFAULT_OUTPUT", "DEFAULT_SPARK", "OutputFlags", "SparkFlags", "the_server"]
 
@@ -88,7 +88,7 @@ def __getattr__(name: str) -> Callable[..., int]:
 
 def _command(name: str) -> Callable[..., int]:
     declared = job_class(name)
-    options = options_of(declared)
+    options = job_options(declared)
     has_server = any(each.key == _FIRST for each in options)
 
     def command(**given: Any) -> int:

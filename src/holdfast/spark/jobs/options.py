@@ -13,11 +13,12 @@ import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from inspect import get_annotations
 from typing import Any, Final, Literal
 
 from holdfast.errors import SettingsError
 from holdfast.objects.locations import StoreLocation
-from holdfast.settings.options import Option, option
+from holdfast.settings.options import Option, option, options_of
 from holdfast.spark.connection import SparkConnection, parse_size
 from holdfast.spark.reading.selection import Selection, make_selection
 
@@ -27,6 +28,7 @@ __all__ = [
     "StoreOptions",
     "TableOptions",
     "is_server",
+    "job_options",
     "server_option",
 ]
 
@@ -42,6 +44,12 @@ def server_option(help: str = "The server.") -> Any:  # noqa: A002 (as in `optio
     `--target-token` and `--target-ca-file`. In a TOML file it is a table `target`.
     """
     return option(help, SparkConnection())
+
+
+def job_options(declared: type[Any]) -> list[Option]:
+    """The options of a job as they are listed: required ones, its own, and those it shares."""
+    order = {name: at for at, cls in enumerate(declared.__mro__) for name in get_annotations(cls)}
+    return sorted(options_of(declared), key=lambda each: (not each.required, order[each.attribute]))
 
 
 def is_server(each: Option) -> bool:
