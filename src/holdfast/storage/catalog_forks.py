@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 # A fork's number holds the position of its creation. By number for what is new, else by name.
 _FORKS: Final = (
     "SELECT name, number, inherited FROM forks {by} WHERE number >= :from AND number < :to "
-    "AND name >= :least AND name < :beyond AND name <= :last"
+    "AND name >= :least AND name < :beyond"
 )
 _BY_NUMBER: Final = _FORKS.format(by="NOT INDEXED")
 _BY_NAME: Final = _FORKS.format(by="INDEXED BY sqlite_autoindex_forks_1")

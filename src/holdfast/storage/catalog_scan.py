@@ -114,7 +114,7 @@ _PACK_HIDDEN: Final = (
 _AMOUNTS_OF_FORKS: Final = (
     f"SELECT number >> {INDEX_BITS}, number >> {INDEX_BITS}, inherited, 1 FROM forks "  # noqa: S608 (ours)
     f"WHERE number >= (:after + 1) << {INDEX_BITS} AND number < (:until + 1) << {INDEX_BITS} "
-    "AND name >= :least AND name < :beyond AND name <= :last"
+    "AND name >= :least AND name < :beyond"
 )
 
 
