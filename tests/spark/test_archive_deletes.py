@@ -1,5 +1,7 @@
 """Archiving with `deletes=apply`: the table has no rows of streams that are deleted."""
 
+import pickle
+
 import pytest
 
 from holdfast.errors import CursorGoneError, DataLossError
@@ -8,6 +10,7 @@ from tests.server_process import ServerProcess
 from tests.spark.archiving import (
     FORMATS,
     SETTINGS,
+    Here,
     Killed,
     fill,
     killed_once,
@@ -105,6 +108,34 @@ def test_killed_while_rows_are_removed(filled, form, point, tmp_path, monkeypatc
     found = run(filled, tmp_path, format=form, deletes="apply")
     assert found.erased_rows == (0 if point == "archive.decided" else gone)
     assert rows(table_at(form, tmp_path)) == filled.everything()
+
+
+class Measured(Here):
+    """Notes the size of what tasks return."""
+
+    def __init__(self):
+        super().__init__()
+        self.result_bytes = 0
+
+    def run(self, tasks, work, what):
+        results = super().run(tasks, work, what)
+        self.result_bytes += len(pickle.dumps(results))
+        return results
+
+
+def test_what_tasks_return_depends_on_files_not_on_streams(filled, tmp_path):
+    sizes = []
+    for count in (2, 60):
+        names = [f"{'x' * 60}-{count}-{number}" for number in range(count)]
+        for each in names:
+            filled.append(each, b"1")
+        executors = Measured()
+        run(filled, tmp_path, executors)
+        delete(filled, *names)
+        run(filled, tmp_path, executors, deletes="apply")
+        sizes.append(executors.result_bytes)
+    assert sizes[1] < 2 * sizes[0]
+    assert list(tmp_path.glob("date=*/*.parquet")) == []
 
 
 def test_deletions_that_the_feed_has_forgotten(tmp_path):

@@ -181,7 +181,7 @@ class _ArchiveRun(TableRun):
         written = self._write(plan, each_bytes, size_bytes, *self.table.begin(batch))
         if any(each.files for each in written) and self._evolved(written):
             # Written once more, with the columns that were missing.
-            self.table.discard(batch)
+            self.table.discard(batch, [file for each in written for file in each.files])
             batch = new_batch(self.state, until)
             written = self._write(plan, each_bytes, size_bytes, *self.table.begin(batch))
         files = [file for each in written for file in each.files]

@@ -52,7 +52,7 @@ class DeltaLakeTable(MarkedTable):
 
     def open(self, *, alone: bool) -> TableState:
         table = self._table()
-        self._remove_stale(lambda folder: _paths(table, folder) if table else set(), alone=alone)
+        self._remove_stale(lambda: _paths(table) if table else set(), alone=alone)
         if table is None:
             return TableState()
         columns = msgspec.json.decode(table.metadata().configuration.get(_COLUMNS, "{}"))
@@ -225,9 +225,8 @@ def _position(table: DeltaTable, name: str) -> str:
     return BEGINNING if version is None else f"{version:020d}"
 
 
-def _paths(table: DeltaTable, folder: str) -> set[str]:
-    paths = _actions(table)["path"]
-    return set(paths.filter(pc.starts_with(paths, folder)).to_pylist())
+def _paths(table: DeltaTable) -> set[str]:
+    return set(_actions(table)["path"].to_pylist())
 
 
 def _actions(table: DeltaTable) -> Any:

@@ -181,7 +181,7 @@ def erase_task(output: FileOutput, source: ReadSource, task: EraseTask) -> Erase
         )
         for each in task.files:
             with output.place.reading(each.path) as file:
-                reader = pq.ParquetFile(file)
+                reader = pq.ParquetFile(file, pre_buffer=True)
                 if task.gone is not None and not _may_have(reader, task.gone):
                     continue
                 kept = _kept_rows(reader, limits)

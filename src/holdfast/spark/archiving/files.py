@@ -300,7 +300,7 @@ def merge_task(output: FileOutput, task: MergeTask) -> list[DataFile]:
     with TableFiles(replace(output, file_bytes=output.file_bytes * 2), task.number) as files:
         for each in task.files:
             with output.place.reading(each.path) as source:
-                reader = pq.ParquetFile(source)
+                reader = pq.ParquetFile(source, pre_buffer=True)
                 for group in range(reader.num_row_groups):
                     for batch in conformed(reader.read_row_group(group), output.layout):
                         files.write(each.date, batch)

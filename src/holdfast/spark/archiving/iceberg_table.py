@@ -16,7 +16,6 @@ from functools import cached_property, partial
 from typing import Any, ClassVar, Final
 
 import msgspec
-import pyarrow.compute as pc
 import pyiceberg.expressions
 from pyiceberg.catalog import Catalog, load_catalog
 from pyiceberg.exceptions import (
@@ -70,9 +69,7 @@ class IcebergTable(MarkedTable):
 
     def open(self, *, alone: bool) -> TableState:
         table = self._table()
-        self._remove_stale(
-            lambda folder: self._paths(table, folder) if table else set(), alone=alone
-        )
+        self._remove_stale(lambda: self._paths(table) if table else set(), alone=alone)
         if table is None:
             return TableState()
         known = table.properties
@@ -236,10 +233,9 @@ class IcebergTable(MarkedTable):
     def _identifier(self) -> tuple[str, ...]:
         return tuple(self.table.split(".")) if self.table else (_NAMESPACE, self.bucket)
 
-    def _paths(self, table: Any, folder: str) -> set[str]:
-        """The files of all snapshots in a folder."""
-        paths = table.inspect.all_files()["file_path"]
-        found = paths.filter(pc.starts_with(paths, f"{self.place.url}/{folder}")).to_pylist()
+    def _paths(self, table: Any) -> set[str]:
+        """The files of all snapshots."""
+        found: list[str] = table.inspect.all_files()["file_path"].to_pylist()
         return {self._relative(each) for each in found}
 
     def _relative(self, path: str) -> str:

@@ -89,7 +89,7 @@ class ParquetTable:
     def begin(self, batch: TableBatch) -> tuple[str, str]:
         return _folder(batch), f"part-{batch.number:08d}"
 
-    def discard(self, batch: TableBatch) -> None:
+    def discard(self, batch: TableBatch, files: Sequence[DataFile] = ()) -> None:
         self.place.remove_below(_folder(batch))
 
     def commit(self, batch: TableBatch, files: Sequence[DataFile], layout: TableLayout) -> None:

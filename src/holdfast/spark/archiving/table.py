@@ -135,8 +135,8 @@ class ArchiveTable(Protocol):
     def begin(self, batch: TableBatch) -> tuple[str, str]:
         """Prepare a batch: the folder of its files, and the prefix of their names."""
 
-    def discard(self, batch: TableBatch) -> None:
-        """Drop a batch whose tasks have ended."""
+    def discard(self, batch: TableBatch, files: Sequence[DataFile] = ()) -> None:
+        """Drop a batch whose tasks have ended, and the files they wrote."""
 
     def commit(self, batch: TableBatch, files: Sequence[DataFile], layout: TableLayout) -> None:
         """Add a batch to the table; raises ConflictError if another run was faster."""
@@ -164,7 +164,8 @@ class MarkedTable:
     """A table whose commits list its files, which are written directly into their final folder.
 
     Files of a killed run are invisible, since no commit lists them. To find them, each attempt
-    has a folder of its own, leaves a mark before its first file, and removes it at its end.
+    leaves a mark before its first file, and removes it at its end. Only what a killed run left has
+    to be looked for in the whole table.
     """
 
     folder: ClassVar[str] = ""
@@ -172,30 +173,33 @@ class MarkedTable:
 
     def begin(self, batch: TableBatch) -> tuple[str, str]:
         self.place.objects.put(f"{_MARKS}{batch.attempt}", b"")
-        return self._folder(batch.attempt), batch.attempt
+        return self.folder, batch.attempt
 
-    def discard(self, batch: TableBatch) -> None:
-        self.place.remove_below(self._folder(batch.attempt))
+    def discard(self, batch: TableBatch, files: Sequence[DataFile] = ()) -> None:
+        for each in files:
+            self.place.objects.remove(each.path)
         self._unmark(batch)
-
-    def _folder(self, attempt: str) -> str:
-        return f"{self.folder}{attempt}/"
 
     def _unmark(self, batch: TableBatch) -> None:
         self.place.objects.remove(f"{_MARKS}{batch.attempt}")
 
-    def _remove_stale(self, listed: Callable[[str], Container[str]], *, alone: bool) -> None:
-        """Remove what attempts that have ended left behind; `listed` has the files of a folder."""
+    def _remove_stale(self, listed: Callable[[], Container[str]], *, alone: bool) -> None:
+        """Remove what attempts that have ended left behind, unless the table lists it."""
         objects = self.place.objects
         before_ms = SystemClock().now_ms() - STALE_MS
-        for mark in list(objects.list(_MARKS)):
-            if alone or mark.modified_ms < before_ms:
-                folder = self._folder(mark.name.removeprefix(_MARKS))
-                kept = listed(folder)
-                for each in list(objects.list(folder)):
-                    if each.name not in kept:
-                        objects.remove(each.name)
-                objects.remove(mark.name)
+        marks = [
+            each.name for each in objects.list(_MARKS) if alone or each.modified_ms < before_ms
+        ]
+        if not marks:
+            return
+        attempts, kept = {each.removeprefix(_MARKS) for each in marks}, listed()
+        for each in list(objects.list(self.folder)):
+            # Names of files start with the attempt.
+            attempt = each.name.rpartition("/")[2].partition("-")[0]
+            if attempt in attempts and each.name not in kept:
+                objects.remove(each.name)
+        for name in marks:
+            objects.remove(name)
 
 
 def table_at(place: TablePlace, options: TableOptions, name: str, *, by_date: bool) -> ArchiveTable:
