@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 KEPT_ENTRIES: Final = 262_144
 _APPENDED: Final = (int(Kind.APPEND), "")
 _WITH_BYTES: Final = frozenset({Kind.APPEND, Kind.CREATE})
-_ENDINGS: Final = frozenset({Kind.DELETE, Kind.EXPIRE})
+ENDINGS: Final = frozenset({Kind.DELETE, Kind.EXPIRE})
 # Changes that a caller processes without yielding to the event loop.
 PAGE_ENTRIES_MAX: Final = 2_000
 
@@ -72,7 +72,7 @@ class JournalBatch:
             kind, name = rare.get(index, _APPENDED)
             if kind in _WITH_BYTES:
                 yield StreamChange(self.position, stream, end - length, length, kind, at_ms, name)
-            elif kind in _ENDINGS:
+            elif kind in ENDINGS:
                 yield StreamChange(self.position, stream, end, 0, kind, at_ms, name)
 
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import msgspec
 
-from holdfast.engine.journal import PAGE_ENTRIES_MAX, StreamChange
+from holdfast.engine.journal import ENDINGS, PAGE_ENTRIES_MAX, StreamChange
 from holdfast.errors import CursorGoneError, HoldfastError, InvalidRequestError
 from holdfast.format.records import Kind
 from holdfast.http.buckets import find_bucket
@@ -32,7 +32,9 @@ if TYPE_CHECKING:
     from holdfast.clock import Timer
     from holdfast.engine.commit import Batch
     from holdfast.engine.journal import JournalBatch
+    from holdfast.engine.shard import Shard
     from holdfast.engine.state import State
+    from holdfast.engine.stream import Stream
     from holdfast.http.app import App
     from holdfast.http.exchange import Request, Slot
 
@@ -96,7 +98,7 @@ def changes(app: App, request: Request, slot: Slot, name: str) -> None:
     check_cursor(app, after)
     _expect_names(app.shard.state, after)
     if live is None:
-        _respond_page(app, slot, wanted, next_page(app.shard.state, wanted))
+        _respond_page(app, slot, wanted, next_page(app.shard, wanted))
         return
     slot.route = "sse" if live == "sse" else "long_poll"
     app.check_live_readers()
@@ -142,43 +144,56 @@ def check_cursor(app: App, after: int) -> None:
         raise CursorGoneError(journal.earliest)
 
 
-def next_page(state: State, request: ChangesRequest) -> ChangesPage:
+def next_page(shard: Shard, request: ChangesRequest) -> ChangesPage:
     """The changes after a cursor: all of them, or as many whole batches as make a page.
 
     Entries of other buckets count as well, because going through them takes time, too.
     """
     entries: list[ChangeEntry] = []
     examined = 0
-    for batch in state.journal.after(request.after):
-        entries.extend(batch_entries(state, batch, request.prefix))
+    journal = shard.state.journal
+    for batch in journal.after(request.after):
+        entries.extend(batch_entries(shard, batch, request.prefix))
         examined += len(batch.streams)
         if examined >= PAGE_ENTRIES_MAX:
             return ChangesPage(batch.position, entries)
-    return ChangesPage(state.journal.last, entries)
+    return ChangesPage(journal.last, entries)
 
 
-def batch_entries(state: State, batch: JournalBatch, prefix: str) -> Iterator[ChangeEntry]:
-    """What a batch did to the streams whose names start with a prefix."""
+def batch_entries(shard: Shard, batch: JournalBatch, prefix: str) -> Iterator[ChangeEntry]:
+    """What a batch did to the streams whose names start with a prefix.
+
+    Of streams that exist no longer there is only the entry that says so.
+    """
     skip = prefix.index("/") + 1
+    state = shard.state
     by_number = state.by_number
     if not batch.rare:
         # Only appends, the common case: no object is made for each of them.
         for number, end, length in zip(batch.streams, batch.ends, batch.lengths, strict=True):
             stream = by_number.get(number)
             name = state.name_of(number) if stream is None else stream.meta.name
-            if name is not None and name.startswith(prefix):
+            if name is not None and name.startswith(prefix) and not _has_ended(shard, stream):
                 yield ChangeEntry(name[skip:], end - length, length)
         return
     for change in batch.changes():
         name = name_of(state, change)
+        if change.kind not in ENDINGS and (
+            state.name_of(change.stream) is None or _has_ended(shard, by_number.get(change.stream))
+        ):
+            continue
         if name.startswith(prefix):
             yield ChangeEntry(
                 name[skip:],
                 change.offset,
                 change.length,
                 change.kind == Kind.CREATE,
-                change.kind in {Kind.DELETE, Kind.EXPIRE},
+                change.kind in ENDINGS,
             )
+
+
+def _has_ended(shard: Shard, stream: Stream | None) -> bool:
+    return stream is not None and (stream.gone or shard.lifetimes.has_ended(stream))
 
 
 def name_of(state: State, change: StreamChange) -> str:
@@ -277,7 +292,7 @@ class ChangeFeed:
         """The next page for a reader, and the event for it; empty if there are no changes."""
         last, journal = self._last, self._app.shard.state.journal
         if (last.prefix, last.after) != request[1:] or last.page.through != journal.last:
-            page = next_page(self._app.shard.state, request)
+            page = next_page(self._app.shard, request)
             data = page.event(journal.last) if page.entries else b""
             self._last = last = _LastEvent(request.prefix, request.after, page, data)
         return last.page, last.data
@@ -346,7 +361,7 @@ class LongPollFeed(_FeedReader):
             self._leave()
             respond_error(self._slot, CursorGoneError(state.journal.earliest))
             return
-        page = next_page(state, self._request._replace(after=place))
+        page = next_page(self._app.shard, self._request._replace(after=place))
         if page.entries:
             self._leave()
             _respond_page(self._app, self._slot, self._request, page)
@@ -376,7 +391,7 @@ class SseFeed(_FeedReader):
         slot.begin(200, b"Content-Type: text/event-stream\r\nCache-Control: no-cache\r\n")
         slot.on_gone, slot.on_resume = self._leave, self.wake
         self._app.feed.add(self)
-        page = next_page(state, self._request)
+        page = next_page(self._app.shard, self._request)
         slot.write(page.event(state.journal.last))
         self.after = page.through
         self.wake()

@@ -24,8 +24,9 @@ from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 
 import msgspec
 
+from holdfast.engine.journal import ENDINGS
 from holdfast.errors import InvalidRequestError
-from holdfast.format.records import INDEX_BITS, Kind
+from holdfast.format.records import INDEX_BITS
 from holdfast.http.buckets import find_bucket
 from holdfast.http.changes import parse_cursor
 from holdfast.http.exchange import int_parameter, parse_query
@@ -386,7 +387,7 @@ def _follow(batch: JournalBatch, traces: Traces, since: int, *, counts: bool) ->
     gained, ended = traces
     if batch.rare:
         for change in batch.changes():
-            if change.kind in {Kind.DELETE, Kind.EXPIRE}:
+            if change.kind in ENDINGS:
                 if batch.position > since:
                     ended[change.stream] = change.name
             elif counts and change.length and change.stream not in gained:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 from holdfast.format.packs import HEADER_BYTES, PackExtent, PackInfo, ScanRange, padded
 from holdfast.format.rows import StreamRow
 from holdfast.protocol.content import JSON, media_type
+from holdfast.protocol.headers import OFFSET_MAX
 from holdfast.protocol.producer import ProducerState
 from holdfast.storage.catalog_scan import CatalogScan, Scanned, after_name, after_prefix
 from holdfast.storage.catalog_schema import CatalogFile, open_for_reading
@@ -27,7 +28,8 @@ if TYPE_CHECKING:
 
 
 T = TypeVar("T")
-NAME_OF: Final = "SELECT name FROM streams WHERE number = ?"
+# Nobody reads a deleted stream that is kept for its forks.
+NAME_OF: Final = f"SELECT name FROM streams WHERE number = ? AND visible_from < {OFFSET_MAX}"  # noqa: S608 (a number)
 BY_NAME: Final = "SELECT row FROM streams WHERE name = ?"
 _EXTENTS: Final = (
     "SELECT packs.name, packs.salt, packs.data_bytes, extents.start, extents.length, "
