@@ -34,7 +34,8 @@ async def test_packs_and_what_is_in_them(client: Client, bucket: Bucket) -> None
     store = await client.storage.store()
     assert (store.store, store.store_id) == (plan.store, plan.store_id)
     assert store.flushed == plan.flushed
-    (pack_name,) = plan.partitions[0].packs
+    (line,) = [each async for each in bucket.ranges(plan.partitions[0])]
+    pack_name = line.pack
     packs = {each.name: each async for each in client.storage.packs()}
     salt = int(packs[pack_name].salt, 16)
     extents = [each async for each in client.storage.extents(pack_name)]

@@ -307,7 +307,8 @@ class Bucket:
             partitions=partitions,
             since=since,
         )
-        return await self._calls.fetch(below(self.url, "streams", "scan"), ScanPlan, params)
+        url = below(self.url, "streams", "scan")
+        return await self._calls.fetch(url, ScanPlan, params, self._calls.timeouts.plan_s)
 
     async def pack_streams(
         self,
@@ -325,7 +326,8 @@ class Bucket:
             numbers=",".join(map(str, numbers)),
         )
         url = below(self.url, "streams", "scan", "pack")
-        response = await self._calls.request("GET", url, params=params)
+        limit_s = self._calls.timeouts.plan_s
+        response = await self._calls.request("GET", url, params=params, timeout_s=limit_s)
         return decode_packed(response.body, PackStreams)
 
     async def until(
@@ -347,7 +349,7 @@ class Bucket:
             after=after, prefix=prefix, bytes=bytes, messages=messages, ms=ms, from_ms=from_ms
         )
         url = below(self.url, "streams", "scan", "until")
-        return await self._calls.fetch(url, ScanEnd, params)
+        return await self._calls.fetch(url, ScanEnd, params, self._calls.timeouts.plan_s)
 
     async def ranges(
         self,

@@ -54,12 +54,14 @@ _NOT_CARRIED_OUT: Final = frozenset({425, 429, 500, 503})
 class Timeouts:
     """Time limits in seconds; none of them can be turned off."""
 
-    # For a whole request and its response.
+    # For the response to a request, and for each further piece of it.
     request_s: float = 30.0
-    # For the next piece of a long response.
+    # For the next piece of a response that is read as it arrives.
     silence_s: float = 30.0
     # For the next sign of life of a live read: servers send one every 15 to 60 seconds.
     live_s: float = 75.0
+    # For the plan of a scan, which takes the server longer the more it has to look at.
+    plan_s: float = 600.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,9 +222,16 @@ class Calls:
                     raise
                 await self.wait(failures, error, retry)
 
-    async def fetch(self, url: str, kind: type[T], params: Mapping[str, str] | None = None) -> T:
+    async def fetch(
+        self,
+        url: str,
+        kind: type[T],
+        params: Mapping[str, str] | None = None,
+        timeout_s: float | None = None,
+    ) -> T:
         """GET a JSON document."""
-        return decode((await self.request("GET", url, params=params)).body, kind)
+        response = await self.request("GET", url, params=params, timeout_s=timeout_s)
+        return decode(response.body, kind)
 
     async def lines(
         self, url: str, kind: type[T], params: Mapping[str, str] | None = None
@@ -266,6 +275,7 @@ class Calls:
                 body,
                 timeout_s=timeout_s or self.timeouts.request_s,
                 bytes_max=self._response_bytes_max,
+                is_total=False,
             )
             if await route.continues(response.status, response.headers):
                 continue

@@ -237,7 +237,7 @@ class OutboundStream:
         if left_s > 0:
             self._timer = self._loop.call_later(left_s, self._check_silence)
         else:
-            self.failed(SilenceError())
+            self.failed(SilenceError(self._silence_s))
 
     @property
     def is_over(self) -> bool:

@@ -18,7 +18,7 @@ from holdfast.net.targets import Target
 class TransportError(Exception):
     """The connection broke off."""
 
-    says: ClassVar[str] = "broke the connection off"
+    says: str = "broke the connection off"
     # Whether the server may have received the request: a retry may then repeat its effect.
     sent: ClassVar[bool] = True
     late: ClassVar[bool] = False
@@ -44,8 +44,11 @@ class PoolTimeoutError(TransportError):
 class SilenceError(TransportError):
     """The server neither sent nor accepted anything for too long."""
 
-    says = "did not respond in time"
     late = True
+
+    def __init__(self, limit_s: float) -> None:
+        super().__init__(limit_s)
+        self.says = f"did not respond within {limit_s:g} s"
 
 
 class RequestRefusedError(TransportError):

@@ -83,16 +83,18 @@ class Outbound:
         *,
         timeout_s: float,
         bytes_max: int,
+        is_total: bool = True,
     ) -> OutboundResponse:
         """Call `url` and return the whole response, whatever its status.
 
         Raises OutboundRefusedError if the URL must not be called, and OutboundError if it does not
-        respond in `timeout_s` seconds with at most `bytes_max` bytes.
+        respond in `timeout_s` seconds with at most `bytes_max` bytes. Unless the time `is_total`,
+        it is the time for the next piece of the response, however many there are.
         """
         response: OutboundStream | None = None
         request = self._begin(method, url, headers, body, timeout_s)
         try:
-            async with asyncio.timeout(timeout_s):
+            async with asyncio.timeout(timeout_s if is_total else None):
                 response = await self._pool.send(request)
                 content = await response.read(bytes_max)
         except TimeoutError:

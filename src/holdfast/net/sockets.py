@@ -124,7 +124,7 @@ class SocketProtocol(asyncio.Protocol):
                 async with asyncio.timeout(limit_s):
                     await writer
             except TimeoutError:
-                raise SilenceError from None
+                raise SilenceError(limit_s) from None
             finally:
                 self._writers.discard(writer)
         if self._ended or self.transport.is_closing():

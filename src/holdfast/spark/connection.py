@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterat
 from dataclasses import dataclass, field
 from typing import Any, Final, Protocol, TypeVar
 
-from holdfast.client import Basic, Bearer, Client, Retry, SyncClient
+from holdfast.client import Basic, Bearer, Client, Retry, SyncClient, Timeouts
 from holdfast.client.auth import Auth, shared_tls
 from holdfast.client.calls import may_repeat, pause
 from holdfast.client.client import DEFAULT_URL, STREAMS_PATH
@@ -49,6 +49,7 @@ _CONNECTION_ATTRIBUTES: Final = {
     "caFile": "ca_file",
     "streamsPath": "streams_path",
     "retries": "retries",
+    "timeout": "timeout_s",
 }
 CONNECTION_OPTIONS: Final = tuple(_CONNECTION_ATTRIBUTES)
 
@@ -151,6 +152,8 @@ class SparkConnection:
     ca_file: str = ""
     streams_path: str = STREAMS_PATH
     retries: int = 8
+    # How long a request may make no progress; servers are busy while jobs read them.
+    timeout_s: int = 120
 
     def __post_init__(self) -> None:
         # The URL appears in messages, so credentials in it are taken out.
@@ -174,6 +177,8 @@ class SparkConnection:
             values["url"] = values["url"].strip()
         if "retries" in values:
             values["retries"] = options.count("retries", least=0)
+        if "timeout_s" in values:
+            values["timeout_s"] = options.count("timeout")
         return cls(**values)
 
     def options(self) -> dict[str, str]:
@@ -193,6 +198,11 @@ class SparkConnection:
         return {
             "auth": Bearer(self.token) if self.token else auth,
             "retry": self.retry,
+            "timeouts": Timeouts(
+                request_s=self.timeout_s,
+                silence_s=self.timeout_s,
+                plan_s=max(self.timeout_s, Timeouts().plan_s),
+            ),
             "tls": shared_tls(self.ca_file),
             "streams_path": self.streams_path,
         }

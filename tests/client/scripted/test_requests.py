@@ -202,6 +202,24 @@ class TestRetries:
 
         run(scenario())
 
+    def test_an_answer_that_makes_progress_may_take_longer_than_the_time_limit(self):
+        async def scenario():
+            body = b'{"bucket_id": "b", "streams": 1, "bytes": 2}'
+            whole = b"".join(answer(200, body).pieces)
+            waits = [asyncio.Event() for _ in range(4)]
+            pieces = []
+            for turn, wait in enumerate(waits):
+                pieces += [wait, whole[turn * len(whole) // 4 : (turn + 1) * len(whole) // 4]]
+                asyncio.get_running_loop().call_later(0.3 * (turn + 1), wait.set)
+            timeouts = Timeouts(request_s=1)
+            async with scripted(Answer(tuple(pieces)), timeouts=timeouts, retry=NO_RETRY) as (
+                _,
+                client,
+            ):
+                assert (await client.bucket("b").info()).bytes == 2
+
+        run(scenario())
+
     def test_answers_have_a_largest_size(self):
         async def scenario():
             async with scripted(page(b"x" * 101, 101), retry=NO_RETRY, answer_bytes_max=100) as (
