@@ -14,7 +14,9 @@ from holdfast.settings.options import build
 from holdfast.spark.connection import SparkConnection
 from holdfast.spark.folding import publishing, slice_fold
 from holdfast.spark.jobs import run_job, tasks
+from holdfast.spark.jobs.recording import recorded
 from holdfast.spark.jobs.snapshot import Snapshot
+from holdfast.spark.reading import slice_reader
 from tests.server_process import ServerProcess
 from tests.spark.in_process import killed_at, run_here
 from tests.spark.reading_back import new_bucket
@@ -230,6 +232,49 @@ def test_ids_that_cannot_have_snapshots_are_named(client, bucket, fold):
     fill(client, bucket, {"a/b": [{"x": 1}], "c": [{"x": 1}]})
     done = fold()
     assert (done.published, [each["stream_id"] for each in done.left]) == (1, ["a/b"])
+
+
+@pytest.mark.parametrize("few", [32, 0], ids=["one by one", "together"])
+def test_streams_below_the_threshold_are_not_read_again(
+    client, bucket, fold, server, monkeypatch, few
+):
+    monkeypatch.setattr(slice_fold, "_FEW", few)
+    monkeypatch.setattr(tasks, "run_tasks", run_here)
+    monkeypatch.setattr(tasks, "core_count", lambda _spark: 2)
+    read = []
+    runs = slice_reader._runs
+
+    def counted(chunk):
+        for run in runs(chunk):
+            read.extend([run.stream.stream_id] * len(run.offsets))
+            yield run
+
+    monkeypatch.setattr(slice_reader, "_runs", counted)
+
+    def recorded_fold(**options):
+        read.clear()
+        job = Snapshot(
+            bucket=bucket, fold="merge-patch", server=SparkConnection(server.url), **options
+        )
+        return recorded(job, lambda: run_job(None, job))
+
+    fill(client, bucket, patches(3))
+    first = recorded_fold(min_messages=5)
+    assert (first.streams, first.published, first.below_threshold) == (20, 0, 20)
+    assert len(read) == 60
+    # Nothing has changed, so nothing is read, neither in packs nor before that.
+    assert recorded_fold(min_messages=5).streams == 0
+    assert read == []
+    fill(client, bucket, {"s-003": [{"late": 1}] * 2, "s-007": [{"late": 1}], "new": [{"x": 1}]})
+    later = recorded_fold(min_messages=5)
+    assert (later.streams, later.published, later.below_threshold) == (3, 1, 2)
+    assert len(read) == 5 + 4 + 1
+    found = json.loads(snapshot_of(client, bucket, "s-003").payload)
+    assert found == {"f0": 0, "f1": 1, "f2": 2, "number": 3, "late": 1}
+    # Another threshold is another scope, for which nothing has been looked at.
+    assert recorded_fold(min_messages=4).published == 1
+    assert recorded_fold().published == 19
+    assert recorded_fold(min_messages=5).streams == 0
 
 
 def test_a_stream_created_anew_meanwhile_gets_no_snapshot(client, bucket, fold, monkeypatch):

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from concurrent.futures import Future
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import chain, groupby
 from typing import Any, Final
 
@@ -30,7 +30,7 @@ from holdfast.spark.folding.publishing import (
 )
 from holdfast.spark.reading.arrow import Chunk, Numbers, StreamName
 from holdfast.spark.reading.http_reader import stream_chunks
-from holdfast.spark.reading.slice_reader import StreamRun, stream_runs
+from holdfast.spark.reading.slice_reader import SliceReader, StreamRun, stream_runs
 from holdfast.spark.reading.source import ReadSource, Slice, StreamSlice
 
 # Of one stream, no more is held than this: the rest is folded as it arrives.
@@ -38,6 +38,8 @@ HELD_BYTES_MAX: Final = 4 * 1024 * 1024
 _BATCH_STREAMS: Final = 128
 _BATCH_BYTES: Final = 8 * 1024 * 1024
 LEFT_MAX: Final = 100
+# So many streams are looked up one by one; the ranges of more are requested together.
+_FEW: Final = 32
 
 
 @dataclass(frozen=True)
@@ -127,9 +129,30 @@ def fold_slice(work: FoldWork, part: Slice) -> FoldReport:
         ) as publisher,
     ):
         folding = _SliceFold(work, server, publisher, report, knows_snapshots=knows)
-        folding.run(stream_runs(source, server, part))
+        folding.run((changed_runs if part.after else stream_runs)(source, server, part))
         publisher.finish()
     return report
+
+
+def changed_runs(source: ReadSource, server: SparkClient, part: Slice) -> Iterator[StreamRun]:
+    """All messages of those streams that have gained some after the position `part.after`."""
+    changed = {
+        each.stream_id
+        for each in source.ranges(server, part)
+        if part.covers(each.stream_id) and source.selection.includes(each.stream_id)
+    }
+    for chunk in SliceReader(source, server).unpacked(part):
+        changed.update(each.stream_id for each in chunk.streams)
+    if not changed:
+        return
+    source = replace(source, selection=replace(source.selection, streams=frozenset(changed)))
+    whole = replace(part, after=0)
+    if len(changed) > _FEW:
+        yield from stream_runs(source, server, whole)
+        return
+    for stream_id in sorted(changed):
+        of_one = replace(whole, first=stream_id, last=stream_id, excludes_first=False)
+        yield from stream_runs(source, server, of_one)
 
 
 class _SliceFold:

@@ -46,7 +46,14 @@ from holdfast.spark.jobs.progress import UNSEEN, Progress
 from holdfast.spark.jobs.result import JobResult
 from holdfast.spark.session import as_holdfast_error
 
-__all__ = ["JOBS_BUCKET", "LOCK_TTL_S", "job_name", "pipeline_name", "recorded"]
+__all__ = [
+    "JOBS_BUCKET",
+    "LOCK_TTL_S",
+    "job_name",
+    "last_results",
+    "pipeline_name",
+    "recorded",
+]
 
 JOBS_BUCKET: Final = "_jobs"
 LOCK_TTL_S: Final = 60
@@ -54,6 +61,8 @@ _RENEW_S: Final = 10.0
 _WAIT_S: Final = 2.0
 _LISTED_MAX: Final = 20
 _TEXT_MAX: Final = 1000
+# Messages of the history that are looked at; a run has two.
+_LAST_MAX: Final = 20
 _PACKAGES: Final = {"holdfast": "holdfast-streams", "spark": "pyspark"}
 # The options that tell one pipeline from another, besides the bucket.
 _TARGETS: Final = ("to", "source", "table", "target_bucket", "target")
@@ -166,6 +175,18 @@ class Run:
                 f"The run is not {done}: {error.message} A token needs write:{JOBS_BUCKET} for "
                 "that; --no-record does without."
             )
+
+
+def last_results(server: SparkClient, name: str) -> list[dict[str, Any]]:
+    """The figures of the last runs of a pipeline that ended well, the latest first."""
+    try:
+        history = server.stream(f"{JOBS_BUCKET}/{name}").read(last=_LAST_MAX)
+        found = [each.json for each in history]
+    except HoldfastError:
+        # None was recorded, or it may not be read.
+        return []
+    ended = [each for each in found if each.get("event") == "finished" and each.get("ok")]
+    return [each["result"] for each in reversed(ended)]
 
 
 class _History:

@@ -1,11 +1,17 @@
 """The job `snapshot`: fold new messages into snapshots.
 
 A stream starts at its latest snapshot, so a scan of the bucket finds exactly the messages since
-then. The job keeps no state of its own: it can be killed at any point and run again.
+then. The job can be killed at any point and run again.
+
+Streams that have not grown enough would be read in every run. So a run that was recorded starts
+where the last one of the pipeline has looked, and reads only streams that have changed since: the
+others are still below the thresholds. It looks at everything if that run had other thresholds or
+streams, or did not fold each of them.
 """
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -17,6 +23,7 @@ from holdfast.settings.options import option
 from holdfast.spark.connection import SparkClient, parse_size
 from holdfast.spark.jobs.options import SelectionOptions
 from holdfast.spark.jobs.progress import UNSEEN, Progress
+from holdfast.spark.jobs.recording import last_results, pipeline_name
 from holdfast.spark.jobs.result import JobResult
 
 if TYPE_CHECKING:
@@ -77,6 +84,12 @@ class Snapshot(SelectionOptions):
     def min_size_bytes(self) -> int:
         return parse_size(self.min_bytes, "'min_bytes'") if self.min_bytes else 0
 
+    def scope(self) -> str:
+        """A digest of the options that decide which streams are folded."""
+        thresholds = self.min_messages, self.min_size_bytes()
+        chosen = repr((self.bucket, sorted(self.streams), self.stream_pattern, *thresholds))
+        return hashlib.sha256(chosen.encode()).hexdigest()[:16]
+
 
 @dataclass(frozen=True)
 class SnapshotSummary(JobResult):
@@ -93,6 +106,10 @@ class SnapshotSummary(JobResult):
     left_alone: int
     # The first streams that were left alone, and why.
     left: list[dict[str, str]]
+    # The cursor up to which everything was looked at, and which streams: a later run of the same
+    # scope starts there.
+    until: str
+    scope: str
 
 
 def run(spark: SparkSession, job: Snapshot, progress: Progress = UNSEEN) -> SnapshotSummary:
@@ -120,7 +137,7 @@ def run(spark: SparkSession, job: Snapshot, progress: Progress = UNSEEN) -> Snap
         plan = plan_between(
             server,
             source,
-            "",
+            _looked_until(server, job),
             "",
             min_partitions=_SLICES_PER_CORE * core_count(spark),
             whole_streams=True,
@@ -139,8 +156,23 @@ def run(spark: SparkSession, job: Snapshot, progress: Progress = UNSEEN) -> Snap
     sums = totals(reports, FoldReport)
     left = [each for report in reports for each in report.left][:_LEFT_MAX]
     return SnapshotSummary(
-        **sums, left=[vars(each) for each in left], ok=not (job.strict and sums["left_alone"])
+        **sums,
+        left=[vars(each) for each in left],
+        until=plan.until,
+        scope=job.scope(),
+        ok=not (job.strict and sums["left_alone"]),
     )
+
+
+def _looked_until(server: SparkClient, job: Snapshot) -> str:
+    """The cursor up to which nothing has to be looked at again, or an empty text."""
+    if not job.record:
+        return ""
+    for result in last_results(server, pipeline_name(job)):
+        if result.get("scope") == job.scope():
+            is_complete = not (result.get("skipped") or result.get("left_alone"))
+            return str(result.get("until", "")) if is_complete else ""
+    return ""
 
 
 def _flushed(server: SparkClient) -> bool:
