@@ -2,15 +2,19 @@
 
 import json
 from collections.abc import Iterator
+from pathlib import Path
 from random import Random
 from uuid import uuid4
 
 import pytest
 
 from holdfast.client import SyncClient
+from holdfast.errors import SettingsError
 from holdfast.spark.reading.arrow import DEFAULT_COLUMNS, spark_schema
 from holdfast.spark.reading.readers import stream_reader
 from tests.server_process import ServerProcess
+from tests.spark.archiving import rows, table_at
+from tests.spark.archiving import run as archive
 from tests.spark.filled import BYTES, JSON, Filled, Row, ordered, read, rows_of
 from tests.thorough import some_of
 
@@ -191,6 +195,29 @@ def test_it_counts_as_appended_when_the_fork_was_created(bucket: Filled, flushed
     assert there.until(before).bytes == 110
     assert there.until(before, bytes=60).until == created
     assert there.until(before, bytes=60).bytes == 100
+
+
+def test_archives_have_it_once(bucket: Filled, tmp_path: Path) -> None:
+    bucket.append("source", b"ab", b"cd")
+    archive(bucket, tmp_path / "table")
+    source = bucket.client.stream(f"{bucket.bucket}/source")
+    for number in range(2):
+        bucket.client.stream(f"{bucket.bucket}/fork-{number}").fork(source)
+        if number:
+            source.delete()
+        for _ in range(2):
+            archive(bucket, tmp_path / "table", fail_on_data_loss=False)
+        bucket.flush()
+    found = rows(table_at("parquet", tmp_path / "table"))
+    assert [(row.stream_id, row.payload) for row in found] == [
+        (name, payload) for name in ("fork-0", "fork-1", "source") for payload in (b"ab", b"cd")
+    ]
+
+
+def test_a_plain_read_cannot_leave_it_out(bucket: Filled) -> None:
+    bucket.append("source", b"ab")
+    with pytest.raises(SettingsError, match="does not tell what a fork inherits"):
+        read(bucket.options(via="http", forks="own"))
 
 
 def test_long_messages(bucket: Filled) -> None:

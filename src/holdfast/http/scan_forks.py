@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 from functools import partial
+from heapq import merge
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import msgspec
@@ -36,11 +37,10 @@ from holdfast.http.storage_routes import NDJSON_HEADERS, cursor_text
 from holdfast.http.turns import PIECE_BYTES
 from holdfast.protocol.content import JSON, SEPARATOR
 from holdfast.storage.catalog_forks import ForkEntry, find_forks
-from holdfast.storage.catalog_scan import Scanned
 from holdfast.storage.pending import run
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Coroutine
+    from collections.abc import AsyncIterator, Callable, Coroutine
 
     from holdfast.http.app import App
     from holdfast.http.exchange import Request, Slot
@@ -70,33 +70,43 @@ def scan_forks(app: App, request: Request, slot: Slot, name: str) -> None:
 
 
 async def _respond_parts(app: App, slot: Slot, request: ScanRequest, part_bytes: int) -> None:
-    parts: list[ForkPart] = []
-    for each in await _forks(app, request):
-        stream_id = each.name[request.skip :]
-        last = parts[-1] if parts else None
-        if last is None or last.bytes >= part_bytes or last.forks >= _PART_FORKS:
-            last = ForkPart(stream_id, stream_id, 0, 0)
-            parts.append(last)
-        last.last_stream_id = stream_id
-        last.forks += 1
-        last.bytes += each.inherited
+    hot, cold = await _forks(app, request)
+
+    def divide() -> list[ForkPart]:
+        parts: list[ForkPart] = []
+        for each in merge(hot, cold()):
+            stream_id = each.name[request.skip :]
+            last = parts[-1] if parts else None
+            if last is None or last.bytes >= part_bytes or last.forks >= _PART_FORKS:
+                last = ForkPart(stream_id, stream_id, 0, 0)
+                parts.append(last)
+            last.last_stream_id = stream_id
+            last.forks += 1
+            last.bytes += each.inherited
+        return parts
+
     document = {
         "bucket_id": request.bucket,
         "prefix": request.prefix[request.skip :],
         "after": cursor_text(request.after),
         "until": cursor_text(request.until),
-        "parts": parts,
+        # In a thread, since there may be very many.
+        "parts": await asyncio.to_thread(divide),
     }
     slot.on_gone = None
     respond_json(slot, document)
 
 
-async def _forks(app: App, request: ScanRequest) -> list[ForkEntry]:
-    """The forks of a scan that inherit something, sorted by name."""
+async def _forks(
+    app: App, request: ScanRequest
+) -> tuple[list[ForkEntry], Callable[[], list[ForkEntry]]]:
+    """The forks of a scan that inherit something, by name: new ones, and how to find the others.
+
+    Each position of the log is looked up in one of the two, the journal or the catalog.
+    """
     state, catalog = app.shard.state, app.shard.catalog
     flushed = 0 if catalog is None else min(catalog.flushed, request.until)
     found: list[ForkEntry] = []
-    # Before the catalog, which may know more by then: each position is looked up in one of them.
     examined = 0
     for batch in list(state.journal.after(max(request.after, flushed, state.journal.earliest))):
         if batch.position > request.until:
@@ -111,11 +121,9 @@ async def _forks(app: App, request: ScanRequest) -> list[ForkEntry]:
         if examined >= TURN_ENTRIES:
             examined = 0
             await asyncio.sleep(0)
-    if catalog is not None and request.after < flushed:
-        scanned = Scanned(request.prefix, request.after, flushed, request.first, request.last)
-        found += await asyncio.to_thread(find_forks, catalog.path, scanned)
-    # A name may be taken again meanwhile.
-    return sorted({each.number: each for each in found}.values())
+    if catalog is None or request.after >= flushed:
+        return sorted(found), list
+    return sorted(found), partial(find_forks, catalog.path, request._replace(until=flushed).scanned)
 
 
 def inherited(app: App, request: Request, slot: Slot, name: str) -> None:
@@ -127,7 +135,8 @@ def inherited(app: App, request: Request, slot: Slot, name: str) -> None:
 async def _pieces(app: App, request: ScanRequest) -> AsyncIterator[bytes]:
     held: list[bytes] = []
     size_bytes = 0
-    for entry in await _forks(app, request):
+    hot, cold = await _forks(app, request)
+    for entry in merge(hot, await asyncio.to_thread(cold)):
         async for piece in _fork_lines(app, entry, entry.name[request.skip :]):
             held.append(piece)
             size_bytes += len(piece)

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 # A fork's number holds the position of its creation. By number for what is new, else by name.
 _FORKS: Final = (
     "SELECT name, number, inherited FROM forks {by} WHERE number >= :from AND number < :to "
-    "AND name >= :least AND name < :beyond"
+    "AND name >= :least AND name < :beyond ORDER BY name"
 )
 _BY_NUMBER: Final = _FORKS.format(by="NOT INDEXED")
 _BY_NAME: Final = _FORKS.format(by="INDEXED BY sqlite_autoindex_forks_1")
@@ -31,7 +31,7 @@ class ForkEntry(NamedTuple):
 
 
 def find_forks(path: Path, scanned: Scanned) -> list[ForkEntry]:
-    """The forks with these names that were created in (after, until], unsorted."""
+    """The forks with these names that were created in (after, until], by name."""
     values = scanned.values | {
         "from": (scanned.after + 1) << INDEX_BITS if scanned.after else 0,
         "to": (scanned.until + 1) << INDEX_BITS,

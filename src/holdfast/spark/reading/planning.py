@@ -251,6 +251,10 @@ def no_cursors(server: SparkClient) -> SettingsError:
 
 def plan_streams(server: SparkClient, source: ReadSource) -> list[StreamSlice]:
     """Plan a read by the plain protocol: each stream up to its present tail."""
+    if not source.forks:
+        raise SettingsError(
+            f"A plain read of {server.url} does not tell what a fork inherits: leave out 'forks'."
+        )
     return server.run(lambda client: _stream_slices(client, source))
 
 
