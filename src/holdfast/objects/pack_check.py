@@ -58,7 +58,7 @@ def check_pack(
     _compare_info(pack, known, findings)
     pack.check_frame()
     contents = merge_join(
-        pack.contents(), extents, lambda each: each[0][:2], lambda each: (each.stream, each.start)
+        pack.checked(), extents, lambda each: each[0][:2], lambda each: (each.stream, each.start)
     )
     for content, expected in contents:
         if content is None:
@@ -67,11 +67,11 @@ def check_pack(
                 f"{_stream(expected)} has no bytes at {expected.start} in {pack.name}"
             )
             continue
-        extent, data = content
+        extent, end = content
         if expected is None:
-            findings.unused(extent, fault_of(data) if isinstance(data, PackCorruptError) else "")
+            findings.unused(extent, fault_of(end) if isinstance(end, PackCorruptError) else "")
         else:
-            _compare_extent(pack, extent, data, expected, findings)
+            _compare_extent(pack, extent, end, expected, findings)
         yield extent
 
 
@@ -111,13 +111,13 @@ def _compare_info(pack: Pack, known: PackInfo, findings: PackFindings) -> None:
 def _compare_extent(
     pack: Pack,
     extent: Extent,
-    data: bytes | PackCorruptError,
+    end: bytes | PackCorruptError,
     expected: PackExtent,
     findings: PackFindings,
 ) -> None:
-    if isinstance(data, PackCorruptError):
-        findings.pack_damaged(fault_of(data))
-    elif expected.json and not data.endswith(SEPARATOR):
+    if isinstance(end, PackCorruptError):
+        findings.pack_damaged(fault_of(end))
+    elif expected.json and not end.endswith(SEPARATOR):
         findings.pack_damaged(f"{_stream(expected)} is JSON, but no message ends at {extent.end}")
     if expected.extent != extent:
         findings.catalog_wrong(

@@ -129,9 +129,9 @@ class Pack:
         self.delta()
         self.check_frame()
         yield self.footer.size_bytes - self.footer.data_end + HEADER_BYTES
-        for extent, data in self.contents():
-            if isinstance(data, PackCorruptError):
-                raise data
+        for extent, end in self.checked():
+            if isinstance(end, PackCorruptError):
+                raise end
             yield extent.length
 
     def spot_check(self, extents: Iterable[Extent], bytes_max: int) -> None:
@@ -179,20 +179,32 @@ class Pack:
             if padding and any(self._part(footer.data_end, footer.lengths_at)):
                 raise PackFormatError("there is something between its data and its index")
 
-    def contents(self) -> Iterator[tuple[Extent, bytes | PackCorruptError]]:
-        """Every extent with its data, or with the error if it is damaged."""
+    def checked(self) -> Iterator[tuple[Extent, bytes | PackCorruptError]]:
+        """Every extent with its last byte, or with the error if it is damaged.
+
+        Memory holds a window of the data, however large an extent is.
+        """
         index = self.index()
         reader = self.data_reader(_READ_BYTES)
         for extent in self.directory():
-            data = reader.read(extent.data_at, extent.length)
             try:
-                verified(self.name, self.footer.salt, extent, data)
+                last = self._check_data(extent, reader)
                 with naming(self.name):
                     self._check_messages(extent, index)
             except PackCorruptError as error:
                 yield extent, error
             else:
-                yield extent, data
+                yield extent, last
+
+    def _check_data(self, extent: Extent, reader: SequentialReader) -> bytes:
+        sums, piece = bytearray(), b""
+        # In whole blocks, each of which has its sum.
+        for at in range(0, extent.length, _READ_BYTES):
+            piece = reader.read(extent.data_at + at, min(_READ_BYTES, extent.length - at))
+            sums += block_sums(piece, self.footer.salt).tobytes()
+        if sums != extent.sums:
+            raise _mismatch(self.name, extent)
+        return piece[-1:]
 
     def data_reader(self, window_bytes: int) -> SequentialReader:
         """Reads the data; the caller verifies it."""
@@ -212,11 +224,15 @@ class Pack:
 def verified(pack: str, salt: int, extent: Extent, data: bytes) -> bytes:
     """The data of a whole extent; raises if it does not match its checksums."""
     if len(data) != extent.length or block_sums(data, salt).tobytes() != extent.sums:
-        raise PackCorruptError(
-            f"The pack {pack} is damaged: the extent of stream {extent.stream:x} at offset "
-            f"{extent.start} does not match its checksum."
-        )
+        raise _mismatch(pack, extent)
     return data
+
+
+def _mismatch(pack: str, extent: Extent) -> PackCorruptError:
+    return PackCorruptError(
+        f"The pack {pack} is damaged: the extent of stream {extent.stream:x} at offset "
+        f"{extent.start} does not match its checksum."
+    )
 
 
 class MessageIndex:

@@ -64,6 +64,23 @@ class TestVerify:
                 with pytest.raises(PackCorruptError, match=NAME):
                     Pack(store, NAME, known_size)
 
+    def test_a_large_extent_is_read_in_pieces(self, store, monkeypatch):
+        monkeypatch.setattr(pack_reader, "_READ_BYTES", 2 * BLOCK_BYTES)
+        data = bytes(range(256)) * 1024 * 7 + b"end"
+        store.put(NAME, build({1: (0, [(data, 0, 1)])}))
+        pack = Pack(store, NAME)
+        sizes = []
+        read = store.read
+
+        def noted(name, at=0, size=None):
+            sizes.append(size)
+            return read(name, at, size)
+
+        monkeypatch.setattr(store, "read", noted)
+        ((extent, last),) = pack.checked()
+        assert (extent.length, last) == (len(data), b"d")
+        assert max(sizes) <= 2 * BLOCK_BYTES
+
     def test_every_block_of_a_large_extent_is_checked(self, store):
         data = bytes(3 * BLOCK_BYTES + 5)
         store.put(NAME, build({1: (0, [(data, 0, 1)])}))
