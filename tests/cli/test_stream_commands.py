@@ -25,7 +25,6 @@ def test_five_commands(command):
         "status": "open",
         "content_type": "text/plain",
         "tail_offset": 3893,
-        "forked": False,
     }
 
 

@@ -1,6 +1,7 @@
 """Archiving with `deletes=apply`: the table has no rows of streams that are deleted."""
 
 import pickle
+import time
 
 import pytest
 
@@ -19,7 +20,7 @@ from tests.spark.archiving import (
     run,
     table_at,
 )
-from tests.spark.filled import Filled
+from tests.spark.filled import TEXT, Filled
 
 
 @pytest.fixture(scope="module")
@@ -72,6 +73,7 @@ def test_rows_of_deleted_streams_are_removed(filled, form, tmp_path):
 def test_by_default_they_are_kept_until_a_run_applies_them(filled, form, tmp_path, monkeypatch):
     fill(filled)
     source, fork = (filled.client.stream(f"{filled.bucket}/{name}") for name in ("bytes-0", "fork"))
+    # It inherits messages that are older than itself.
     fork.fork(source)
     fork.append(b"of the fork")
     run(filled, tmp_path, format=form)
@@ -108,6 +110,20 @@ def test_killed_while_rows_are_removed(filled, form, point, tmp_path, monkeypatc
     found = run(filled, tmp_path, format=form, deletes="apply")
     assert found.erased_rows == (0 if point == "archive.decided" else gone)
     assert rows(table_at(form, tmp_path)) == filled.everything()
+
+
+@pytest.mark.slow
+def test_rows_of_expired_streams_are_removed(filled, tmp_path):
+    stream = filled.client.stream(f"{filled.bucket}/short")
+    stream.create(TEXT, ttl_s=2)
+    stream.append("soon gone")
+    filled.append("kept", b"1")
+    assert run(filled, tmp_path, deletes="apply").rows == 2
+    deadline_s = time.monotonic() + 20
+    while not run(filled, tmp_path, deletes="apply").erased_rows:
+        assert time.monotonic() < deadline_s
+        time.sleep(0.5)
+    assert rows(table_at("parquet", tmp_path)) == filled.everything()
 
 
 class Measured(Here):

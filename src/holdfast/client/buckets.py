@@ -30,8 +30,6 @@ class StreamInfo(msgspec.Struct, frozen=True):
     tail_offset: int
     created_at_ms: int
     last_write_at_ms: int | None = None
-    # A fork's first messages may be older than the stream.
-    forked: bool = False
 
 
 class BucketInfo(msgspec.Struct, frozen=True):

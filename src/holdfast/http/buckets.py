@@ -109,5 +109,4 @@ def _entry(stream_id: str, stream: Stream) -> dict[str, object]:
         "tail_offset": stream.tail,
         "created_at_ms": stream.created_ms,
         "last_write_at_ms": stream.last_write_ms,
-        "forked": stream.meta.fork is not None,
     }

@@ -3,13 +3,13 @@
 Executors rewrite the files that have such rows, and one commit replaces them. Rules:
 
 - The table stores `erased`, the cursor up to which deletions are applied, in every commit.
-- Rows are applied first and added afterwards, and the server returns no rows of a deleted stream.
+- Deletions are applied before rows are added, and the server returns no rows of a deleted stream.
   So while `erased` is not behind the table's position, a stream that was deleted after `erased` has
   only rows from before the deletion in the table, even if a new stream has its name by now. The
   changes feed tells which streams those are, and all of their rows go.
 - Otherwise, which is after a run that kept deleted streams, or if the feed no longer reaches back,
   executors compare the streams in each file with those of the bucket. Rows of a missing stream go,
-  and so do rows that are older than the stream, unless it is a fork, which inherits such rows.
+  and so do rows that are older than the stream. What a fork inherits is as old as the fork.
 """
 
 from __future__ import annotations
@@ -244,9 +244,7 @@ class _Present:
         if not self._first <= stream_id <= self._last:
             self._load(stream_id)
         found = self._page.get(stream_id)
-        if found is None:
-            return _ALWAYS
-        return _NEVER if found.forked else found.created_at_ms * 1000
+        return _ALWAYS if found is None else found.created_at_ms * 1000
 
     def _load(self, stream_id: str) -> None:
         # The listing starts after an id, so the id before this one has to be given.
