@@ -22,6 +22,7 @@ from holdfast.errors import (
     StoreError,
     UnauthorizedError,
 )
+from holdfast.spark.connection import SparkClient, SparkConnection
 from holdfast.spark.reading.slice_reader import read_chunks
 from holdfast.spark.reading.source import Slice, StreamSlice
 from tests.client.node_process import node_server
@@ -304,6 +305,22 @@ def test_streams_by_pattern_and_list(bucket: Filled) -> None:
     assert read(bucket.options(streamPattern="aw")) == []
     assert read(bucket.options(streams="json-1, text-3")) == bucket.of("json-1", "text-3")
     assert read(bucket.options(streams="json-1,absent")) == bucket.of("json-1")
+
+
+def test_only_chosen_streams_are_asked_for(bucket: Filled) -> None:
+    """Whatever lies between them, in packs or not."""
+    for stream_id in "amz":
+        bucket.append(stream_id, b"packed")
+    bucket.flush()
+    for stream_id in "amz":
+        bucket.append(stream_id, b"hot")
+    parts = planned(bucket.options(streams="a,z"))
+    packed, *hot = (each.part for each in parts)
+    with SparkClient(SparkConnection(bucket.url)) as client:
+        ranges = parts[0].source.ranges(client, packed)
+    assert [each.stream_id for each in ranges] == ["a", "z"]
+    assert [(each.first, each.last) for each in hot] == [("a", "a"), ("z", "z")]
+    assert ordered(rows_of(parts)) == bucket.of("a", "z")
 
 
 def test_from_a_cursor_to_a_cursor(bucket: Filled) -> None:

@@ -340,7 +340,7 @@ def checksum(data: bytes | memoryview, salt: int) -> int:
     return xxh3_64_intdigest(data, seed=salt)
 
 
-def check_sum(pieces: Iterable[bytes], salt: int, expected: int, what: str) -> None:
+def check_sum(pieces: Iterable[bytes | memoryview], salt: int, expected: int, what: str) -> None:
     """Raise unless these pieces are the part of a pack that has this checksum."""
     digest = xxh3_64(seed=salt)
     for piece in pieces:

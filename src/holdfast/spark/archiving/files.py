@@ -33,7 +33,7 @@ from holdfast.spark.archiving.table import (
 from holdfast.spark.jobs.tasks import Executors
 from holdfast.spark.reading.arrow import Chunk, split_chunk
 from holdfast.spark.reading.slice_reader import read_chunks
-from holdfast.spark.reading.source import ReadSource, Slice, StreamSlice
+from holdfast.spark.reading.source import AnyPart, ReadSource
 
 ROW_GROUP_BYTES: Final = 64 * 1024 * 1024
 # Of all open files together, and how many may be open.
@@ -67,7 +67,7 @@ class FileOutput:
 class ArchiveTask:
     number: int
     source: ReadSource
-    parts: tuple[Slice | StreamSlice, ...]
+    parts: tuple[AnyPart, ...]
 
 
 @dataclass(frozen=True)

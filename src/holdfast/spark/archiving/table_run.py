@@ -39,7 +39,7 @@ from holdfast.spark.jobs.tasks import Executors
 from holdfast.spark.reading.arrow import json_rows
 from holdfast.spark.reading.planning import ReadPlan, plan_between
 from holdfast.spark.reading.slice_reader import read_chunks
-from holdfast.spark.reading.source import ReadSource, Slice, StreamSlice
+from holdfast.spark.reading.source import AnyPart, ReadSource, StreamSlice
 
 # The sample from which columns are inferred: so many slices, so many messages of each.
 _SAMPLE_SLICES: Final = 8
@@ -280,7 +280,7 @@ def task_bytes(total_bytes: int, file_bytes: int, cores: int) -> int:
 
 def grouped(plan: ReadPlan, size_bytes: int, total_bytes: int) -> list[ArchiveTask]:
     """The tasks of a plan: small slices are grouped, up to this size."""
-    groups: list[list[Slice | StreamSlice]] = []
+    groups: list[list[AnyPart]] = []
     held = 0
     # Messages that are not in packs yet have no known size: it is the rest of the total.
     known = sum(_size(each) for each in plan.slices)
@@ -295,8 +295,8 @@ def grouped(plan: ReadPlan, size_bytes: int, total_bytes: int) -> list[ArchiveTa
     return [ArchiveTask(number, plan.source, tuple(parts)) for number, parts in enumerate(groups)]
 
 
-def _size(part: Slice | StreamSlice) -> int:
-    return part.size_bytes if isinstance(part, Slice) else 0
+def _size(part: AnyPart) -> int:
+    return 0 if isinstance(part, StreamSlice) else part.size_bytes
 
 
 def sample(plan: ReadPlan) -> Iterator[bytes]:
@@ -311,7 +311,7 @@ def sample(plan: ReadPlan) -> Iterator[bytes]:
                 break
 
 
-def _spread(slices: Sequence[Slice | StreamSlice], count: int) -> Sequence[Slice | StreamSlice]:
+def _spread(slices: Sequence[AnyPart], count: int) -> Sequence[AnyPart]:
     if len(slices) <= count:
         return slices
     return [slices[at * len(slices) // count] for at in range(count)]

@@ -29,12 +29,25 @@ from holdfast.spark.connection import SparkClient
 from holdfast.spark.reading.forks import plan_forks
 from holdfast.spark.reading.packs import check_store
 from holdfast.spark.reading.selection import LATEST, BatchBounds
-from holdfast.spark.reading.source import ReadPartition, ReadSource, Slice, StreamSlice
+from holdfast.spark.reading.source import (
+    SINGLE_STREAMS_MAX,
+    AnyPart,
+    PackPart,
+    ReadPartition,
+    ReadSource,
+    Slice,
+    StreamSlice,
+)
 
 # Like Spark's partitions of files: each partition costs some 50 ms of its own.
 SLICE_BYTES: Final = 128 * 1024 * 1024
 _SLICE_BYTES_MIN: Final = 1024 * 1024
 _SLICE_BYTES_MAX: Final = 1024 * 1024 * 1024
+# So many chosen streams get a request each for what is not in packs yet, which goes through all of
+# that.
+_HOT_STREAMS_MAX: Final = 8
+# Larger than any slice.
+_UNKNOWN_BYTES: Final = 1 << 62
 # HEAD requests at a time.
 _HEADS_MAX: Final = 32
 
@@ -44,7 +57,7 @@ class ReadPlan:
     """The slices of a read, and the cursor at which they end."""
 
     source: ReadSource
-    slices: Sequence[Slice | StreamSlice]
+    slices: Sequence[AnyPart]
     until: str
 
     def partitions(self) -> list[ReadPartition]:
@@ -100,39 +113,88 @@ def plan_between(
     With `whole_streams` all messages of a stream are in the same slice, in order.
     """
     size = min(max(slice_bytes or SLICE_BYTES, _SLICE_BYTES_MIN), _SLICE_BYTES_MAX)
+    chosen = source.selection.chosen
+    is_few = not whole_streams and 0 < len(chosen) <= SINGLE_STREAMS_MAX
     scan = server.bucket(source.bucket).scan(
         after=after,
         until=until,
         prefix=source.selection.prefix,
-        by="names",
+        by="names" if whole_streams else "packs" if is_few else None,
         partition_bytes=size,
         partitions=min_partitions,
         since=source.began,
         **source.selection.scan_bounds,
     )
-    if min_partitions:
-        total = sum(each.bytes for each in scan.partitions)
-        size = min(size, max(total // min_partitions, _SLICE_BYTES_MIN))
     if source.fail_on_data_loss:
         _check_losses(server, source, scan, after)
     source = source.with_store(scan.store, scan.store_id)
-    if scan.partitions:
+    if scan.partitions or scan.parts:
         check_store(source)
     if whole_streams:
         return ReadPlan(source, _slices_of_whole_streams(scan), scan.until)
-    slices = []
+    if min_partitions:
+        total = sum(each.bytes for each in scan.partitions)
+        size = min(size, max(total // min_partitions, _SLICE_BYTES_MIN))
+    packed = (
+        _chosen_slices(server, source, scan, size)
+        if is_few
+        else packed_slices(server, source, scan, size)
+    )
+    hot = _hot_slices(scan, chosen if is_few else ())
+    forks = plan_forks(server, source, scan.after, scan.until, size)
+    return ReadPlan(source, [*packed, *hot, *forks], scan.until)
+
+
+def packed_slices(
+    server: SparkClient, source: ReadSource, scan: ScanPlan, size: int
+) -> list[Slice | PackPart]:
+    """What is in packs, as the server has divided it."""
+    found: list[Slice | PackPart] = [
+        PackPart(
+            each.after,
+            each.until,
+            each.first,
+            each.last,
+            tuple(scan.packs[at] for at in each.packs),
+            each.bytes,
+            int(scan.after),
+        )
+        for each in scan.parts
+    ]
     for each in scan.partitions:
         positions = int(each.after), int(scan.flushed), int(each.until)
         names = each.first_stream_id, each.last_stream_id
         # With bounds of time, a partition may start later than the read.
         packed = Slice(*names, *positions, each.bytes, read_after=int(scan.after))
-        slices += _cut(server, source, packed, size)
-    for hot in scan.hot:
-        start, end = int(hot.after), int(hot.until)
-        names = hot.first_stream_id, hot.last_stream_id
-        slices.append(Slice(*names, start, start, end, hot.bytes, read_after=int(scan.after)))
-    slices += plan_forks(server, source, scan.after, scan.until, size)
-    return ReadPlan(source, slices, scan.until)
+        found += _cut(server, source, packed, size)
+    return found
+
+
+def _chosen_slices(
+    server: SparkClient, source: ReadSource, scan: ScanPlan, size: int
+) -> list[Slice]:
+    """What is in packs of a few streams, whatever lies between them."""
+    chosen = source.selection.chosen
+    after, flushed = int(scan.after), min(int(scan.flushed), int(scan.until))
+    if after >= flushed:
+        return []
+    whole = Slice(chosen[0], chosen[-1], after, flushed, flushed, _UNKNOWN_BYTES)
+    return _cut(server, source, whole, size)
+
+
+def _hot_slices(scan: ScanPlan, chosen: Sequence[str]) -> list[Slice]:
+    """What is not in packs yet."""
+    slices = []
+    for each in scan.hot:
+        start, end = int(each.after), int(each.until)
+        first, last = each.first_stream_id, each.last_stream_id
+        hot = Slice(first, last, start, start, end, each.bytes, read_after=int(scan.after))
+        inside = [stream_id for stream_id in chosen if first <= stream_id <= last]
+        if not chosen or len(inside) > _HOT_STREAMS_MAX:
+            slices.append(hot)
+        else:
+            slices += [replace(hot, first=stream_id, last=stream_id) for stream_id in inside]
+    return slices
 
 
 def _slices_of_whole_streams(scan: ScanPlan) -> list[Slice]:
@@ -175,7 +237,8 @@ def _cut(server: SparkClient, source: ReadSource, whole: Slice, size: int) -> li
 
 def _cut_by_positions(whole: Slice, ranges: Sequence[ScanRange], size: int) -> list[Slice]:
     """Cut a slice of one large stream into consecutive ones."""
-    whole = replace(whole, read_after=whole.after)
+    if whole.read_after is None:
+        whole = replace(whole, read_after=whole.after)
     slices, after, held = [], whole.after, 0
     for each in ranges:
         end = each.first_position - 1
@@ -224,7 +287,7 @@ def _has_dropped_log(server: SparkClient, plan: ReadPlan) -> bool:
     if plan.source.store_id or not plan.slices:
         return False
     hot = plan.slices[0]
-    assert isinstance(hot, Slice)
+    assert isinstance(hot, Slice), "without a store there are no packs"
     start = f"{hot.after:020d}"
     bucket = server.bucket(plan.source.bucket)
     records = bucket.records(after=start, until=start, prefix=plan.source.selection.prefix)

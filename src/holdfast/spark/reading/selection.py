@@ -117,6 +117,11 @@ class Selection:
             return commonprefix(list(self.streams))  # noqa: RUF071 (ids are plain text)
         return max(_literal_prefix(self.pattern), self.ids.prefix, key=len)
 
+    @cached_property
+    def chosen(self) -> tuple[str, ...]:
+        """The streams of a list that can be selected, in order; empty if there is no list."""
+        return tuple(sorted(filter(self.includes, self.streams or ())))
+
     @property
     def is_empty(self) -> bool:
         """Whether nothing can be selected at all."""

@@ -17,7 +17,7 @@ from typing import Any, Final, NamedTuple, TypeVar
 import numpy as np
 import pyarrow as pa
 
-from holdfast.client import Client, Record, ScanPlan, ScanRange
+from holdfast.client import Client, Record, ScanRange
 from holdfast.errors import CursorGoneError, ObjectMissingError
 from holdfast.spark.connection import SparkClient
 from holdfast.spark.reading.arrow import (
@@ -33,6 +33,7 @@ from holdfast.spark.reading.arrow import (
 )
 from holdfast.spark.reading.forks import inherited_records
 from holdfast.spark.reading.http_reader import stream_chunks
+from holdfast.spark.reading.pack_parts import PackPartReader
 from holdfast.spark.reading.packs import (
     PackBytes,
     PositionRange,
@@ -41,7 +42,7 @@ from holdfast.spark.reading.packs import (
     open_packs,
     read_extents,
 )
-from holdfast.spark.reading.source import ReadSource, Slice, StreamSlice
+from holdfast.spark.reading.source import AnyPart, PackPart, ReadSource, Slice, StreamSlice
 from holdfast.spark.reading.typed_json import TypedRows
 
 T = TypeVar("T")
@@ -52,7 +53,7 @@ _ATTEMPTS: Final = 10
 _PREFETCHED: Final = 2
 
 
-def read_batches(source: ReadSource, part: Slice | StreamSlice) -> Iterator[Any]:
+def read_batches(source: ReadSource, part: AnyPart) -> Iterator[Any]:
     """The rows of a slice as Arrow batches."""
     typed = None if source.typed is None else TypedRows(source.typed)
     for chunk in read_chunks(source, part):
@@ -62,11 +63,13 @@ def read_batches(source: ReadSource, part: Slice | StreamSlice) -> Iterator[Any]
                 yield batch if typed is None else typed.batch(batch, piece)
 
 
-def read_chunks(source: ReadSource, part: Slice | StreamSlice) -> Iterator[Chunk]:
+def read_chunks(source: ReadSource, part: AnyPart) -> Iterator[Chunk]:
     """The messages of a slice, or the records in them if the source is framed."""
     with SparkClient(source.connection) as server:
         if isinstance(part, StreamSlice):
             chunks = stream_chunks(source, server, part)
+        elif isinstance(part, PackPart):
+            chunks = PackPartReader(source, server).chunks(part)
         elif part.is_inherited:
             found = inherited_records(source, server, part)
             chunks = (_record_chunk(each) for each in found)
@@ -162,7 +165,7 @@ class SliceReader:
                 done = position
         except CursorGoneError:
             # Flushed since, all of the rest or a part of it.
-            scan = self._scan(part)
+            scan = source.rescan(self._server, part)
             if int(scan.flushed) <= done:
                 raise
             again = SliceReader(source.with_store(scan.store, scan.store_id), self._server)
@@ -186,21 +189,11 @@ class SliceReader:
             return
         lost = [
             each
-            for each in self._scan(part).lost
+            for each in source.rescan(self._server, part).lost
             if source.selection.includes(each) and part.covers(each)
         ]
         if lost:
             raise source.data_loss(lost)
-
-    def _scan(self, part: Slice) -> ScanPlan:
-        return self._server.bucket(self._source.bucket).scan(
-            after=f"{part.after:020d}",
-            until=f"{part.until:020d}",
-            prefix=self._source.selection.prefix,
-            # Only what is lost and what is flushed matters, and this costs least.
-            by="packs",
-            since=self._source.began,
-        )
 
 
 async def _record_batches(

@@ -11,7 +11,7 @@ from typing import Final
 
 from pyspark.sql.datasource import InputPartition
 
-from holdfast.client import Bucket, ScanRange
+from holdfast.client import Bucket, PackInfo, ScanPlan, ScanRange
 from holdfast.errors import DataLossError, SettingsError
 from holdfast.objects.locations import StoreLocation
 from holdfast.spark.connection import CONNECTION_OPTIONS, Options, SparkClient, SparkConnection
@@ -62,7 +62,7 @@ TYPED_COLUMNS: Final = tuple(name for name in DEFAULT_COLUMNS if name not in PAY
 _FRAMING: Final = "length-prefixed"
 _NAMED_MAX: Final = 5
 # Up to so many chosen streams are asked for one by one.
-_SINGLE_STREAMS_MAX: Final = 64
+SINGLE_STREAMS_MAX: Final = 64
 
 
 @dataclass(frozen=True)
@@ -131,7 +131,7 @@ class ReadSource:
         ids, chosen = self.selection.ids, self.selection.streams
         ends = [each for each in (part.last, ids.beyond) if each]
         bounds = [(max(part.first, ids.first), min(ends, default=""))]
-        if chosen is not None and len(chosen) <= _SINGLE_STREAMS_MAX:
+        if chosen is not None and len(chosen) <= SINGLE_STREAMS_MAX:
             # There may be very many streams between two of them.
             bounds = [(each, each) for each in sorted(chosen) if part.covers(each)]
         for first, last in bounds:
@@ -143,6 +143,17 @@ class ReadSource:
                 last=last,
             ):
                 yield each
+
+    def rescan(self, server: SparkClient, part: Slice | PackPart) -> ScanPlan:
+        """What the server has now of the positions of a part: packs, and what is lost."""
+        return server.bucket(self.bucket).scan(
+            after=f"{part.after:020d}",
+            until=f"{part.until:020d}",
+            prefix=self.selection.prefix,
+            # This costs least.
+            by="packs",
+            since=self.began,
+        )
 
     def data_loss(self, stream_ids: Sequence[str]) -> DataLossError:
         """The error for messages that were deleted or trimmed before they were read."""
@@ -223,6 +234,28 @@ class StreamSlice:
 
 
 @dataclass(frozen=True)
+class PackPart:
+    """Messages in packs at positions in (after, until], between two streams and offsets in them.
+
+    Streams are sorted by their numbers. What the part is does not depend on the packs that held it
+    when the read was planned.
+    """
+
+    after: int
+    until: int
+    # Stream and offset of the first message, and of the first one after the part, if there is one.
+    first: tuple[int, int]
+    last: tuple[int, int] | None
+    packs: tuple[PackInfo, ...]
+    size_bytes: int
+    # Where the whole read starts: 0 if with the log.
+    read_after: int
+
+
+AnyPart = Slice | PackPart | StreamSlice
+
+
+@dataclass(frozen=True)
 class ReadPartition(InputPartition):
     """A slice with its source.
 
@@ -231,4 +264,4 @@ class ReadPartition(InputPartition):
     """
 
     source: ReadSource
-    part: Slice | StreamSlice
+    part: AnyPart
