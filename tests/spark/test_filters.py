@@ -26,7 +26,7 @@ from pyspark.sql.datasource import (
     StringStartsWith,
 )
 
-from holdfast.errors import SettingsError
+from holdfast.errors import PackCorruptError, SettingsError
 from holdfast.spark.reading.arrow import spark_schema
 from holdfast.spark.reading.readers import batch_reader
 from tests.server_process import ServerProcess
@@ -214,6 +214,24 @@ def test_packs_of_other_times_are_not_read(tmp_path: Path) -> None:
         for pack in packs - needed:
             (tmp_path / "data" / "objects" / pack).write_bytes(b"damaged")
         assert read(bucket.options(columns=",".join(COLUMNS), pushdown="true"), pushed)[0] == wanted
+
+
+def test_extents_of_other_times_are_not_read(tmp_path: Path) -> None:
+    with ServerProcess(tmp_path / "data", flush_age=3600) as server:
+        bucket = Filled(server.url)
+        bucket.append("early", b"written before")
+        sleep(0.003)
+        middle = datetime.now(UTC)
+        sleep(0.003)
+        bucket.append("late", b"1", b"2")
+        bucket.flush()
+        (pack,) = (tmp_path / "data" / "objects" / "packs").glob("*.pack")
+        pack.write_bytes(pack.read_bytes().replace(b"written before", b"Written before"))
+        options = bucket.options(columns=",".join(COLUMNS), pushdown="true")
+        rows, _ = read(options, [GreaterThan(("timestamp",), middle)])
+        assert [row.payload for row in rows] == [b"1", b"2"]
+        with pytest.raises(PackCorruptError):
+            read(options)
 
 
 def test_few_streams_of_many(bucket: Filled, everything: list[Found]) -> None:

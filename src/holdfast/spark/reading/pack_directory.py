@@ -30,6 +30,7 @@ from holdfast.format.packs import (
 from holdfast.objects.pack_reader import naming
 from holdfast.spark.reading.arrow import Numbers, StreamName
 from holdfast.spark.reading.packs import PackBytes
+from holdfast.spark.reading.selection import TIME_MAX_MS, TIME_MIN_MS
 from holdfast.spark.reading.source import PackPart
 
 # A MessagePack array of so many elements starts like this.
@@ -156,6 +157,27 @@ class OpenPack:
             none,
             none,
         )
+
+    def has_messages(
+        self, index: Numbers, part: PackPart, from_ms: int, to_ms: int
+    ) -> npt.NDArray[np.bool_]:
+        """Which entries have messages at the positions of a part and of a range of times.
+
+        After a merge, an entry may have messages of a long time.
+        """
+        is_open = from_ms == TIME_MIN_MS and to_ms == TIME_MAX_MS
+        inside = (self._first_positions[index] > part.after) & (
+            self._last_positions[index] <= part.until
+        )
+        if not len(index) or (is_open and inside.all()):
+            return np.ones(len(index), dtype=bool)
+        first, last = int(index[0]), int(index[-1]) + 1
+        _, timestamps, positions = self.index(first, last)
+        wanted = (positions > part.after) & (positions <= part.until)
+        wanted &= (timestamps >= from_ms) & (timestamps < to_ms)
+        counts = np.concatenate(([0], np.cumsum(wanted)))
+        begins = self.message_at[index] - self.message_at[first]
+        return np.asarray(counts[begins + self.messages[index]] > counts[begins])
 
     def names(self, numbers: Numbers, bucket: str) -> list[StreamName]:
         """The streams with these numbers, those of other buckets as unknown."""

@@ -132,7 +132,10 @@ class PackPartReader:
             is_live = np.isin(entries.streams, _numbers(known.live))
             self._lacks_some = self._lacks_some or not is_live.all()
             keep &= is_live
-        return entries.select(keep)
+        entries = entries.select(keep)
+        from_ms, to_ms = self._source.selection.time_range
+        has_messages = pack.has_messages(entries.entries, part, from_ms, to_ms)
+        return entries.select(has_messages | (entries.missed > 0))
 
     def _named(self, part: PackPart, packs: Sequence[OpenPack], window: PackEntries) -> _Named:
         """The entries of a window whose streams are selected."""

@@ -28,7 +28,7 @@ from holdfast.errors import (
 from holdfast.spark.connection import SparkClient
 from holdfast.spark.reading.forks import plan_forks
 from holdfast.spark.reading.packs import check_store
-from holdfast.spark.reading.selection import LATEST, BatchBounds
+from holdfast.spark.reading.selection import ALL_TIMES, LATEST, BatchBounds
 from holdfast.spark.reading.source import (
     SINGLE_STREAMS_MAX,
     AnyPart,
@@ -115,11 +115,13 @@ def plan_between(
     size = min(max(slice_bytes or SLICE_BYTES, _SLICE_BYTES_MIN), _SLICE_BYTES_MAX)
     chosen = source.selection.chosen
     is_few = not whole_streams and 0 < len(chosen) <= SINGLE_STREAMS_MAX
+    # A pack's own index has the times of its messages, so most of its data need not be read.
+    by_packs = is_few or source.selection.times != ALL_TIMES
     scan = server.bucket(source.bucket).scan(
         after=after,
         until=until,
         prefix=source.selection.prefix,
-        by="names" if whole_streams else "packs" if is_few else None,
+        by="names" if whole_streams else "packs" if by_packs else None,
         partition_bytes=size,
         partitions=min_partitions,
         since=source.began,
