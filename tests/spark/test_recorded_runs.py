@@ -140,6 +140,32 @@ def test_an_unreachable_server_is_found_before_the_work():
     assert recorded(replace(job, record=False), lambda: DONE) == DONE
 
 
+def test_a_server_that_is_gone_is_not_asked_again(tmp_path):
+    with ServerProcess(tmp_path) as gone:
+        # Each attempt to reach it would take minutes.
+        job = Audit(server=SparkConnection(gone.url, retries=20))
+
+        def work():
+            gone.stop()
+            raise OutboundError("It cannot be reached.")
+
+        with pytest.raises(OutboundError):
+            recorded(job, work)
+
+
+def test_a_result_is_not_lost_with_the_server(tmp_path):
+    with ServerProcess(tmp_path) as gone:
+        job = Audit(server=SparkConnection(gone.url, retries=0))
+
+        def work():
+            gone.stop()
+            return DONE
+
+        result = recorded(job, work)
+    assert result == DONE
+    assert result.warnings[0].startswith("The run is not recorded: ")
+
+
 def test_a_bucket_that_is_not_there_is_found_before_the_work(server):
     connection = SparkConnection(server.url)
     job = Snapshot(bucket="nothing-here", fold="concat", server=connection)

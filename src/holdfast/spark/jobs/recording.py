@@ -30,6 +30,7 @@ from typing import Any, Final, TypeVar
 
 import msgspec
 
+from holdfast.client.sync import SyncStream
 from holdfast.clock import Clock, SystemClock
 from holdfast.errors import (
     ForbiddenError,
@@ -39,6 +40,7 @@ from holdfast.errors import (
     PipelineBusyError,
     StreamExistsError,
     StreamNotFoundError,
+    UnauthorizedError,
 )
 from holdfast.spark.connection import SparkClient, SparkConnection
 from holdfast.spark.jobs.options import JobOptions, SelectionOptions
@@ -106,7 +108,7 @@ def recorded(
         return run.completed(job, work())
     run.name = pipeline_name(job)
     _check_bucket(job)
-    with SparkClient(job.server) as server, _locked(server, run, job.wait_s, progress) as locked:
+    with SparkClient(job.server) as server, _locked(server, run, job, progress) as locked:
         history = _History(server, run, job_name(job)) if locked else None
         if history is not None:
             history.begin(job)
@@ -114,6 +116,7 @@ def recorded(
         try:
             result = run.completed(job, work())
         except BaseException as error:
+            run.is_cut_off = isinstance(as_holdfast_error(error), OutboundError)
             if history is not None:
                 history.fail(error)
             raise
@@ -137,6 +140,8 @@ class Run:
         self.clock = clock
         self.id = f"{clock.random_u64():016x}"
         self.name = ""
+        # Whether the server could not be reached: then nothing more is sent to it.
+        self.is_cut_off = False
         # The result has this list, so what is added later is in it, too.
         self.warnings: list[str] = []
         self.restart()
@@ -163,18 +168,17 @@ class Run:
         )
 
     @contextmanager
-    def warning(self, done: str) -> Iterator[None]:
-        """Turn errors of the lock and the history into warnings."""
+    def warning(self, done: str, raising: tuple[type[HoldfastError], ...] = ()) -> Iterator[None]:
+        """Turn errors of the lock and the history into warnings, except those for `raising`."""
         try:
             yield
-        except (PipelineBusyError, OutboundError):
-            # The job would fail for the same reason.
+        except raising:
             raise
         except HoldfastError as error:
-            self.warnings.append(
-                f"The run is not {done}: {error.message} A token needs write:{JOBS_BUCKET} for "
-                "that; --no-record does without."
-            )
+            hint = ""
+            if isinstance(error, UnauthorizedError | ForbiddenError):
+                hint = f" The token needs write:{JOBS_BUCKET} for that; --no-record does without."
+            self.warnings.append(f"The run is not {done}: {error.message}{hint}")
 
 
 def last_results(server: SparkClient, name: str) -> list[dict[str, Any]]:
@@ -209,6 +213,8 @@ class _History:
             self._append("finished", seconds=result.seconds, ok=result.ok, result=figures)
 
     def fail(self, error: BaseException) -> None:
+        if self._run.is_cut_off:
+            return
         said = {"code": "interrupted", "message": "The run was interrupted."}
         if isinstance(error, Exception):
             found = as_holdfast_error(error)
@@ -224,12 +230,12 @@ class _History:
 
 
 @contextmanager
-def _locked(server: SparkClient, run: Run, wait_s: float, progress: Progress) -> Iterator[bool]:
+def _locked(server: SparkClient, run: Run, job: JobOptions, progress: Progress) -> Iterator[bool]:
     """Hold the lock of the pipeline; False if there can be none."""
-    lock = _Lock(server, run)
+    lock = _Lock(server, run, job.server)
     is_held = False
-    with run.warning("locked and recorded"):
-        lock.take(wait_s, progress)
+    with run.warning("locked and recorded", raising=(PipelineBusyError, OutboundError)):
+        lock.take(job.wait_s, progress)
         is_held = True
     with lock.renewed() if is_held else nullcontext():
         yield is_held
@@ -240,9 +246,11 @@ def _locked(server: SparkClient, run: Run, wait_s: float, progress: Progress) ->
 class _Lock:
     """The lock of a pipeline, as one run sees it."""
 
-    def __init__(self, server: SparkClient, run: Run) -> None:
-        self._stream = server.stream(f"{JOBS_BUCKET}/{run.name}.lock")
-        self._name = run.name
+    def __init__(self, server: SparkClient, run: Run, connection: SparkConnection) -> None:
+        self._path = f"{JOBS_BUCKET}/{run.name}.lock"
+        self._stream = server.stream(self._path)
+        self._connection = connection
+        self._run = run
         self._clock = run.clock
         who = _who()
         host = re.sub(r"[^A-Za-z0-9.-]", "-", str(who["host"]))
@@ -254,12 +262,12 @@ class _Lock:
 
     def take(self, wait_s: float, progress: Progress) -> None:
         until_s = self._clock.monotonic_s() + wait_s
-        while (holder := self._create()) is not None:
+        while (holder := self._create(self._stream)) is not None:
             if self._clock.monotonic_s() >= until_s:
                 raise PipelineBusyError(
-                    f"Another run of {self._name} is in progress: {_described(holder)}. Wait for "
-                    f"it with --wait SECONDS. If it was killed, its lock ends within {LOCK_TTL_S} "
-                    "s."
+                    f"Another run of {self._run.name} is in progress: {_described(holder)}. Wait "
+                    "for it with --wait SECONDS. If it was killed, its lock ends within "
+                    f"{LOCK_TTL_S} s."
                 )
             progress.start("waiting for another run")
             Event().wait(min(_WAIT_S, max(0.0, until_s - self._clock.monotonic_s())))
@@ -268,53 +276,56 @@ class _Lock:
     def renewed(self) -> Iterator[None]:
         """Renew the lock while the block runs, then give it back."""
         over = Event()
-        renewing = Thread(target=self._renew, args=(over,), daemon=True)
-        renewing.start()
-        try:
-            yield
-        finally:
-            over.set()
-            renewing.join()
-            self._release()
+        # Without retries, since there is another attempt soon, and the end waits for this one.
+        with SparkClient(replace(self._connection, retries=0)) as server:
+            stream = server.stream(self._path)
+            renewing = Thread(target=self._renew, args=(stream, over), daemon=True)
+            renewing.start()
+            try:
+                yield
+            finally:
+                over.set()
+                renewing.join()
+                self._release()
 
-    def _create(self) -> str | None:
+    def _create(self, stream: SyncStream) -> str | None:
         """Create the lock; return the content type of the other one if there is one."""
         try:
-            if self._stream.create(self._own, ttl_s=LOCK_TTL_S).created:
+            if stream.create(self._own, ttl_s=LOCK_TTL_S).created:
                 self._renewed_s = self._clock.monotonic_s()
                 return None
         except StreamExistsError:
             pass
         try:
-            held = self._stream.head().content_type
+            held = stream.head().content_type
         except StreamNotFoundError:
-            return self._create()
+            return self._create(stream)
         # An attempt whose response was lost has created it.
         return None if held == self._own else held
 
-    def _renew(self, over: Event) -> None:
+    def _renew(self, stream: SyncStream, over: Event) -> None:
         while not over.wait(_RENEW_S):
             # A server that cannot be reached concerns the job itself; here it is tried again.
             with suppress(HoldfastError):
                 at_s = self._clock.monotonic_s()
                 try:
-                    if self._stream.head().content_type == self._own:
-                        self._stream.read("now").read_bytes()
+                    if stream.head().content_type == self._own:
+                        stream.read("now").read_bytes()
                         self._renewed_s = at_s
                         continue
                 except StreamNotFoundError:
                     pass
                 # It has expired: the driver or the server was suspended, or the TTL is fixed.
-                if (holder := self._create()) is not None:
+                if (holder := self._create(stream)) is not None:
                     self.lost_to = _described(holder)
                     return
 
     def _release(self) -> None:
         # Beyond half of the TTL it may have expired, and be the lock of another run by the time
         # the request arrives; then it is left to expire.
-        is_own = not self.lost_to and self._clock.monotonic_s() - self._renewed_s < LOCK_TTL_S / 2
-        with suppress(HoldfastError):
-            if is_own:
+        is_recent = self._clock.monotonic_s() - self._renewed_s < LOCK_TTL_S / 2
+        if is_recent and not self.lost_to and not self._run.is_cut_off:
+            with suppress(HoldfastError):
                 self._stream.delete()
 
 
