@@ -72,7 +72,11 @@ class Scan:
         """The messages that were not in packs when the plan was made."""
         for hot in self.plan["hot"]:
             query = {
-                **{name: self._query[name] for name in ("prefix",) if name in self._query},
+                **{
+                    name: self._query[name]
+                    for name in ("prefix", "from_ms", "to_ms")
+                    if name in self._query
+                },
                 "after": hot["after"],
                 "until": hot["until"],
                 "first": hot["first_stream_id"],

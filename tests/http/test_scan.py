@@ -1,6 +1,7 @@
 """Scans: the plan of a bucket, the packs that it names, and the messages that are in none yet."""
 
 import json
+import time
 
 import pytest
 
@@ -243,6 +244,34 @@ def test_deleted_stream_is_not_scanned(client, server) -> None:
     assert texts(Scan(client, server, bucket).messages()) == expected
     flush(client)
     assert texts(Scan(client, server, bucket).messages()) == expected
+
+
+def test_times_limit_a_scan_to_parts_of_the_log(client, server) -> None:
+    """Whole flushes are left out, and messages that are not in packs one by one."""
+    bucket = new_bucket(client)
+    times = []
+    for name in ("a", "b", "c"):
+        new_stream_in(bucket, client, name.encode(), stream_id=name)
+        times.append(
+            json.loads(client.get(f"/{bucket}/streams/records?first={name}").content)[
+                "timestamp_ms"
+            ]
+        )
+        time.sleep(0.005)
+        if name != "c":
+            flush(client)
+
+    def found(by: str, **limits: int) -> list[str]:
+        query = {name: str(at) for name, at in limits.items()}
+        scan = Scan(client, server, bucket, by=by, **query)
+        return [each.stream_id for each in scan.messages()]
+
+    for by in ("names", "packs"):
+        assert found(by) == ["a", "b", "c"]
+        assert found(by, from_ms=times[1]) == ["b", "c"]
+        assert found(by, to_ms=times[1]) == ["a", "b"]
+        assert found(by, from_ms=times[1], to_ms=times[1]) == ["b"]
+        assert found(by, from_ms=times[2] + 1) == []
 
 
 def test_line_of_a_range(client, server) -> None:

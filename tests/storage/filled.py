@@ -215,6 +215,7 @@ class Filled:
                 "streams": connection.execute("SELECT * FROM streams ORDER BY number").fetchall(),
                 "producers": connection.execute("SELECT * FROM producers").fetchall(),
                 "documents": connection.execute("SELECT * FROM documents").fetchall(),
+                "times": connection.execute("SELECT * FROM times").fetchall(),
                 "packs": connection.execute(
                     "SELECT name, size_bytes, data_bytes, dead_bytes, messages, rows, has_delta, "
                     "after, through, salt, created_ms FROM packs WHERE retired_ms IS NULL "

@@ -222,6 +222,18 @@ class TestCatalog:
             ("UPDATE packs SET after = 4 WHERE id = 2", "positions 4 to 4 are in no pack"),
             ("UPDATE packs SET after = 2 WHERE id = 2", "overlaps with the pack before it"),
             (
+                "UPDATE streams SET visible_from = 3 WHERE number = 1048576",
+                "the row of stream 100000 (_default/notes) is not the one it is for",
+            ),
+            (
+                "DELETE FROM times WHERE first_position > 1",
+                "it has times up to position 3, and is flushed up to 6",
+            ),
+            (
+                "DELETE FROM times WHERE first_position = 1",
+                "it has times for positions 4 to 6 after those up to 0",
+            ),
+            (
                 "UPDATE packs SET retired_ms = 1 WHERE id = 2",
                 "packs reach position 6, and they reach 3",
             ),

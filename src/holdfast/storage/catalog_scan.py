@@ -11,9 +11,8 @@ no transaction between two pages of streams. It runs in a thread, and ends soon 
 
 from __future__ import annotations
 
-import sqlite3
 from array import array
-from contextlib import closing, contextmanager, suppress
+from contextlib import closing, contextmanager
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from holdfast.errors import NotFoundError, UnavailableError
@@ -36,6 +35,8 @@ CANDIDATES_MAX: Final = 50_000
 # that it takes to read one stream by name.
 _COUNTED_MAX: Final = 250_000
 _EXTENTS_PER_STREAM: Final = 4
+# Steps of SQLite's machine between two checks whether a query is still needed: some 10 ms.
+_STEPS_PER_CHECK: Final = 1_000_000
 # One of so many streams is a small part: scanning by pack would read much in vain.
 _SHARE: Final = 8
 _LAST_CHARACTER: Final = chr(0x10FFFF)
@@ -169,29 +170,21 @@ class CatalogScan:
         self._scanned = scanned
         self._values = scanned.values
         self._hidden = hidden or {}
-        self._connection: sqlite3.Connection | None = None
         self._is_cancelled = False
 
     @contextmanager
     def opened(self) -> Iterator[None]:
         """Connect to the catalog for some queries."""
         self.check_cancelled()
-        self._connection = open_for_reading(self._path)
-        self._file = CatalogFile(self._path, self._connection)
-        try:
-            with closing(self._file):
-                yield
-        finally:
-            self._connection = None
+        connection = open_for_reading(self._path)
+        connection.set_progress_handler(lambda: self._is_cancelled, _STEPS_PER_CHECK)
+        self._file = CatalogFile(self._path, connection)
+        with closing(self._file):
+            yield
 
     def cancel(self) -> None:
         """End the scan, from another thread: its result is not needed any more."""
         self._is_cancelled = True
-        connection = self._connection
-        if connection is not None:
-            with suppress(sqlite3.ProgrammingError):
-                # It may be closed by now.
-                connection.interrupt()
 
     def check_cancelled(self) -> None:
         if self._is_cancelled:

@@ -2,13 +2,18 @@
 
 import asyncio
 import json
+import threading
 from array import array
 
 import msgspec
 import pytest
 
+from holdfast.errors import UnavailableError
 from holdfast.format.packs import PackStreams
+from holdfast.http.scan import in_thread
 from holdfast.protocol.headers import OFFSET_MAX
+from holdfast.storage import catalog_scan
+from holdfast.storage.catalog_scan import CatalogScan, Scanned
 from tests.unit.engine.tiered import Tiered
 from tests.unit.http.apps import Served
 
@@ -105,3 +110,38 @@ def test_from_the_moment_they_are_deleted(filled):
     assert given(filled) == everywhere("kept")
     engine.flush()
     assert given(filled)["ranges"] == {"kept"}
+
+
+ENDLESS = "WITH RECURSIVE n(x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM n) SELECT count(*) FROM n"
+
+
+def test_the_thread_of_a_client_that_has_left_ends(filled):
+    """Otherwise this test would not."""
+    scan = CatalogScan(filled.shard.catalog.path, Scanned("demo/", 0, 99))
+    begun = threading.Event()
+
+    def work():
+        with scan.opened():
+            begun.set()
+            scan._all(ENDLESS)
+
+    async def leave():
+        task = asyncio.create_task(in_thread(scan, work))
+        await asyncio.to_thread(begun.wait)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    asyncio.run(leave())
+    with pytest.raises(UnavailableError):
+        next(scan.ranges())
+
+
+def test_ranges_end_between_two_pages_for_a_client_that_has_left(filled, monkeypatch):
+    monkeypatch.setattr(catalog_scan, "_SCAN_STREAMS", 1)
+    scan = CatalogScan(filled.shard.catalog.path, Scanned("demo/", 0, 99))
+    ranges = scan.ranges()
+    assert next(ranges).stream_id == "demo/brief"
+    scan.cancel()
+    with pytest.raises(UnavailableError):
+        next(ranges)

@@ -240,6 +240,7 @@ class Rig:
             "facts": read("SELECT * FROM facts ORDER BY name"),
             "streams": read("SELECT * FROM streams ORDER BY number"),
             "documents": read("SELECT * FROM documents ORDER BY key"),
+            "times": read("SELECT * FROM times"),
             "extents": read(
                 "SELECT stream, start, length, messages, first_position, last_position "
                 "FROM extents ORDER BY stream, start"
