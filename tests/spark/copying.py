@@ -50,6 +50,8 @@ class Copy:
     straggling_s: float = 0
     # Tasks fail the first time.
     failing: bool = False
+    # A stream that is read alone first, by a filter that Spark hands over.
+    filtered: str = ""
 
 
 def changed(frame: DataFrame) -> DataFrame:
@@ -140,6 +142,10 @@ def main() -> None:
     # Found by its name alone, and read as a whole, before it is followed.
     whole = spark.read.format("holdfast").options(url=copy.url, bucket=copy.source).load()
     _tell(f"rows {whole.count()}")
+    if copy.filtered:
+        pushing = spark.read.format("holdfast").options(url=copy.url, bucket=copy.source)
+        one = pushing.option("pushdown", "true").load().where(sql.col("stream_id") == copy.filtered)
+        _tell(f"filtered {one.count()}")
     query = start(spark, copy, _tell)
     query.awaitTermination()
     _tell("done")

@@ -138,7 +138,10 @@ def test_a_deleted_source_and_forks_without_messages_of_their_own(bucket: Filled
     for _ in range(2):
         assert read(bucket.options()) == inherited
         assert read(bucket.options(streams="fork")) == inherited
+        assert read(bucket.options(streams="a,fork,z")) == inherited
         assert read(bucket.options(streams="another")) == []
+        assert read(bucket.options(startingTimestamp="2000-01-01")) == inherited
+        assert read(bucket.options(endingTimestamp="2000-01-01")) == []
         assert read(bucket.options(forks="own")) == []
         starting = json.dumps({"fork": f"{2:020d}"})
         assert read(bucket.options(startingOffsets=starting)) == inherited[1:]

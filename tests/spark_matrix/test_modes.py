@@ -65,12 +65,13 @@ def test_the_oldest_is_the_declared_minimum() -> None:
 
 
 def test_the_oldest_spark(copy: Copy, source: Filled, oldest: str) -> None:
-    """Discovery, batch read, stream read, both ways to write, and a restart between them."""
-    copy = replace(copy, rows_per_batch=0)
+    """Discovery, batch read, filters, stream read, both ways to write, and a restart between."""
+    copy = replace(copy, rows_per_batch=0, filtered="s00")
     for sink in (False, True):
         driver = run(replace(copy, sink=sink), PYTHONPATH=oldest)
         assert driver.lines[0] == "started 4.1.0"
         assert f"rows {len(source.rows)}" in driver.lines
+        assert f"filtered {len(source.of('s00'))}" in driver.lines
         check(copy)
         source.append("s00", "after the first run;", content_type=TEXT)
 

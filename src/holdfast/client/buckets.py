@@ -430,12 +430,22 @@ class Bucket:
         prefix: str = "",
         first: str = "",
         last: str = "",
+        from_ms: int | None = None,
+        to_ms: int | None = None,
     ) -> AsyncIterator[Record]:
         """The messages that these forks inherit, by stream id and offset.
 
         They count as appended when the fork was created, at that position and time.
         """
-        params = _given(after=after, until=until, prefix=prefix, first=first, last=last)
+        params = _given(
+            after=after,
+            until=until,
+            prefix=prefix,
+            first=first,
+            last=last,
+            from_ms=from_ms,
+            to_ms=to_ms,
+        )
         url = below(self.url, "streams", "scan", "inherited")
         async for each in self._calls.lines(url, Record, params):
             yield each

@@ -137,7 +137,7 @@ async def _pieces(app: App, request: ScanRequest) -> AsyncIterator[bytes]:
     size_bytes = 0
     hot, cold = await _forks(app, request)
     for entry in merge(hot, await asyncio.to_thread(cold)):
-        async for piece in _fork_lines(app, entry, entry.name[request.skip :]):
+        async for piece in _fork_lines(app, entry, request):
             held.append(piece)
             size_bytes += len(piece)
             if size_bytes > PIECE_BYTES:
@@ -149,13 +149,14 @@ async def _pieces(app: App, request: ScanRequest) -> AsyncIterator[bytes]:
         yield b"".join(held)
 
 
-async def _fork_lines(app: App, entry: ForkEntry, stream_id: str) -> AsyncIterator[bytes]:
+async def _fork_lines(app: App, entry: ForkEntry, request: ScanRequest) -> AsyncIterator[bytes]:
     """Lines for the messages that one fork inherits; none if it is gone."""
     find = partial(app.shard.state.find_number, entry.number)
     catalog = app.shard.catalog
     fork = find() if catalog is None else await _done(catalog.look_up(find))
-    if fork is None or fork.meta.fork is None:
+    if fork is None or fork.meta.fork is None or not request.covers_time(fork.created_ms):
         return
+    stream_id = entry.name[request.skip :]
     reader, at, end = app.shard.reader, fork.earliest, fork.meta.fork.offset
     created = StreamChange(
         fork.number >> INDEX_BITS, fork.number, at, 0, Kind.CREATE, fork.created_ms, entry.name

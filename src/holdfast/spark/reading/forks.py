@@ -27,8 +27,14 @@ def plan_forks(
     if not source.forks:
         return []
     selection = source.selection
+    bounds = selection.scan_bounds
     parts = server.bucket(source.bucket).forks(
-        after=after, until=until, prefix=selection.prefix, partition_bytes=size_bytes
+        after=after,
+        until=until,
+        prefix=selection.prefix,
+        first=bounds["first"],
+        last=bounds["last"],
+        partition_bytes=size_bytes,
     )
     return [
         Slice(
@@ -61,21 +67,25 @@ async def _groups(
     selection = source.selection
     held: list[Record] = []
     size = 0
-    async for each in client.bucket(source.bucket).inherited(
-        after=f"{part.after:020d}",
-        until=f"{part.until:020d}",
-        prefix=selection.prefix,
-        first=max(part.first, done[0]),
-        last=part.last,
-    ):
-        if (each.stream_id, each.offset) < done or not selection.includes(each.stream_id):
+    for first, last in source.id_bounds(part):
+        if last and last < done[0]:
             continue
-        start, end = selection.window(each.stream_id, 0)
-        if start <= each.offset < end:
-            held.append(each)
-            size += len(each.payload) + ROW_BYTES
-        if size >= BATCH_BYTES:
-            yield (each.stream_id, each.next_offset), held
-            held, size = [], 0
+        async for each in client.bucket(source.bucket).inherited(
+            after=f"{part.after:020d}",
+            until=f"{part.until:020d}",
+            prefix=selection.prefix,
+            first=max(first, done[0]),
+            last=last,
+            **selection.scan_times,
+        ):
+            if (each.stream_id, each.offset) < done or not selection.includes(each.stream_id):
+                continue
+            start, end = selection.window(each.stream_id, 0)
+            if start <= each.offset < end:
+                held.append(each)
+                size += len(each.payload) + ROW_BYTES
+            if size >= BATCH_BYTES:
+                yield (each.stream_id, each.next_offset), held
+                held, size = [], 0
     if held:
         yield (held[-1].stream_id, held[-1].next_offset), held

@@ -127,14 +127,17 @@ class ReadSource:
         """Where the messages of a slice are in packs."""
         return server.collect(lambda client: self._ranges(client.bucket(self.bucket), part))
 
-    async def _ranges(self, bucket: Bucket, part: Slice) -> AsyncIterator[ScanRange]:
+    def id_bounds(self, part: Slice) -> list[tuple[str, str]]:
+        """The ids between which the selected streams of a slice are, in order."""
         ids, chosen = self.selection.ids, self.selection.streams
-        ends = [each for each in (part.last, ids.beyond) if each]
-        bounds = [(max(part.first, ids.first), min(ends, default=""))]
         if chosen is not None and len(chosen) <= SINGLE_STREAMS_MAX:
             # There may be very many streams between two of them.
-            bounds = [(each, each) for each in sorted(chosen) if part.covers(each)]
-        for first, last in bounds:
+            return [(each, each) for each in sorted(chosen) if part.covers(each)]
+        ends = [each for each in (part.last, ids.beyond) if each]
+        return [(max(part.first, ids.first), min(ends, default=""))]
+
+    async def _ranges(self, bucket: Bucket, part: Slice) -> AsyncIterator[ScanRange]:
+        for first, last in self.id_bounds(part):
             async for each in bucket.ranges(
                 after=f"{part.after:020d}",
                 until=f"{part.until:020d}",
