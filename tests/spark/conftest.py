@@ -30,7 +30,7 @@ def java() -> str:
 
 
 @pytest.fixture(scope="session")
-def spark(java: str) -> Iterator[SparkSession]:
+def spark(java: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     """A session with two cores, in which a task may fail three times."""
     with pytest.MonkeyPatch.context() as patch:
         # Workers inherit the environment of the JVM, which is this one.
@@ -41,6 +41,7 @@ def spark(java: str) -> Iterator[SparkSession]:
             "tests",
             {
                 "spark.sql.shuffle.partitions": "2",
+                "spark.sql.warehouse.dir": str(tmp_path_factory.mktemp("warehouse")),
                 "spark.driver.extraJavaOptions": JAVA_OPTIONS,
                 # What a test defines, a worker imports.
                 "spark.executorEnv.PYTHONPATH": str(ROOT),

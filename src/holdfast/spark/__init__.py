@@ -9,9 +9,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from holdfast.spark.functions import register_functions
     from holdfast.spark.writing.writers import write_to_streams
 
-__all__ = ["write_to_streams"]
+__all__ = ["register_functions", "write_to_streams"]
 
 
 def __getattr__(name: str) -> Any:
@@ -20,4 +21,8 @@ def __getattr__(name: str) -> Any:
         from holdfast.spark.writing.writers import write_to_streams  # noqa: PLC0415
 
         return write_to_streams
+    if name == "register_functions":
+        from holdfast.spark.functions import register_functions  # noqa: PLC0415
+
+        return register_functions
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlsplit
 
 from holdfast.errors import HoldfastError, OutboundError, SettingsError, SparkFailedError
+from holdfast.spark.functions import register_functions
 from holdfast.spark.jobs.progress import is_connect
 
 if TYPE_CHECKING:
@@ -91,7 +92,9 @@ def open_session(
     """
     if find_spec("pyspark") is None:
         raise SettingsError('PySpark is not installed: pip install "holdfast-streams[spark]".')
-    return _connect(remote, conf or {}) if remote else _start(master, app, conf or {})
+    session = _connect(remote, conf or {}) if remote else _start(master, app, conf or {})
+    register_functions(session)
+    return session
 
 
 def close_session(session: SparkSession) -> None:

@@ -28,19 +28,22 @@ class HoldfastDataSource(DataSource):
 
     def schema(self) -> StructType | str:
         from holdfast.spark.reading.readers import read_schema  # noqa: PLC0415
+        from holdfast.spark.tables import given_options, with_options  # noqa: PLC0415
 
-        return read_schema(self.options)
+        return with_options(read_schema(given_options(self.options)), self.options)
 
     def reader(self, schema: StructType) -> DataSourceReader:
         from holdfast.spark.reading.readers import batch_reader  # noqa: PLC0415
+        from holdfast.spark.tables import read_options  # noqa: PLC0415
 
-        return batch_reader(self.options, schema)
+        return batch_reader(read_options(self.options, schema), schema)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
         from holdfast.spark.reading.readers import stream_reader  # noqa: PLC0415
+        from holdfast.spark.tables import read_options  # noqa: PLC0415
 
         try:
-            return stream_reader(self.options, schema)
+            return stream_reader(read_options(self.options, schema), schema)
         except HoldfastError as error:
             return RefusedStream(error)
 

@@ -53,17 +53,24 @@ class WriteColumns:
     content: str
     has_stream: bool
     has_bucket: bool
+    # Columns that nothing is in.
+    empty: tuple[str, ...] = ()
 
     @classmethod
-    def of(cls, schema: StructType, *, dropped: Sequence[str] = ()) -> WriteColumns:
-        """Check a schema; columns that are `dropped` before writing may be anything."""
+    def of(
+        cls, schema: StructType, *, dropped: Sequence[str] = (), empty: Sequence[str] = ()
+    ) -> WriteColumns:
+        """Check a schema; columns that are `dropped` before writing may be anything.
+
+        Those that are `empty` may be there, and then every row must have null in them.
+        """
         for field in schema.fields:
             if field.name in _COLUMN_TYPES:
                 types, expected = _COLUMN_TYPES[field.name]
                 if not isinstance(field.dataType, types):
                     actual = field.dataType.simpleString()
                     raise SettingsError(f"The column {field.name!r} is {expected}, not {actual}.")
-            elif field.name not in dropped:
+            elif field.name not in dropped and field.name not in empty:
                 raise SettingsError(
                     f"The column {field.name!r} cannot be written: drop it, or rename it to one of "
                     f"{', '.join(_COLUMN_TYPES)}."
@@ -77,7 +84,8 @@ class WriteColumns:
                 "(string): there must be exactly one of them."
             )
         content = PAYLOAD if PAYLOAD in names else VALUE
-        return cls(content, STREAM in names, BUCKET in names)
+        unused = tuple(name for name in empty if name in names and name not in _COLUMN_TYPES)
+        return cls(content, STREAM in names, BUCKET in names, unused)
 
     @property
     def names(self) -> list[str]:

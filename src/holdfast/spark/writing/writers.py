@@ -23,7 +23,9 @@ from pyspark.sql.types import StructType
 
 from holdfast.errors import SettingsError
 from holdfast.spark.plain_errors import plain_errors
+from holdfast.spark.reading.arrow import COLUMN_NAMES
 from holdfast.spark.session import as_holdfast_error
+from holdfast.spark.tables import insert_options
 from holdfast.spark.writing.options import BUCKET, STREAM, WriteColumns, WriteOptions
 from holdfast.spark.writing.requests import Placement
 from holdfast.spark.writing.staging import drop, publish
@@ -103,8 +105,10 @@ def _sink_task(options: Mapping[str, str], schema: StructType, *, overwrite: boo
             "Streams can only be appended to: use mode('append') for a batch write, "
             "and outputMode('append') or outputMode('update') for a stream write."
         )
-    columns = WriteColumns.of(schema)
-    return WriteTask(WriteOptions.of(options, columns), columns)
+    table = insert_options(options, schema)
+    # Into a table one may leave out what the server fills in: then it is null.
+    columns = WriteColumns.of(schema, empty=() if table is None else COLUMN_NAMES)
+    return WriteTask(WriteOptions.of(options if table is None else table, columns), columns)
 
 
 def write_to_streams(
