@@ -36,6 +36,7 @@ class Sizes:
     spark_updates: int = 100
     """Of each of the streams that get a snapshot."""
     spark_streams: int = 100_000
+    spark_rows: int = 2_000_000
     proxy_requests: int = 300
     proxy_streams: int = 500
     proxy_idle: int = 5000
@@ -67,6 +68,7 @@ TRIAL = Sizes(
     spark_snapshots=200,
     spark_updates=20,
     spark_streams=2000,
+    spark_rows=20_000,
     proxy_requests=30,
     proxy_streams=20,
     proxy_idle=100,

@@ -99,7 +99,9 @@ class RequestBuilder:
 
     def _add(self, run: EncodedRun, made: list[WriteRequest]) -> None:
         # A message takes one byte more than it has, as in a JSON array.
-        ends = run.starts[1:] if run.is_json else run.starts[1:] + np.arange(1, len(run) + 1)
+        ends = run.starts[1:] - run.starts[0]
+        if not run.is_json:
+            ends = ends + np.arange(1, len(run) + 1)
         at = 0
         while at < len(run):
             before = int(ends[at - 1]) if at else 0

@@ -1,8 +1,8 @@
-"""Rows as messages: runs of rows of one stream, checked and encoded many at a time.
+"""Rows as messages: checked, encoded and joined a batch at a time, and cut into runs of one stream.
 
-Rows that follow each other and name the same stream are a run. Its messages are joined by Arrow,
-and JSON is checked for the whole run: only a run with a row that is not plain JSON, or that is
-framed, is gone through row by row.
+Rows that follow each other and name the same stream are a run. Arrow joins the messages of a whole
+batch, whose JSON is checked together: only a batch with a row that is not plain JSON, or with
+framing, is gone through row by row.
 """
 
 from __future__ import annotations
@@ -26,15 +26,19 @@ _SHOWN_BYTES: Final = 60
 _decode_values: Final = msgspec.json.Decoder(list[msgspec.Raw]).decode
 
 
+Starts = np.ndarray[Any, np.dtype[np.int64]]
+
+
 @dataclass(frozen=True, slots=True)
 class EncodedRun:
     """Messages of one stream, given as `bucket/id`."""
 
     name: str
-    # JSON values with a comma between two of them, or messages without anything in between.
+    # The messages of a whole batch: JSON values with a comma between two of them, or messages with
+    # nothing in between.
     data: bytes
-    # Where in the data each message begins, and where one more would.
-    starts: np.ndarray[Any, np.dtype[np.int64]]
+    # Where in the data each message of this run begins, and where one more would.
+    starts: Starts
     is_json: bool
 
     def __len__(self) -> int:
@@ -84,9 +88,10 @@ class RowEncoder:
     def _runs(self, batch: pa.RecordBatch, names: Any) -> Iterator[EncodedRun]:
         changed = pc.not_equal(names.slice(1), names.slice(0, len(names) - 1))
         firsts = [0, *(np.flatnonzero(changed.to_numpy(zero_copy_only=False)) + 1).tolist()]
-        content = self._content(batch, names)
-        for first, end in zip(firsts, [*firsts[1:], len(names)], strict=True):
-            yield self._encoded(names[first].as_py(), content.slice(first, end - first))
+        data, starts = self._encoded(self._content(batch, names), names)
+        own = names.take(pa.array(firsts)).to_pylist()
+        for name, first, end in zip(own, firsts, [*firsts[1:], len(names)], strict=True):
+            yield EncodedRun(name, data, starts[first : end + 1], self._is_json)
 
     def _names(self, batch: pa.RecordBatch) -> Any:
         """For every row its stream, as `bucket/id`."""
@@ -111,6 +116,11 @@ class RowEncoder:
         return names
 
     def _content(self, batch: pa.RecordBatch, names: Any) -> Any:
+        for name in self._columns.empty:
+            if batch.column(name).null_count < batch.num_rows:
+                raise SettingsError(
+                    f"The column {name!r} cannot be written: leave it out of the INSERT."
+                )
         column = batch.column(self._columns.content)
         if column.null_count:
             first = pc.index(column.is_null(), value=True).as_py()
@@ -120,37 +130,40 @@ class RowEncoder:
             )
         return column.cast(pa.large_binary())
 
-    def _encoded(self, name: str, content: Any) -> EncodedRun:
+    def _encoded(self, content: Any, names: Any) -> tuple[bytes, Starts]:
+        """All messages joined, and where each of them begins."""
         if self._options.framing is not None:
-            return self._row_by_row(name, content)
+            return self._row_by_row(content, names)
         lengths = pc.binary_length(content).to_numpy()
         if not self._is_json:
             if not lengths.min():
-                raise _empty(name)
-            return EncodedRun(name, _joined(content, b""), _starts(lengths), is_json=False)
+                raise _empty(names[int(lengths.argmin())].as_py())
+            return _joined(content, b""), _starts(lengths)
         data = _joined(content, b",")
         if not _are_values(data, lengths):
-            return self._row_by_row(name, content)
-        return EncodedRun(name, data, _starts(lengths + 1), is_json=True)
+            return self._row_by_row(content, names)
+        return data, _starts(lengths + 1)
 
-    def _row_by_row(self, name: str, content: Any) -> EncodedRun:
+    def _row_by_row(self, content: Any, names: Any) -> tuple[bytes, Starts]:
         media, framing = self._options.media, self._options.framing
         messages = []
-        for row in content.to_pylist():
+        for at, row in enumerate(content.to_pylist()):
             try:
                 messages.append(message_bytes(row, media, framing))
             except InvalidJsonError:
                 text = row[:_SHOWN_BYTES].decode(errors="replace")
                 shown = text if len(row) <= _SHOWN_BYTES else f"{text}…"
                 raise InvalidJsonError(
-                    f"A row of the stream {name!r} is not JSON: it begins with {shown!r}."
+                    f"A row of the stream {names[at].as_py()!r} is not JSON: it begins with "
+                    f"{shown!r}."
                 ) from None
             except HoldfastError as error:
-                raise SettingsError(f"A row of the stream {name!r}: {error.message}") from None
+                raise SettingsError(
+                    f"A row of the stream {names[at].as_py()!r}: {error.message}"
+                ) from None
         separator = b"," if self._is_json else b""
         lengths = np.fromiter(map(len, messages), np.int64, len(messages))
-        data = separator.join(messages)
-        return EncodedRun(name, data, _starts(lengths + len(separator)), is_json=self._is_json)
+        return separator.join(messages), _starts(lengths + len(separator))
 
 
 def _empty(name: str) -> SettingsError:
@@ -168,7 +181,7 @@ def _joined(content: Any, separator: bytes) -> bytes:
     return data
 
 
-def _starts(lengths: np.ndarray[Any, Any]) -> np.ndarray[Any, np.dtype[np.int64]]:
+def _starts(lengths: np.ndarray[Any, Any]) -> Starts:
     starts = np.zeros(len(lengths) + 1, np.int64)
     np.cumsum(lengths, out=starts[1:])
     return starts
