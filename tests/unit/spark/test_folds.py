@@ -17,6 +17,7 @@ from holdfast.spark.folding.folds import (
     UserFunction,
     is_function_name,
     load_function,
+    merge_all,
     parse_path,
 )
 
@@ -77,6 +78,13 @@ def test_merge_patches_in_pieces_come_to_the_same(pieces):
     whole = [each for piece in pieces for each in piece]
     assert in_goes(MergePatches(), pieces) == fold(MergePatches(), [whole])
     assert fold(MergePatches(), pieces) == fold(MergePatches(), [whole])
+
+
+@given(st.lists(st.dictionaries(NAMES, SCALARS | st.just("{")) | VALUES, max_size=6))
+def test_merge_patches_are_merged_one_after_the_other(patches):
+    """Patches without objects and nulls in them have a way of their own."""
+    expected = merge_all({}, patches)
+    assert json.loads(fold(MergePatches(), [patches]).data) == expected
 
 
 @given(pieces_of(st.builds(lambda n, v: {"op": "add", "path": f"/{n}", "value": v}, NAMES, VALUES)))

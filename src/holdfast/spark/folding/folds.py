@@ -82,7 +82,16 @@ class MergePatches(_JsonFold):
     """Every message is a JSON merge patch (RFC 7396)."""
 
     def add(self, state: Any, messages: FoldMessages) -> Any:
-        return merge_all(state, values(messages))
+        patches, text = _values_and_text(messages)
+        if type(state) is dict and text.count(b"{") == len(patches) and b"null" not in text:
+            # Nothing is nested or deleted, so that merging is updating.
+            for patch in patches:
+                if type(patch) is not dict:
+                    break
+                state.update(patch)
+            else:
+                return state
+        return merge_all(state, patches)
 
 
 class JsonPatches(_JsonFold):
@@ -194,16 +203,21 @@ def json_state(snapshot: SnapshotBody) -> Any:
 
 def values(messages: FoldMessages) -> list[Any]:
     """Each message parsed as JSON."""
+    return _values_and_text(messages)[0]
+
+
+def _values_and_text(messages: FoldMessages) -> tuple[list[Any], bytes]:
+    """Each message parsed as JSON, and the text of all of them if they were parsed together."""
     if messages.is_json:
         # All at once: a call for each would take longer than the parsing.
+        text = b"[%b]" % messages.joined(b",")
         try:
-            return _decode_all(b"[%b]" % messages.joined(b","))
+            return _decode_all(text), text
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
             # The loop below finds out which message it is.
             pass
-    return [
-        _parsed(payload, "The message", index) for index, payload in enumerate(messages.payloads())
-    ]
+    payloads = messages.payloads()
+    return [_parsed(each, "The message", index) for index, each in enumerate(payloads)], b""
 
 
 def _parsed(payload: bytes, what: str, index: int = 0) -> Any:

@@ -13,8 +13,6 @@ from itertools import chain, groupby
 from typing import Any, Final
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.compute as pc
 from pyspark import TaskContext
 
 from holdfast.client.snapshots import Snapshot
@@ -376,10 +374,8 @@ class ArrowMessages:
         return found
 
     def joined(self, separator: bytes) -> bytes:
-        ends = pa.array([0, len(self._payloads)], pa.int32())
-        listed = pa.ListArray.from_arrays(ends, self._payloads)
-        found: bytes = pc.binary_join(listed, separator)[0].as_py()
-        return found
+        # Several times as fast as Arrow's own join.
+        return separator.join(self.payloads())
 
 
 def is_contiguous(run: StreamRun) -> bool:
