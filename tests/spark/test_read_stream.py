@@ -175,7 +175,7 @@ def test_limits_in_spark(query: Query, bucket: Filled) -> None:
     assert "batch 0, 10 rows; behind by 20 messages (0.0 MB) and " in first
     assert last.endswith(": batch 2, 10 rows; up to date")
     offsets = (query.checkpoint / "offsets" / "2").read_text().splitlines()
-    assert list(json.loads(offsets[-1])) == ["cursor", "store"]
+    assert list(json.loads(offsets[-1])) == ["cursor", "store", "began"]
 
 
 @pytest.mark.parametrize("flushed", [True, False])
@@ -397,6 +397,19 @@ def test_parts_by_hand(bucket: Filled) -> None:
     later = following.latestOffset(end, following.getDefaultReadLimit())
     assert later["cursor"] > end["cursor"]
     assert [row.payload for row in rows_of(following.partitions(end, later))] == [b"1"]
+
+
+def test_a_given_number_of_partitions(bucket: Filled) -> None:
+    for n in range(8):
+        bucket.append(f"s{n}", bytes([n]) * 300_000)
+    following = reader(bucket, minPartitions=4)
+    start = following.initialOffset()
+    end = following.latestOffset(start, following.getDefaultReadLimit())
+    for _ in range(2):
+        parts = following.partitions(start, end)
+        assert len(parts) >= 2
+        assert ordered(rows_of(parts)) == bucket.everything()
+        bucket.flush()
 
 
 @pytest.mark.slow

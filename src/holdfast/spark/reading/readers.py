@@ -72,7 +72,7 @@ def read_schema(given: Mapping[str, str]) -> StructType | str:
 def _sampled(options: Options, source: ReadSource) -> str:
     """The schema that fits the object in `jsonSample`, or so many of the first messages."""
     sample = options.text("jsonSample").strip()
-    if not sample.isdigit():
+    if not (sample.isascii() and sample.isdigit()):
         try:
             return sampled_ddl([sample.encode()])
         except msgspec.DecodeError:
