@@ -20,7 +20,6 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field, replace
 from functools import partial
-from itertools import islice
 from typing import Any, Final
 
 import msgspec
@@ -28,7 +27,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from holdfast.client import Client, StreamInfo
+from holdfast.client import Bucket, Client, StreamInfo
 from holdfast.errors import CursorGoneError, GoneError, StreamNotFoundError
 from holdfast.failpoints import failpoint
 from holdfast.spark.archiving.files import FileOutput, TableFiles, column_span, conformed
@@ -230,6 +229,8 @@ class _Present:
     def __init__(self, server: SparkClient, bucket: str) -> None:
         self._server = server
         self._bucket = bucket
+        # The files of a task mostly have the same streams.
+        self._found: dict[str, int] = {}
         self._page: dict[str, StreamInfo] = {}
         # The page has all streams between these ids, both included.
         self._first = ""
@@ -237,8 +238,9 @@ class _Present:
 
     def limits(self, stream_ids: Sequence[str]) -> Any:
         """The times before which rows of these streams are not theirs, in microseconds."""
-        found = {each: self._limit(each) for each in sorted(stream_ids)}
-        return np.array([found[each] for each in stream_ids], dtype=np.int64)
+        for each in sorted(set(stream_ids) - self._found.keys()):
+            self._found[each] = self._limit(each)
+        return np.array([self._found[each] for each in stream_ids], dtype=np.int64)
 
     def _limit(self, stream_id: str) -> int:
         if not self._first <= stream_id <= self._last:
@@ -249,11 +251,20 @@ class _Present:
     def _load(self, stream_id: str) -> None:
         # The listing starts after an id, so the id before this one has to be given.
         before = f"{stream_id[:-1]}{chr(ord(stream_id[-1]) - 1)}\U0010ffff"
-        streams = self._server.bucket(self._bucket).streams(after=before, page_size=_PAGE_STREAMS)
-        page = list(islice(streams, _PAGE_STREAMS))
+        page = self._server.run(lambda client: _page(client.bucket(self._bucket), before))
         self._page = {each.stream_id: each for each in page}
         self._first = stream_id
         self._last = page[-1].stream_id if len(page) == _PAGE_STREAMS else "\U0010ffff"
+
+
+async def _page(bucket: Bucket, after: str) -> list[StreamInfo]:
+    """One page of a listing, or less if it ends."""
+    page: list[StreamInfo] = []
+    async for each in bucket.streams(after=after, page_size=_PAGE_STREAMS):
+        page.append(each)
+        if len(page) == _PAGE_STREAMS:
+            break
+    return page
 
 
 async def trimmed_streams(client: Client, bucket: str, stream_ids: Sequence[str]) -> list[str]:
