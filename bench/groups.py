@@ -15,7 +15,7 @@ from bench.clients.steps import STEPS as CLIENT_STEPS
 from bench.process import ServerFailedError, machine_busy_s
 from bench.proxy.steps import STEPS as PROXY_STEPS
 from bench.scenario import Plan, wait_for_quiet
-from bench.spark import folding, planning, tables, writing
+from bench.spark import folding, many, planning, tables, writing
 from bench.storage import catch_up, flushing, ingest, recovery, streams
 from bench.storage.figures import FULL, Sizes, Step
 from bench.surface import access, bootstrap, changes, fork
@@ -63,7 +63,7 @@ SPARK = Group(
     "The data source and the jobs on PySpark, in `local` mode with all cores, beside what Spark "
     "does by itself with Parquet. Packs are in a local directory, and everything is in the page "
     "cache.",
-    {module.STEP.key: module.STEP for module in (tables, folding, planning, writing)},
+    {module.STEP.key: module.STEP for module in (tables, folding, planning, many, writing)},
 )
 PROXY = Group(
     "proxy",

@@ -15,7 +15,7 @@ from bench.storage.node import node
 STREAMS = 64
 # A bucket with one stream, as large as so many of the others: one task reads it.
 SINGLE, TIMES = "single", 8
-OF_PARQUET, OF_HTTP, OF_COPY = 0.7, 4, 0.6
+OF_PARQUET, OF_HTTP, OF_COPY = 1.0, 4, 0.6
 
 
 def _run(plan: Plan, sizes: Sizes) -> Measured:

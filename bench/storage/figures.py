@@ -37,6 +37,8 @@ class Sizes:
     """Of each of the streams that get a snapshot."""
     spark_streams: int = 100_000
     spark_rows: int = 2_000_000
+    spark_planned: int = 1_000_000
+    spark_tiny: int = 300_000
     proxy_requests: int = 300
     proxy_streams: int = 500
     proxy_idle: int = 5000
@@ -69,6 +71,8 @@ TRIAL = Sizes(
     spark_updates=20,
     spark_streams=2000,
     spark_rows=20_000,
+    spark_planned=30_000,
+    spark_tiny=10_000,
     proxy_requests=30,
     proxy_streams=20,
     proxy_idle=100,

@@ -11,8 +11,8 @@ import pytest
 from holdfast.client import SyncClient
 from holdfast.errors import DataLossError, PackCorruptError
 from holdfast.spark.connection import Options, SparkClient
-from holdfast.spark.reading.planning import packed_slices
-from holdfast.spark.reading.source import READ_OPTIONS, PackPart, ReadPartition, ReadSource
+from holdfast.spark.reading.planning import pack_parts
+from holdfast.spark.reading.source import READ_OPTIONS, ReadPartition, ReadSource
 from tests.server_process import ServerProcess
 from tests.spark.filled import JSON, Filled, Row, batches, ordered, rows_in, rows_of
 from tests.spark.test_losses_while_reading import delete, trim
@@ -40,9 +40,8 @@ def by_packs(
     with SparkClient(source.connection) as client:
         scan = client.bucket(bucket.bucket).scan(after=after, by="packs", partitions=parts)
         source = source.with_store(scan.store, scan.store_id)
-        found = packed_slices(client, source, scan, MIB)
-    assert all(isinstance(each, PackPart) for each in found)
-    return [pickle.loads(pickle.dumps(ReadPartition(source, each))) for each in found]
+    found = [ReadPartition(source, each) for each in pack_parts(scan)]
+    return [pickle.loads(pickle.dumps(each)) for each in found]
 
 
 def fill(bucket: Filled, first: int, last: int, streams: int = SOME) -> None:
@@ -117,6 +116,8 @@ def test_what_is_gone_is_not_read(bucket: Filled) -> None:
         assert len(rows_of(loose)) == 2 * (SOME - 2) + 1
         with pytest.raises(DataLossError, match=r"Messages of 's0[12]'"):
             rows_of(later)
+        with pytest.raises(DataLossError, match="Messages of 's02'"):
+            rows_of(by_packs(bucket, startingOffsetsByPattern=f'{{"s.*": "{4:020d}"}}'))
         bucket.flush()
 
 

@@ -37,6 +37,8 @@ _FEW_EXTENTS: Final = 20_000
 _EXAMINED_EXTENTS: Final = 500_000
 # Streams that are added up in one step by names, at most.
 _STEP_STREAMS: Final = 4096
+# Unless more parts are asked for.
+_PARTS_MAX: Final = 20_000
 # A pack is cut this many times finer than parts are, because other packs share its parts, ...
 _FINER: Final = 4
 # ... and each cut is right up to such a share of a piece.
@@ -189,6 +191,8 @@ class ScanPlanner(CatalogScan):
             found = [_Reach(pack_info(row[:-1]), at, row[-1]) for at, row in enumerate(rows)]
             total = sum(pack.cost for pack in found)
             size = max(1, min(part_bytes, total // max(1, parts_min)))
+            # Parts of huge buckets are larger, so that a plan of them stays small.
+            size = max(size, total // max(_PARTS_MAX, parts_min))
             return PackPlan([pack.info for pack in found], list(self._parts(found, size)))
 
     def _parts(self, packs: Sequence[_Reach], size: int) -> Iterator[ScanPart]:

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from holdfast.format.packs import ScanRange
 from holdfast.format.rows import decode_row
-from holdfast.storage import catalog_scan, catalog_schema
+from holdfast.storage import catalog_plan, catalog_scan, catalog_schema
 from holdfast.storage.catalog_plan import ScanPlanner
 from holdfast.storage.catalog_scan import CatalogScan, Scanned, after_prefix
 from tests.memory_directory import memory_directory
@@ -227,7 +227,7 @@ class TestPlans:
                     assert each.pack in {packs[index].name for index in part.packs}
             assert sum(found.first <= each.stream_id <= found.last for found in names) == 1
 
-    def test_a_large_pack_is_cut_by_streams_and_a_large_stream_by_offsets(self, rig):
+    def test_a_large_pack_is_cut_by_streams_and_a_large_stream_by_offsets(self, rig, monkeypatch):
         for at in range(200):
             rig.log.create(f"b/{at:03d}", bytes(1000))
         large = rig.log.create("b/large")
@@ -243,6 +243,9 @@ class TestPlans:
         few = planner.by_packs(50_000, 1).parts
         assert sum(part.first[0] < large for part in few) >= 4
         assert max(part.bytes for part in few if part.first[0] < large) <= 100_000
+        # Of a huge bucket, parts are larger instead of more, unless more are asked for.
+        monkeypatch.setattr(catalog_plan, "_PARTS_MAX", 2)
+        assert len(planner.by_packs(50_000, 1).parts) <= 3 < len(planner.by_packs(50_000, 9).parts)
         names = planner.by_names(50_000, 1)
         assert ("b/large", "b/large", 24_000_000, 4) in names
         assert len(names) >= 5

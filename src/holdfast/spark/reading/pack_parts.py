@@ -154,6 +154,11 @@ class PackPartReader:
         for place, each in enumerate(streams):
             if each is not UNKNOWN and selection.includes(each.stream_id):
                 bounds[place] = selection.window(each.stream_id, 0)
+        if not part.read_after and source.fail_on_data_loss:
+            trimmed = np.flatnonzero(window.earliest)
+            self._check_starts(
+                [streams[at] for at in indexes[trimmed].tolist()], window.earliest[trimmed].tolist()
+            )
         starts, ends = bounds[indexes].T
         starts = np.maximum(starts, window.earliest)
         # A large stream may be cut.
@@ -172,6 +177,19 @@ class PackPartReader:
             starts[keep],
             ends[keep],
         )
+
+    def _check_starts(self, trimmed: Sequence[StreamName], earliest: Sequence[int]) -> None:
+        """Raise if streams are trimmed beyond the offsets from which they are wanted."""
+        selection = self._source.selection
+        lost = {
+            stream.stream_id
+            for stream, offset in zip(trimmed, earliest, strict=True)
+            if stream is not UNKNOWN
+            and selection.includes(stream.stream_id)
+            and 0 < selection.start_of(stream.stream_id) < offset
+        }
+        if lost:
+            raise self._source.data_loss(sorted(lost))
 
 
 class _Named(NamedTuple):

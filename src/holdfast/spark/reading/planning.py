@@ -137,21 +137,19 @@ def plan_between(
     if min_partitions:
         total = sum(each.bytes for each in scan.partitions)
         size = min(size, max(total // min_partitions, _SLICE_BYTES_MIN))
-    packed = (
-        _chosen_slices(server, source, scan, size)
-        if is_few
-        else packed_slices(server, source, scan, size)
-    )
+    packed: list[AnyPart] = []
+    if is_few:
+        packed += _chosen_slices(server, source, scan, size)
+    else:
+        packed += [*pack_parts(scan), *_packed_slices(server, source, scan, size)]
     hot = _hot_slices(scan, chosen if is_few else ())
     forks = plan_forks(server, source, scan.after, scan.until, size)
     return ReadPlan(source, [*packed, *hot, *forks], scan.until)
 
 
-def packed_slices(
-    server: SparkClient, source: ReadSource, scan: ScanPlan, size: int
-) -> list[Slice | PackPart]:
-    """What is in packs, as the server has divided it."""
-    found: list[Slice | PackPart] = [
+def pack_parts(scan: ScanPlan) -> list[PackPart]:
+    """What is in packs, if the server has divided it by packs."""
+    return [
         PackPart(
             each.after,
             each.until,
@@ -163,6 +161,13 @@ def packed_slices(
         )
         for each in scan.parts
     ]
+
+
+def _packed_slices(
+    server: SparkClient, source: ReadSource, scan: ScanPlan, size: int
+) -> list[Slice]:
+    """What is in packs, if the server has divided it by names."""
+    found: list[Slice] = []
     for each in scan.partitions:
         positions = int(each.after), int(scan.flushed), int(each.until)
         names = each.first_stream_id, each.last_stream_id
