@@ -135,6 +135,12 @@ def loaded(place: Place) -> Any:
     return messages(place.url, "loaded")
 
 
+def findings(place: Place) -> Any:
+    import pyarrow.dataset as ds
+
+    return ds.dataset(place.directory / "report").to_table().to_pylist()
+
+
 def write_table(place: Place) -> None:
     import pyarrow as pa
     import pyarrow.parquet as pq
@@ -169,7 +175,7 @@ JOBS = {
     "compact": Job(lambda place: ["compact", "--url", place.url], streams),
     "audit": Job(
         lambda place: ["audit", "--report", str(place.directory / "report"), "--url", place.url],
-        lambda place: (place.directory / "report").read_text(),
+        findings,
     ),
     "load": Job(
         lambda place: [
@@ -188,8 +194,12 @@ JOBS = {
 }  # fmt: skip
 
 
-def begin(flags: list[str]) -> subprocess.Popen[str]:
-    name, *rest = flags
+# The lock of a run that was killed ends after a minute.
+WAITING = ["--wait", "180"]
+
+
+def begin(flags: list[str], more: list[str]) -> subprocess.Popen[str]:
+    name, *rest = [*flags, *more]
     return subprocess.Popen(
         [COMMAND, "pipeline", name, "--master", "local[2]", "--conf", QUICK, "--json", *rest],
         stdout=subprocess.PIPE,
@@ -224,16 +234,20 @@ def test_jobs(name: str, make_place: Callable[[str], Place]) -> None:
     for place in (quiet, disturbed):
         job.prepare(place)
     started = time.monotonic()
-    finish(begin(job.flags(quiet)))
+    finish(begin(job.flags(quiet), []))
     whole_s = time.monotonic() - started
     chance = Random(name)
     kills = [
-        kill_after(begin(job.flags(disturbed)), whole_s * (moment + chance.uniform(0, 0.15)))
-        for moment in MOMENTS
+        # The first one holds the lock when it is killed; the others do not wait for it.
+        kill_after(
+            begin(job.flags(disturbed), ["--no-record"] if at else []),
+            whole_s * (moment + chance.uniform(0, 0.15)),
+        )
+        for at, moment in enumerate(MOMENTS)
     ]
     assert kills[0], "the first run was over before it could be killed"
-    finish(begin(job.flags(disturbed)))
+    finish(begin(job.flags(disturbed), WAITING))
     assert job.result(disturbed) == job.result(quiet)
     # Once more changes nothing.
-    finish(begin(job.flags(disturbed)))
+    finish(begin(job.flags(disturbed), []))
     assert job.result(disturbed) == job.result(quiet)
