@@ -399,6 +399,27 @@ def test_parts_by_hand(bucket: Filled) -> None:
     assert [row.payload for row in rows_of(following.partitions(end, later))] == [b"1"]
 
 
+def test_lag_is_what_is_left(bucket: Filled) -> None:
+    """Also while more is appended; the backlog itself is counted once."""
+    following = reader(bucket, maxRowsPerTrigger=4)
+    for n in range(12):
+        bucket.append(f"s{n}", bytes([n]) * 100)
+    bucket.flush()
+    place, taken = following.initialOffset(), 0
+    while taken < 20:
+        end = following.latestOffset(place, following.getDefaultReadLimit())
+        taken += len(rows_of(following.partitions(place, end)))
+        lag = following.reportLatestOffset()["lag"]
+        assert (lag["messages"], lag["bytes"]) == (
+            len(bucket.rows) - taken,
+            100 * (len(bucket.rows) - taken),
+        )
+        assert (lag["ms"] > 0) == (taken < len(bucket.rows))
+        place = end
+        if len(bucket.rows) < 20:
+            bucket.append(f"s{len(bucket.rows)}", b"x" * 100, b"y" * 100)
+
+
 def test_a_given_number_of_partitions(bucket: Filled) -> None:
     for n in range(8):
         bucket.append(f"s{n}", bytes([n]) * 300_000)

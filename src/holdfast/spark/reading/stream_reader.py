@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 
@@ -82,8 +82,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._max_ms = options.duration_ms("maxTimePerTrigger")
         # The end of a query with the trigger availableNow.
         self._end: Position | None = None
-        # The end of the present micro-batch.
+        # The end of the present micro-batch, and what is known to come after it.
         self._reached: Position | None = None
+        self._backlog: _Backlog | None = None
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 (Spark's name)
         """One of the limits, by which `latestOffset` sees that they apply; it knows all of them."""
@@ -119,11 +120,18 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             reached = self._reached
             if reached is None or _STREAMS in reached:
                 return self._latest(server)
-            ends = self._scan_ends(server, reached[_CURSOR])
-        times = [each.first_ms for each in ends if each.first_ms is not None]
+            cursor, backlog = reached[_CURSOR], self._backlog
+            if backlog is None or backlog.until <= cursor:
+                backlog = _Backlog.none(cursor)
+            ends = self._scan_ends(server, backlog.until)
+            self._backlog = backlog = backlog.with_more(ends)
+            first = ends
+            if backlog.after != ends[0].after and backlog.messages >= 1:
+                first = self._scan_ends(server, cursor, ScanLimit(messages=1))
+        times = [each.first_ms for each in first if each.first_ms is not None]
         lag = {
-            "bytes": sum(each.bytes for each in ends),
-            "messages": sum(each.messages for each in ends),
+            "bytes": round(backlog.bytes),
+            "messages": round(backlog.messages),
             "ms": max(SystemClock().now_ms() - min(times), 0) if times else 0,
         }
         return {_CURSOR: ends[0].latest, _STORE: ends[0].store_id, LAG: lag}
@@ -143,16 +151,19 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._reached = end
         return end | ({_BEGAN: start[_BEGAN]} if _BEGAN in start else {})
 
-    def _next_cursor(self, server: SparkClient, start: Position, limit: ReadLimit) -> Position:
-        if isinstance(limit, ReadAllAvailable):
+    def _next_cursor(self, server: SparkClient, start: Position, given: ReadLimit) -> Position:
+        if isinstance(given, ReadAllAvailable):
             return self._end or self._latest(server)
         try:
-            ends = self._scan_ends(server, start[_CURSOR], is_limited=True)
+            limit = ScanLimit(self._max_bytes, self._max_rows, self._max_ms)
+            ends = self._scan_ends(server, start[_CURSOR], limit)
         except InvalidRequestError as error:
             raise _unknown_cursor(server, error.message) from None
         until = min(each.until for each in ends)
         if self._end is not None:
             until = min(until, self._end[_CURSOR])
+        if self._backlog is not None and self._backlog.after == start[_CURSOR]:
+            self._backlog = self._backlog.without(ends, until)
         return {_CURSOR: until, _STORE: ends[0].store_id}
 
     def partitions(self, start: Position, end: Position) -> Sequence[InputPartition]:
@@ -227,25 +238,75 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return replace(self._source, bucket=self._buckets.ids[0])
 
     def _scan_ends(
-        self, server: SparkClient, after: str, *, is_limited: bool = False
+        self, server: SparkClient, after: str, limit: ScanLimit | None = None
     ) -> list[ScanEnd]:
-        """What each bucket has after a cursor, and how far its share of the limits goes."""
+        """What each bucket has after a cursor, and how far its share of a limit goes."""
         selection, buckets = self._source.selection, self._buckets.find(server)
+        limit = limit or ScanLimit()
 
-        def share(limit: int | None) -> int | None:
-            return max(limit // len(buckets), 1) if limit and is_limited else None
+        def share(of: int | None) -> int | None:
+            return max(of // len(buckets), 1) if of else None
 
         return [
             server.bucket(bucket).until(
                 after,
-                bytes=share(self._max_bytes),
-                messages=share(self._max_rows),
-                ms=self._max_ms if is_limited else None,
+                bytes=share(limit.bytes),
+                messages=share(limit.messages),
+                ms=limit.ms,
                 from_ms=selection.scan_times["from_ms"],
                 prefix=selection.prefix,
             )
             for bucket in buckets
         ]
+
+
+class ScanLimit(NamedTuple):
+    """How much a micro-batch may hold."""
+
+    bytes: int | None = None
+    messages: int | None = None
+    ms: int | None = None
+
+
+class _Backlog(NamedTuple):
+    """What was appended between two cursors.
+
+    Counting it takes time for each extent, so it is counted once, when a query starts. Then what
+    micro-batches take is subtracted, and what is appended is added.
+    """
+
+    after: str
+    until: str
+    bytes: float = 0
+    messages: float = 0
+
+    @classmethod
+    def none(cls, cursor: str) -> _Backlog:
+        return cls(cursor, cursor)
+
+    def with_more(self, ends: Sequence[ScanEnd]) -> _Backlog:
+        """With what each bucket has after this."""
+        return _Backlog(
+            self.after,
+            ends[0].latest,
+            self.bytes + sum(each.bytes for each in ends),
+            self.messages + sum(each.messages for each in ends),
+        )
+
+    def without(self, ends: Sequence[ScanEnd], until: str) -> _Backlog:
+        """Without what a micro-batch takes, which may end before the ends of some buckets."""
+        parts = [
+            (int(until) - int(each.after)) / max(int(each.until) - int(each.after), 1)
+            for each in ends
+        ]
+        of_bytes = sum(each.bytes * part for each, part in zip(ends, parts, strict=True))
+        of_messages = sum(each.messages * part for each, part in zip(ends, parts, strict=True))
+        return _Backlog(
+            until,
+            self.until,
+            max(self.bytes - of_bytes, 0),
+            max(self.messages - of_messages, 0),
+        )
 
 
 def no_times(server: SparkClient) -> SettingsError:
