@@ -155,6 +155,15 @@ def test_one_row_is_one_message_of_a_byte_stream(server, bucket):
     assert messages(server.url, bucket) == expected(rows_as_text(given))
 
 
+def test_rows_share_requests_that_list_their_lengths(server, bucket):
+    given = [(name, f"row {row}".encode()) for name, row in rows(range(50))]
+    told = task(server.url, bucket, BYTES, contentType="text/plain", listLengths="true")
+    for duplicates in (False, True):
+        report = told.write(batches(given, content="payload"), PRODUCER)
+        assert (report.requests < 50, bool(report.duplicates)) == (True, duplicates)
+    assert messages(server.url, bucket) == expected(rows_as_text(given))
+
+
 def test_framed_rows_share_requests(server, bucket):
     given = [(name, f"row {row}".encode()) for name, row in rows(range(50))]
     told = task(server.url, bucket, BYTES, framing="length-prefixed")

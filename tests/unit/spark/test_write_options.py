@@ -125,3 +125,17 @@ def test_rows_that_lack_something():
         read(stream_id=pa.array(["a", "b"]), value=pa.array(["1", None]))
     with pytest.raises(SettingsError, match="'demo/a' has null as its value"):
         read(stream="a", value=pa.array([None], pa.string()))
+
+
+def test_columns_of_a_table_that_are_not_written_are_null():
+    columns = WriteColumns.of(schema("stream_id", "offset", "value"), empty=("offset", "value"))
+    encoder = RowEncoder(WriteOptions(SparkConnection(), "demo"), columns)
+
+    def runs(offset):
+        values = [pa.array(["a"]), pa.array([offset], pa.int32()), pa.array(["1"])]
+        batch = pa.record_batch(values, names=["stream_id", "offset", "value"])
+        return [run.name for run in encoder.runs(batch)]
+
+    assert runs(None) == ["demo/a"]
+    with pytest.raises(SettingsError, match="'offset' cannot be written: leave it out"):
+        runs(1)

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from holdfast.errors import InvalidJsonError, SettingsError
 from holdfast.protocol.content import Unframer
+from holdfast.protocol.headers import LENGTHS_BYTES_MAX
 from holdfast.spark.connection import SparkConnection
 from holdfast.spark.writing.options import WriteColumns, WriteOptions
 from holdfast.spark.writing.requests import (
@@ -147,6 +148,23 @@ def test_a_row_is_a_request_on_a_byte_stream_and_many_are_where_they_are_framed(
     ]
     (framed,) = cut(options(BYTES, framing="length-prefixed"), [given_rows])
     assert Unframer().feed(framed.body) == [b"one", b"two", b"three"]
+
+
+@given(st.lists(st.integers(1, 2000), max_size=800), st.lists(st.integers(0, 800), max_size=3))
+def test_requests_that_list_the_lengths_of_their_messages(sizes, cuts):
+    given_rows = [("demo/a", b"x" * size) for size in sizes]
+    told = options(BYTES, list_lengths=True, request_bytes=100_000)
+    made = cut(told, [given_rows])
+    assert made == cut(told, split(given_rows, cuts))
+    assert [length for each in made for length in each.lengths] == sizes
+    for each in made:
+        assert sum(each.lengths) == len(each.body)
+        assert len(",".join(map(str, each.lengths))) <= LENGTHS_BYTES_MAX
+        assert len(each.body) + each.rows <= 100_000
+    for each, following in pairwise(made):
+        listed = ",".join(map(str, [*each.lengths, following.lengths[0]]))
+        is_full = len(each.body) + each.rows + following.lengths[0] + 1 > 100_000
+        assert is_full or len(listed) > LENGTHS_BYTES_MAX
 
 
 def test_a_request_has_no_more_messages_than_the_server_takes():

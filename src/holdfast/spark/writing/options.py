@@ -36,6 +36,7 @@ WRITE_OPTIONS: Final = (
     "closeStreams",
     "ttl",
     "framing",
+    "listLengths",
     "requestBytes",
     "concurrency",
 )
@@ -108,6 +109,8 @@ class WriteOptions:
     close_streams: bool = False
     ttl_s: int | None = None
     framing: Framing | None = None
+    # Whether a request to a byte stream may hold several messages, and list their lengths.
+    list_lengths: bool = False
     request_bytes: int = REQUEST_BYTES
     concurrency: int = CONCURRENCY
 
@@ -126,6 +129,7 @@ class WriteOptions:
             close_streams=options.flag("closeStreams", default=False),
             ttl_s=options.count("ttl"),
             framing=_framing(options, content_type),
+            list_lengths=options.flag("listLengths", default=False),
             request_bytes=options.size("requestBytes") or REQUEST_BYTES,
             concurrency=options.count("concurrency") or CONCURRENCY,
         )

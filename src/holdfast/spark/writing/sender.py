@@ -201,6 +201,7 @@ class Sender:
             request.body,
             self._options.content_type,
             close=close,
+            lengths=request.lengths,
             producer=ProducerStamp(producer.producer_id, producer.epoch, request.seq, digest),
         )
 
