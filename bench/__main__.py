@@ -49,7 +49,7 @@ def bench(
     save: bool = True,
     quick: bool = False,
     steps: list[Literal["streams", "ingest", "flushing", "catch-up", "recovery"]] | None = None,
-    spark_steps: list[Literal["tables", "snapshot", "planning", "many"]] | None = None,
+    spark_steps: list[Literal["tables", "snapshot", "planning", "many", "write"]] | None = None,
     streams: int = FULL.streams,
     gigabytes: float = FULL.gigabytes,
     stream_mib: int = FULL.stream_mib,

@@ -39,7 +39,7 @@ def measure(url: str, rows: int, rounds: int) -> Found:
 
     spark = session()
     number = sql.lpad(sql.col("id").cast("string"), 9, "0")
-    begin, end = '{"id": 1', f', "text": "{"x" * (ROW_BYTES - 31)}"}}'
+    begin, end = '{"id": 1', f', "text": "{"x" * (ROW_BYTES - 30)}"}}'
     frame = spark.range(rows).select(
         sql.format_string("s%04d", sql.col("id") % STREAMS).alias("stream_id"),
         sql.concat(sql.lit(begin), number, sql.lit(end)).alias("value"),
