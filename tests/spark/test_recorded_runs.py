@@ -73,7 +73,8 @@ def interrupted():
     raise KeyboardInterrupt
 
 
-def test_a_second_run_says_who_is_first_and_can_wait(job):
+def test_a_second_run_says_who_is_first_and_can_wait(job, monkeypatch):
+    monkeypatch.setattr(recording, "_WAIT_S", 0.1)
     begun, go_on = Event(), Event()
 
     def slow():
