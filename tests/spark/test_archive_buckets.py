@@ -43,9 +43,12 @@ def test_tables_in_buckets(filled, form, point, moto, keys, tmp_path, monkeypatc
     to = f"s3://{bucket}/lake/events"
     catalog = {"type": "sql", "uri": f"sqlite:///{tmp_path}/catalog.db"}
     options = {"format": form, "to_endpoint": moto.endpoint, "compact_files": 2}
+    options |= {"deletes": "apply"}
     options |= {"catalog_options": catalog} if form == "iceberg" else {}
     fill(filled)
     run(filled, to, **options)
+    filled.client.stream(f"{filled.bucket}/late-0").delete()
+    filled.rows = [each for each in filled.rows if each.stream_id != "late-0"]
     fill(filled, 1)
     killed_once(monkeypatch, point)
     with pytest.raises(Killed):

@@ -21,6 +21,7 @@ from tests.spark.archiving import (
     table_at,
 )
 from tests.spark.filled import TEXT, Filled
+from tests.thorough import some_of, some_rows_of
 
 
 @pytest.fixture(scope="module")
@@ -70,6 +71,7 @@ def test_rows_of_deleted_streams_are_removed(filled, form, tmp_path):
     assert rows(table_at(form, tmp_path)) == filled.everything()
 
 
+@pytest.mark.parametrize("form", some_of(FORMATS, 1))
 def test_by_default_they_are_kept_until_a_run_applies_them(filled, form, tmp_path, monkeypatch):
     fill(filled)
     source, fork = (filled.client.stream(f"{filled.bucket}/{name}") for name in ("bytes-0", "fork"))
@@ -90,15 +92,15 @@ def test_by_default_they_are_kept_until_a_run_applies_them(filled, form, tmp_pat
     assert rows(table_at(form, tmp_path)) == sorted(filled.everything() + of_forks)
 
 
-@pytest.mark.parametrize(
-    ("form", "point"),
-    [
-        ("parquet", "archive.staged"),
-        ("parquet", "archive.decided"),
-        ("delta", "archive.ready"),
-        ("iceberg", "archive.ready"),
-    ],
-)
+KILLS = [
+    ("parquet", "archive.staged"),
+    ("parquet", "archive.decided"),
+    ("delta", "archive.ready"),
+    ("iceberg", "archive.ready"),
+]
+
+
+@pytest.mark.parametrize(("form", "point"), some_rows_of(KILLS, 2))
 def test_killed_while_rows_are_removed(filled, form, point, tmp_path, monkeypatch):
     fill(filled)
     run(filled, tmp_path, format=form, deletes="apply")
