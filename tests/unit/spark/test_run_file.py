@@ -9,6 +9,7 @@ from holdfast.errors import SettingsError
 from holdfast.settings.options import option
 from holdfast.spark.connection import SparkConnection
 from holdfast.spark.jobs import run_file
+from holdfast.spark.jobs.audit import Audit
 from holdfast.spark.jobs.options import server_option
 from holdfast.spark.jobs.run_file import (
     JobEntry,
@@ -264,3 +265,12 @@ def test_a_schedule_in_which_nothing_repeats_comes_to_an_end():
     recorder = Recorder(clock)
     assert run_all(RunFile([entry("a")]), recorder, clock, pytest.fail, once=False)
     assert Schedule([], clock).wait_s() is None
+
+
+def test_the_name_of_an_entry_is_that_of_its_pipeline(load, monkeypatch):
+    monkeypatch.setattr(run_file, "job_class", lambda _: Audit)
+    found = load("[[job]]\njob = 'audit'\nname = 'every night: all'\n[[job]]\njob = 'audit'")
+    assert [(each.name, each.job.name) for each in found.entries] == [
+        ("every night: all", "every-night--all"),
+        ("audit", ""),
+    ]

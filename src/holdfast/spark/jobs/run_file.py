@@ -143,7 +143,8 @@ class _Reader:
             if "server" in options:
                 given.setdefault("server", self._server)
             if "name" in options:
-                given["name"] = table.name
+                # Part of a stream's name; a name in a file may be any text.
+                given["name"] = re.sub(r"[^A-Za-z0-9_.-]", "-", table.name)[:80]
             return JobEntry(name, build(declared, given), timing, tuple(table.needs))
         except SettingsError as error:
             raise SettingsError(f"job {name!r}: {error.message}") from None
