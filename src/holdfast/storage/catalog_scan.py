@@ -259,8 +259,8 @@ class CatalogScan:
     def visible_from(self, numbers: Sequence[int], since: int) -> Iterator[tuple[int, int, str]]:
         """Streams trimmed after `since`: number, first readable offset, name."""
         statement = (
-            "SELECT number, visible_from, name FROM streams WHERE number IN {} "  # noqa: S608 (only numbers)
-            f"AND visible_from > 0 AND hidden_at > :since AND {NAMES}"
+            "SELECT number, visible_from, name FROM streams INDEXED BY streams_hidden "  # noqa: S608 (only numbers)
+            f"WHERE number IN {{}} AND visible_from > 0 AND hidden_at > :since AND {NAMES}"
         )
         with self.opened():
             for some in _listed(numbers):
