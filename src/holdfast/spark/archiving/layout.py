@@ -194,7 +194,7 @@ class JsonColumns:
 def widened(columns: Mapping[str, str], found: Mapping[str, str]) -> dict[str, str]:
     """The columns that have to become wider for values of the kinds that were found.
 
-    No format turns whole numbers into floating-point ones, which cannot hold all of them.
+    Neither Delta nor Iceberg turns long into double, which cannot hold all its values.
     """
     return {
         field: kind
