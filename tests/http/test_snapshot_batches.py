@@ -67,6 +67,9 @@ def test_each_stream_has_its_own_and_the_store_one_object(start_server, client_o
             flush(client)
             client.post("/cluster/collect-garbage")
             assert len(objects(server)) == at + 1 + (at == 38)
+    # This one is in the log only.
+    answer = publish_all(client, bucket, framed("s0", 8, b"last"), framed("s1", 8, b"last"))
+    assert results(answer) == {"s0": (204, ""), "s1": (204, "")}
     server.stop()
     check_data(server)
 

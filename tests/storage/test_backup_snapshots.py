@@ -2,6 +2,7 @@
 
 from contextlib import closing
 
+import msgspec
 import pytest
 from xxhash import xxh3_64_hexdigest
 
@@ -142,6 +143,31 @@ class TestLog:
         assert target.read("snapshots/late") == SECOND
         found = check(target, tmp_path / "restored", [Published(after + 1, 1, snapshot)])
         assert found.of("note") == []
+
+    def test_body_that_shares_an_object_with_others(self, source, place, target, tmp_path):
+        """The object is copied and verified as a whole."""
+        record, whole = published(source, "snapshots/shared", SECOND)
+        part = SECOND[3:8]
+        snapshot = msgspec.structs.replace(
+            whole,
+            size_bytes=len(part),
+            checksum=int(xxh3_64_hexdigest(part), 16),
+            start=3,
+            object_bytes=whole.size_bytes,
+            object_checksum=whole.checksum,
+        )
+        record.payload = encode_snapshot(snapshot)
+        after = source.position
+        made = back_up(source, place, [log_segment(1, after + 1, after + 1, records=(record,))])
+        [_, copied] = sorted(made.snapshots, key=lambda each: each.name == "snapshots/shared")
+        assert (copied.size_bytes, copied.xxh3) == (len(SECOND), xxh3_64_hexdigest(SECOND))
+        restore(made, place, target, tmp_path / "restored")
+        in_log = [Published(after + 1, 1, snapshot)]
+        found = check(target, tmp_path / "restored", in_log)
+        assert found.of("note") == found.of("damage") == []
+        target.put("snapshots/shared", SECOND[:-1])
+        (damage,) = check(target, tmp_path / "restored", in_log).of("damage")
+        assert "snapshots/shared" in str(damage)
 
     def test_what_the_catalog_has_overtaken_is_not_asked_of_the_log(self, source, place):
         """The record is flushed while the backup runs, and the next one replaces its body."""
