@@ -42,6 +42,7 @@ _PYTHON_SETTING: Final = "spark.pyspark.python"
 _LOG_SETTINGS: Final = Path(__file__).with_name("log4j2.properties")
 _UNIX_SOCKETS: Final = "spark.python.unix.domain.socket.enabled"
 
+_PUSHDOWN: Final = "spark.sql.python.filterPushdown.enabled"
 _DEFAULTS: Final = {
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
@@ -51,7 +52,7 @@ _DEFAULTS: Final = {
     "spark.sql.execution.arrow.maxRecordsPerBatch": "4096",
     "spark.sql.execution.pyspark.udf.simplifiedTraceback.enabled": "true",
     # Off by default. It has an effect on sources that define it, as ours with `pushdown`.
-    "spark.sql.python.filterPushdown.enabled": "true",
+    _PUSHDOWN: "true",
     # Batches of megabytes go from Python to the JVM: in steps of 64 KiB by default.
     "spark.buffer.size": "1048576",
 }
@@ -315,7 +316,7 @@ def _connect(remote: str, conf: Mapping[str, str]) -> SparkSession:
     else:
         _check_reachable(remote)
     builder = SparkSession.builder.remote(remote).config("spark.sql.session.timeZone", "UTC")
-    for name, value in conf.items():
+    for name, value in {_PUSHDOWN: "true", **conf}.items():
         builder = builder.config(name, value)
     session: SparkSession = builder.getOrCreate()
     return session

@@ -185,8 +185,11 @@ def selected_rows(chunk: Chunk, selection: Selection) -> Chunk:
         if chunk.timestamps is None:
             keep[:] = False
         else:
-            bounds = np.array([times.of(each.stream_id) for each in chunk.streams], np.int64)
-            start, end = bounds[chunk.stream_indexes].T
+            start: Any = times.from_ms
+            end: Any = times.to_ms
+            if times.starts_ms or times.ends_ms:
+                bounds = np.array([times.of(each.stream_id) for each in chunk.streams], np.int64)
+                start, end = bounds[chunk.stream_indexes].T
             keep &= (chunk.timestamps >= start) & (chunk.timestamps < end)
     return chunk if keep.all() else chunk.filter(keep)
 
