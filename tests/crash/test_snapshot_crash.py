@@ -18,9 +18,18 @@ from tests.crash.conftest import MakeServer
 from tests.crash.publishers import make_publishers
 from tests.crash.storage_kills import TINY, check_data, check_promises, write_while
 from tests.crash.test_storage_kills import kill_somebody, until_flushed
-from tests.http.bucketed import BucketStream, bucket_stream, offset, parts
+from tests.http.bucketed import (
+    BucketStream,
+    bucket_stream,
+    new_bucket,
+    new_stream_in,
+    offset,
+    parts,
+)
 from tests.http.raw import RawConnection
 from tests.http.streams import BINARY, TEXT, check_error
+from tests.http.test_snapshot_batches import framed, publish_all
+from tests.http.test_snapshot_uploads import objects
 from tests.moto_server import MotoServer
 from tests.server_process import ServerProcess
 from tests.storage_stats import flush
@@ -85,6 +94,44 @@ def test_kill_between_the_steps(
     check_data(server)
     restarted(server, stream, client_of)
     check_stream(stream, 8, b"again")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("point", "visible"), [("snapshot.uploaded", 5), ("snapshot.published", 8)]
+)
+def test_kill_between_the_steps_of_many(
+    make_server: MakeServer, client_of, monkeypatch, point, visible
+) -> None:
+    """All snapshots of a request are there, or none."""
+    monkeypatch.setenv(failpoints.VARIABLE, f"{point}=kill@2")
+    server = make_server(streams_cached_max=1, snapshot_cache_bytes=0, garbage_grace=0)
+    server.start()
+    client = client_of(server)
+    bucket = new_bucket(client)
+    streams = [
+        new_stream_in(bucket, client, b"12345", b"678", b"9", stream_id=f"s{at}")
+        for at in range(10)
+    ]
+    first, second = ([framed(f"s{at}", end, b"%d" % end) for at in range(10)] for end in (5, 8))
+    assert publish_all(client, bucket, *first).status_code == 200
+    flush(client)
+    with pytest.raises(httpx.TransportError):
+        publish_all(client, bucket, *second)
+    assert server.wait() == -signal.SIGKILL
+    monkeypatch.delenv(failpoints.VARIABLE)
+    server.start()
+    client = client_of(server)
+    for collected in (False, True):
+        if collected:
+            flush(client)
+            assert client.post("/cluster/collect-garbage").status_code == 204
+            assert len(objects(server, "snapshots")) == 1
+        for stream in streams:
+            stream.client = client
+            check_stream(stream, visible, b"%d" % visible)
+    assert server.stop() == 0
+    check_data(server)
 
 
 @pytest.mark.parametrize("point", ["snapshot.uploaded", "snapshot.published"])
