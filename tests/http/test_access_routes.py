@@ -88,6 +88,7 @@ ROUTES = [
     ("GET", "/demo1/streams/scan/pack", READ, BUCKET),
     ("HEAD", "/demo1/streams/scan/pack", READ, BUCKET),
     ("OPTIONS", "/demo1/streams/scan/pack", NOTHING, BUCKET),
+    ("GET", "/demo1/streams/scan/pack?prefix=a", READ, STREAM),
     ("GET", "/demo1/streams/scan/until", READ, BUCKET),
     ("HEAD", "/demo1/streams/scan/until", READ, BUCKET),
     ("OPTIONS", "/demo1/streams/scan/until", NOTHING, BUCKET),

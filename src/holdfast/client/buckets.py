@@ -312,13 +312,18 @@ class Bucket:
         self,
         pack: str,
         *,
+        prefix: str = "",
         first_stream: int | None = None,
         last_stream: int | None = None,
         numbers: Sequence[int] = (),
     ) -> PackStreams:
-        """What a pack does not say about its streams: which are gone, and the names of some."""
+        """What a pack does not say about its streams: which are gone, and the names of some.
+
+        Names are those of streams whose id starts with `prefix`.
+        """
         params = _given(
             pack=pack,
+            prefix=prefix,
             first_stream=first_stream,
             last_stream=last_stream,
             numbers=",".join(map(str, numbers)),

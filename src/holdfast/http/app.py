@@ -373,7 +373,9 @@ TREE: Final = Tree(
         b"scan/ranges": Resource.reading(
             Route(scan_ranges, "scan", need=Need.READ, lists=True), OPTIONS=_OPTIONS
         ),
-        b"scan/pack": Resource.reading(Route(scan_pack, "scan", need=Need.READ), OPTIONS=_OPTIONS),
+        b"scan/pack": Resource.reading(
+            Route(scan_pack, "scan", need=Need.READ, lists=True), OPTIONS=_OPTIONS
+        ),
         b"scan/until": Resource.reading(
             Route(scan_until, "scan", need=Need.READ, lists=True), OPTIONS=_OPTIONS
         ),

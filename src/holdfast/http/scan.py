@@ -338,7 +338,8 @@ def scan_pack(app: App, request: Request, slot: Slot, name: str) -> None:
         raise InvalidRequestError(
             f"The parameter 'numbers' takes up to {NUMBERS_MAX} stream numbers, with commas."
         )
-    wanted = ScanRequest(name[:-1], name, 0, app.shard.state.journal.last)
+    prefix = name + query.get("prefix", "")
+    wanted = ScanRequest(name[:-1], prefix, 0, app.shard.state.journal.last)
     streams = first, OFFSET_MAX if last is None else last, [int(each) for each in numbers]
     app.spawn(_respond_pack(app, slot, catalog, wanted, pack, streams), slot)
 

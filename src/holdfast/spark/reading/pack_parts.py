@@ -113,6 +113,7 @@ class PackPartReader:
             return entries
         known = self._server.bucket(self._source.bucket).pack_streams(
             pack.info.name,
+            prefix=self._source.selection.prefix,
             first_stream=int(entries.streams[0]),
             last_stream=int(entries.streams[-1]),
         )
