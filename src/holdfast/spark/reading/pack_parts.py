@@ -31,6 +31,7 @@ from holdfast.spark.reading.packs import (
     PositionRange,
     open_packs,
 )
+from holdfast.spark.reading.selection import ALL_TEXTS
 from holdfast.spark.reading.source import PackPart, ReadSource
 
 # How often in a row packs may be merged away before they could be read.
@@ -140,7 +141,7 @@ class PackPartReader:
 
     def _named(self, part: PackPart, packs: Sequence[OpenPack], window: PackEntries) -> _Named:
         """The entries of a window whose streams are selected."""
-        source, selection = self._source, self._source.selection
+        source = self._source
         numbers, first_at, indexes = np.unique(
             window.streams, return_index=True, return_inverse=True
         )
@@ -151,10 +152,7 @@ class PackPartReader:
                 of_pack.tolist(), pack.names(numbers[of_pack], source.bucket), strict=True
             ):
                 streams[place] = name
-        bounds = np.zeros((len(streams), 2), dtype=np.int64)
-        for place, each in enumerate(streams):
-            if each is not UNKNOWN and selection.includes(each.stream_id):
-                bounds[place] = selection.window(each.stream_id, 0)
+        bounds = self._bounds(streams)
         if not part.read_after and source.fail_on_data_loss:
             trimmed = np.flatnonzero(window.earliest)
             self._check_starts(
@@ -178,6 +176,24 @@ class PackPartReader:
             starts[keep],
             ends[keep],
         )
+
+    def _bounds(self, streams: Sequence[StreamName]) -> npt.NDArray[np.int64]:
+        """The offsets between which streams are read; both are 0 of those that are not selected."""
+        selection = self._source.selection
+        # Most reads select everything, and there may be very many streams.
+        takes_all = selection.streams is None and not selection.pattern
+        takes_all = takes_all and selection.ids == ALL_TEXTS
+        is_selected = [
+            each is not UNKNOWN and (takes_all or selection.includes(each.stream_id))
+            for each in streams
+        ]
+        if not (selection.starts or selection.ends or selection.pattern_starts):
+            return np.outer(is_selected, selection.window("", 0))
+        windows = [
+            selection.window(each.stream_id, 0) if wanted else (0, 0)
+            for each, wanted in zip(streams, is_selected, strict=True)
+        ]
+        return np.array(windows, dtype=np.int64)
 
     def _check_starts(self, trimmed: Sequence[StreamName], earliest: Sequence[int]) -> None:
         """Raise if streams are trimmed beyond the offsets from which they are wanted."""
