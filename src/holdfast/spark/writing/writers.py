@@ -22,6 +22,7 @@ from pyspark.sql.datasource import (
 from pyspark.sql.types import StructType
 
 from holdfast.errors import SettingsError
+from holdfast.spark.jobs.progress import is_connect
 from holdfast.spark.plain_errors import plain_errors
 from holdfast.spark.reading.arrow import COLUMN_NAMES
 from holdfast.spark.session import as_holdfast_error
@@ -38,7 +39,7 @@ from holdfast.spark.writing.task import (
 )
 
 if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame
+    from pyspark.sql import Column, DataFrame, SparkSession
 
 _REPORT_SCHEMA: Final = ", ".join(f"{name} long" for name in COUNTS)
 _PARTITIONS: Final = "spark.sql.shuffle.partitions"
@@ -138,13 +139,21 @@ def write_to_streams(
     given = {name: _text(value) for name, value in options.items() if value is not None}
     given |= {"producerId": producer_id, "producerEpoch": str(batch_id)}
     task = _sorted_task(df, by, given)
-    count = partitions or int(df.sparkSession.conf.get(_PARTITIONS) or 1)
+    count = partitions or _partitions(df.sparkSession)
     written = _laid_out(df, task, by, count).mapInArrow(_writer(task, count), _REPORT_SCHEMA)
     try:
         rows = written.collect()
     except Exception as error:
         raise as_holdfast_error(error) from error
     return total(WriteReport(**row.asDict()) for row in rows)
+
+
+def _partitions(session: SparkSession) -> int:
+    count = int(session.conf.get(_PARTITIONS) or 1)
+    if is_connect(session) or not (session.sparkContext.master or "").startswith("local"):
+        return count
+    # A task costs as much as some ten thousand rows, and here more of them gain nothing.
+    return min(count, 2 * session.sparkContext.defaultParallelism)
 
 
 def _text(value: object) -> str:
