@@ -215,10 +215,15 @@ def scan(app: App, request: Request, slot: Slot, name: str) -> None:
 
 async def _respond_plan(app: App, slot: Slot, plan: PlanRequest) -> None:
     request = plan.scan
-    traces = await find_traces(app.shard.state, request, plan.since)
-    lost = lost_in_memory(app.shard.state, request, traces, plan.since)
     catalog = app.shard.catalog
     flushed = 0 if catalog is None else min(catalog.flushed, request.until)
+    # First of all: a flush may take what is hot now from the journal.
+    hot = await _hot_ranges(
+        app.shard.state,
+        plan._replace(scan=request._replace(after=max(request.after, flushed))),
+    )
+    traces = await find_traces(app.shard.state, request, plan.since)
+    lost = lost_in_memory(app.shard.state, request, traces, plan.since)
     packed, partitions = PackPlan([], []), list[Partition]()
     if catalog is not None and request.after < flushed:
         packed, partitions = await _divide(
@@ -227,7 +232,6 @@ async def _respond_plan(app: App, slot: Slot, plan: PlanRequest) -> None:
     if catalog is not None and request.after:
         scan = CatalogScan(catalog.path, request.scanned)
         lost |= await in_thread(scan, lambda: lost_in_packs(scan, request, traces, plan.since))
-    hot = request._replace(after=max(request.after, flushed))
     document = {
         "bucket_id": request.bucket,
         "prefix": request.prefix[request.skip :],
@@ -239,7 +243,7 @@ async def _respond_plan(app: App, slot: Slot, plan: PlanRequest) -> None:
         "partitions": partitions,
         "packs": packed.packs,
         "parts": packed.parts,
-        "hot": await _hot_ranges(app.shard.state, plan._replace(scan=hot)),
+        "hot": hot,
         "lost": sorted(lost)[:LOST_MAX],
         "next_cursor": cursor_text(request.until),
     }

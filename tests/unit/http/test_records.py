@@ -160,6 +160,26 @@ def test_source_that_is_there_for_its_forks_only(served):
     assert records(served, lambda: None) == [("fork", 6, b"own")]
 
 
+def test_plan_while_everything_is_flushed(served, monkeypatch):
+    """A flush while packs are divided must not take hot streams from the plan."""
+    write(served, "demo/a")
+    served.engine.committed(served.engine.create("demo/b", body=b"hot"))
+    monkeypatch.setattr(journal, "KEPT_ENTRIES", 3)
+
+    async def ask():
+        slot = served.ask("GET", "/demo/streams/scan")
+        # Now it waits for the catalog.
+        await asyncio.sleep(0)
+        assert not slot.ended
+        write(served, "other/c", "other/d")
+        assert served.shard.state.journal.earliest >= 4
+        return await served.answered(slot)
+
+    plan = json.loads(asyncio.run(ask()).body)
+    assert [each["first_stream_id"] for each in plan["partitions"]] == ["a"]
+    assert [each["last_stream_id"] for each in plan["hot"]] == ["b"]
+
+
 @pytest.mark.parametrize("target", ["/demo/streams/scan", "/demo/streams/scan/ranges"])
 def test_catalog_that_cannot_be_read_is_an_answer(served, target):
     write(served, "demo/a")
