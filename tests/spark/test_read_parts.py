@@ -189,6 +189,8 @@ def test_a_detour_is_said_once_with_its_reason(
 def test_what_is_not_in_packs_is_not_held_at_once(bucket: Filled) -> None:
     for n in range(6):
         bucket.append(f"s{n % 2}", bytes([n]) * (4 * MIB))
+    divided = planned(bucket.options(minPartitions=2))
+    assert [(each.part.first, each.part.last) for each in divided] == [("s0", "s0"), ("s1", "s1")]
     (part,) = planned(bucket.options())
     found = []
     for chunk in read_chunks(part.source, part.part):
