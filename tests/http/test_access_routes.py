@@ -10,6 +10,7 @@ import pytest
 from holdfast.http.access.scopes import Need
 from holdfast.http.app import TREE
 from holdfast.http.routes import Resource
+from holdfast.protocol.parts import PartAppend, encode_append
 from tests.server_process import ServerProcess
 
 # What a token is about: (what it allows, on which bucket, on which streams of it).
@@ -278,3 +279,29 @@ def test_who_may_read_a_fork_may_read_what_it_inherits(client):
     assert (line["stream_id"], line["payload"]) == ("a-fork", "YWJj")
     for path in ("/other1/origin", "/other1/streams/scan/inherited?prefix=a"):
         assert ask(client, "GET", path, "read:demo1/a*").status_code == 403
+
+
+def test_nobody_publishes_under_the_producer_of_another(client):
+    """Under an epoch one batch is published: another holder's must not take the place of mine."""
+    for epoch, scope, stream in (
+        (5, "admin:other1", "other1/x"),
+        (5, "write:demo1", "demo1/x"),
+        (4, "admin:demo1/b*", "demo1/b-x"),
+    ):
+        token = {"Authorization": f"Bearer {token_of(scope)}"}
+        part = {"part": f"part-of-{scope.translate({58: 45, 47: 45, 42: 45})}-----"}
+        append = encode_append(PartAppend(stream, b"[1]"))
+        staged = client.post(
+            "/v1/batch/part", params=part | {"seq": 0}, content=append, headers=token
+        )
+        assert staged.status_code == 204, staged.text
+        batch = {
+            "producer_id": "nightly",
+            "epoch": epoch,
+            "scope": "demo1",
+            "content_type": "application/json",
+            "parts": [{"id": part["part"], "bytes": int(staged.headers["Stream-Next-Offset"])}],
+        }
+        answer = client.post("/v1/batch", json=batch, headers=token)
+        assert answer.json() == {"published": True, "repeated": False}
+        assert ask(client, "GET", f"/v1/stream/{stream}", scope).json() == [1]

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import re
 from typing import TYPE_CHECKING, Annotated, Final
+from urllib.parse import quote
 
 import msgspec
 
@@ -19,6 +20,7 @@ from holdfast.errors import (
     InvalidJsonError,
     InvalidRequestError,
     NotFoundError,
+    PayloadTooLargeError,
 )
 from holdfast.http.access.gate import check_scope
 from holdfast.http.access.scopes import Need
@@ -32,8 +34,9 @@ from holdfast.protocol.content import (
     decode_request,
     store_form,
 )
+from holdfast.protocol.headers import TTL_S_MAX
 from holdfast.protocol.names import NAME_BYTES_MAX, check_path, flat_name
-from holdfast.protocol.parts import PartAppend, encode_append, split_appends
+from holdfast.protocol.parts import APPENDS_MAX, PartAppend, encode_append, split_appends
 from holdfast.protocol.producer import ID_BYTES_MAX, NUMBER_MAX
 
 if TYPE_CHECKING:
@@ -72,7 +75,7 @@ class BatchRequest(msgspec.Struct, forbid_unknown_fields=True):
     digest: Annotated[str, msgspec.Meta(max_length=128)] = ""
     create_streams: bool = True
     close_streams: bool = False
-    ttl: Annotated[int, msgspec.Meta(ge=1)] | None = None
+    ttl: Annotated[int, msgspec.Meta(ge=1, le=TTL_S_MAX)] | None = None
 
 
 _decode_batch = msgspec.json.Decoder(BatchRequest).decode
@@ -83,7 +86,9 @@ def _stage(app: App, request: Request, slot: Slot, _name: str) -> None:
     part, seq = _part(request), int_parameter(parse_query(request.query), "seq", 0, NUMBER_MAX)
     if seq is None:
         raise InvalidRequestError("The parameter 'seq' numbers the requests of a part from 0.")
-    appends, used = split_appends(request.body)
+    appends, used = split_appends(request.body, APPENDS_MAX + 1)
+    if len(appends) > APPENDS_MAX:
+        raise PayloadTooLargeError(f"A request stages at most {APPENDS_MAX} appends.")
     if not appends or used < len(request.body):
         raise InvalidRequestError("The body is not a sequence of whole appends.")
     may_write = _permission(request)
@@ -167,8 +172,10 @@ def _publish(app: App, request: Request, slot: Slot, _name: str) -> None:
     )
     if len(set(decision.parts)) < len(decision.parts):
         raise BatchConflictError("A part is listed twice.")
+    # Whoever may write elsewhere only must not publish, or fence, under another's producer.
+    holder = "" if request.identity is None else request.identity.name
     publication = app.batches.publish(
-        f"{batch.producer_id}/{batch.scope}",
+        "/".join(quote(each, safe="") for each in (holder, batch.scope, batch.producer_id)),
         decision,
         [part.bytes for part in batch.parts],
         _permission(request),

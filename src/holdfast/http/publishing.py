@@ -64,7 +64,7 @@ DOCUMENTS: Final = "batch/"
 # Their names are in memory while the batch is under way.
 STREAMS_MAX: Final = 1_000_000
 PARTS_MAX: Final = 100_000
-_WINDOW_BYTES: Final = 1024 * 1024
+_WINDOW_BYTES: Final = 256 * 1024
 # Appends of a batch that wait for the disk.
 _PENDING_BYTES_MAX: Final = 8 * 1024 * 1024
 _PAUSE_S: Final = 0.1
@@ -231,8 +231,9 @@ class Batches:
     ) -> BatchPublication | None:
         """Publish a batch, or go on with it; None if it is published already.
 
-        The key is that of the producer's document, `sizes` are those of the parts, and `may_write`
-        raises if the caller may not write to a stream. Raises if another batch is under way, or
+        The key is that of the producer's document, and begins with the holder of the token and a
+        slash. `sizes` are those of the parts, and `may_write` raises if the caller may not write to
+        a stream. Raises if another batch is under way, or
         was published under the same epoch.
         """
         under_way = self._under_way.get(key)
@@ -254,12 +255,12 @@ class Batches:
         if not self._held.isdisjoint(decision.parts):
             raise BatchConflictError("A part belongs to another batch.")
         if last is None:
-            self._check_producers()
+            self._check_producers(key)
         return self._begin(BatchPublication(key, decision), sizes, may_write)
 
-    def _check_producers(self) -> None:
-        most = self._limits.producers_max
-        if most and sum(1 for _ in self._shard.documents.items(DOCUMENTS)) >= most:
+    def _check_producers(self, key: str) -> None:
+        most, holder = self._limits.producers_max, DOCUMENTS + key[: key.index("/") + 1]
+        if most and sum(each.startswith(holder) for each in self._shard.state.documents) >= most:
             raise QuotaExceededError(
                 f"{most} producers have published batches, which is the limit (producers_max)."
             )

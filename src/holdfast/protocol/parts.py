@@ -12,10 +12,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from struct import Struct
+from sys import maxsize
 from typing import Final, NamedTuple
 
 from holdfast.errors import InvalidRequestError
 
+# In a request, which the server checks in one go.
+APPENDS_MAX: Final = 10_000
 _HEAD: Final = Struct(">HII")
 _LENGTH_BYTES: Final = 4
 
@@ -36,11 +39,11 @@ def encode_append(append: PartAppend) -> bytes:
     )
 
 
-def split_appends(data: bytes) -> tuple[list[PartAppend], int]:
-    """The whole appends at the beginning of the data, and where the rest begins."""
+def split_appends(data: bytes, most: int = maxsize) -> tuple[list[PartAppend], int]:
+    """The whole appends at the beginning of the data, up to so many, and where the rest begins."""
     appends: list[PartAppend] = []
     at, size = 0, len(data)
-    while size - at >= _HEAD.size:
+    while size - at >= _HEAD.size and len(appends) < most:
         name_bytes, messages, body_bytes = _HEAD.unpack_from(data, at)
         start = at + _HEAD.size + name_bytes
         body_at = start + messages * _LENGTH_BYTES

@@ -6,7 +6,8 @@ from functools import wraps
 
 import pytest
 
-from holdfast.protocol.parts import PartAppend, encode_append, split_appends
+from holdfast.protocol.headers import TTL_S_MAX
+from holdfast.protocol.parts import APPENDS_MAX, PartAppend, encode_append, split_appends
 from tests.unit.engine.driver import COMMITTED, FAILED, UNKNOWN, Driver
 from tests.unit.http.apps import Served
 
@@ -155,3 +156,16 @@ async def test_quotas_are_checked_before_anything_is_stored():
     slot = await answered(served, publish(served, staged(served)))
     assert slot.code == "quota_exceeded"
     assert served.engine.listed("demo/") == []
+
+
+@in_event_loop
+async def test_limits_of_a_request():
+    """Beyond them a flush could not encode the stream, or the event loop would stop for seconds."""
+    served = Served()
+    append = PartAppend("demo/s0", b"1")
+    assert stage(served, *[append] * (APPENDS_MAX + 1)).code == "payload_too_large"
+    slot = stage(served, *[append] * APPENDS_MAX)
+    assert slot.status == 204
+    size_bytes = int(slot.fields["stream-next-offset"])
+    assert publish(served, size_bytes, ttl=TTL_S_MAX + 1).code == "invalid_request"
+    assert (await answered(served, publish(served, size_bytes, ttl=TTL_S_MAX))).status == 200

@@ -32,7 +32,7 @@ from holdfast.errors import (
     SettingsError,
     StreamNotFoundError,
 )
-from holdfast.protocol.parts import PartAppend, encode_append
+from holdfast.protocol.parts import APPENDS_MAX, PartAppend, encode_append
 from holdfast.spark.connection import SparkClient
 from holdfast.spark.session import rebuild_error
 from holdfast.spark.writing.options import WriteColumns, WriteOptions
@@ -150,7 +150,7 @@ def _bodies(runs: Iterable[EncodedRun], options: WriteOptions) -> Iterator[bytes
         while at < len(run):
             room = int(run.starts[at]) + options.request_bytes - size_bytes
             end = min(int(run.starts.searchsorted(room, side="right")) - 1, at + _MESSAGES_MAX)
-            if end <= at and appends:
+            if appends and (end <= at or len(appends) == APPENDS_MAX):
                 yield b"".join(appends)
                 appends, size_bytes = [], 0
                 continue
