@@ -19,7 +19,10 @@ from pyspark.sql.types import (
 )
 
 from holdfast.errors import BadAnswerError, SettingsError
+from holdfast.spark.archiving.layout import inferred_columns
+from holdfast.spark.reading.json_fields import KIND_TYPES, JsonFields
 from holdfast.spark.reading.readers import batch_reader, read_schema
+from holdfast.spark.reading.typed_json import sampled_ddl
 from tests.server_process import ServerProcess
 from tests.spark.filled import JSON, Filled, batches
 
@@ -78,6 +81,19 @@ def test_what_does_not_fit_costs_no_other_field(bucket: Filled) -> None:
     assert row == dict.fromkeys(row) | {"stream_id": "raw"}
 
 
+def test_messages_that_cannot_be_decoded_stop_no_read() -> None:
+    """A server takes them: its stack is less deep, and it keeps numbers as text."""
+    deep = b'{"n":1,"x":%b%b}' % (b"[" * 3000, b"]" * 3000)
+    huge = b'{"n":2,"x":1e999}'
+    parsed = JsonFields({"n": KIND_TYPES["long"]}, keeps_others=True).parse([deep, huge, None])
+    assert [each.to_pylist() for each in parsed.columns] == [[None, 2, None]]
+    assert parsed.malformed == {0: deep}
+    assert list(parsed.others) == [1]
+    shown = b'{"y":"z"}'
+    assert inferred_columns([deep, huge, shown]) == {"y": "string"}
+    assert sampled_ddl([deep, huge, shown]) == "`y` string"
+
+
 def test_modes(bucket: Filled) -> None:
     fields = StructType(FIELDS.fields[:3])
     rows = read(bucket.options(jsonSchema="…", mode="DROPMALFORMED"), fields)
@@ -124,7 +140,7 @@ def test_sentences(
     with pytest.raises(SettingsError) as caught:
         read(bucket.options(**options), StructType(fields))
     assert words in caught.value.message
-    with pytest.raises(SettingsError, match="'jsonSample' is a JSON object, or a number"):
+    with pytest.raises(SettingsError, match="'jsonSample' is a JSON object with fields, or"):
         read_schema(bucket.options(jsonSample="one"))
 
 

@@ -26,7 +26,15 @@ from holdfast.spark.reading.arrow import (
     json_rows,
     to_batch,
 )
-from holdfast.spark.reading.json_fields import JSON_KIND, KIND_TYPES, JsonFields, both, kind_of
+from holdfast.spark.reading.json_fields import (
+    JSON_KIND,
+    KIND_TYPES,
+    UNDECODABLE,
+    JsonFields,
+    both,
+    kind_of,
+    kinds_in,
+)
 
 # In this order, in every table.
 MESSAGE_COLUMNS: Final = (
@@ -124,14 +132,8 @@ def inferred_columns(messages: Iterable[bytes]) -> dict[str, str]:
     Strings stay strings, even if they look like times.
     """
     found: dict[str, str] = {}
-    decode = msgspec.json.decode
     for message in messages:
-        try:
-            value = decode(message)
-        except msgspec.DecodeError:
-            continue
-        if isinstance(value, dict):
-            add_kinds(found, {field: kind_of(each) for field, each in value.items()})
+        add_kinds(found, kinds_in(message))
     return new_columns({}, found)
 
 
@@ -212,7 +214,7 @@ def _sparse(texts: Mapping[int, str], count: int) -> Any:
 def _kind_of(value: msgspec.Raw) -> str:
     try:
         return kind_of(msgspec.json.decode(value))
-    except msgspec.DecodeError:
+    except UNDECODABLE:
         return JSON_KIND
 
 

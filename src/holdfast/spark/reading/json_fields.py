@@ -17,6 +17,8 @@ import pyarrow as pa
 
 JSON_KIND: Final = "json"
 _LONG_MAX: Final = 2**63 - 1
+# Valid JSON may have numbers beyond all floats, or be nested deeper than a worker's stack allows.
+UNDECODABLE: Final = (msgspec.DecodeError, RecursionError)
 
 
 def kind_of(value: Any) -> str:
@@ -34,6 +36,17 @@ def kind_of(value: Any) -> str:
             return "string"
         case _:
             return JSON_KIND
+
+
+def kinds_in(message: bytes) -> dict[str, str]:
+    """The kinds of the fields of a message; none if it is not an object."""
+    try:
+        value = msgspec.json.decode(message)
+    except UNDECODABLE:
+        return {}
+    if not isinstance(value, dict):
+        return {}
+    return {field: kind_of(each) for field, each in value.items()}
 
 
 def both(one: str, other: str) -> str:
@@ -112,7 +125,7 @@ class JsonFields:
         for message in messages:
             try:
                 add(self._empty if message is None else decode(message))
-            except msgspec.DecodeError:
+            except UNDECODABLE:
                 assert message is not None
                 add(self._parse_partly(message, len(rows), parsed))
         if self._types:
@@ -128,7 +141,7 @@ class JsonFields:
         """Parse a message that has fields without types, or values that do not fit theirs."""
         try:
             fields = self._decode_fields(message)
-        except msgspec.DecodeError:
+        except UNDECODABLE:
             parsed.malformed[at] = message
             return self._empty
         values, misfits = [], {}
@@ -138,7 +151,7 @@ class JsonFields:
             if found is not None:
                 try:
                     value = self._decoders[field](found)
-                except msgspec.DecodeError:
+                except UNDECODABLE:
                     if kind.takes_any:
                         value = bytes(found).decode()
                     else:

@@ -7,7 +7,6 @@ from dataclasses import replace
 from itertools import islice
 from typing import Any
 
-import msgspec
 from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
 from pyspark.sql.types import StructType
 
@@ -73,13 +72,7 @@ def _sampled(options: Options, source: ReadSource) -> str:
     """The schema that fits the object in `jsonSample`, or so many of the first messages."""
     sample = options.text("jsonSample").strip()
     if not (sample.isascii() and sample.isdigit()):
-        try:
-            return sampled_ddl([sample.encode()])
-        except msgspec.DecodeError:
-            raise SettingsError(
-                "The option 'jsonSample' is a JSON object, or a number of messages to look at, not "
-                f"{sample!r}."
-            ) from None
+        return sampled_ddl([sample.encode()])
     bounds = BatchBounds(ReadBound(EARLIEST), ReadBound(LATEST), None, None)
     source = replace(source, columns=("payload",))
     reader = BatchReader(source, BucketChoice.from_options(options), bounds)

@@ -45,7 +45,7 @@ from holdfast.spark.reading.json_fields import (
     ParsedMessages,
     both,
     integer_type,
-    kind_of,
+    kinds_in,
 )
 
 CORRUPT: Final = "_corrupt_record"
@@ -118,11 +118,13 @@ def sampled_ddl(messages: Iterable[bytes]) -> str:
     """A schema that fits these messages, as SQL; values of several types are strings."""
     kinds: dict[str, str] = {}
     for message in messages:
-        value = msgspec.json.decode(message)
-        for name, each in value.items() if isinstance(value, dict) else ():
-            kinds[name] = both(kinds.get(name, ""), kind_of(each))
+        for name, kind in kinds_in(message).items():
+            kinds[name] = both(kinds.get(name, ""), kind)
     if not kinds:
-        raise SettingsError("'jsonSample': there is no JSON object with fields.")
+        raise SettingsError(
+            "The option 'jsonSample' is a JSON object with fields, or a number of messages to look "
+            "at, some of which are such objects."
+        )
     return ", ".join(
         f"`{name.replace('`', '``')}` {_TYPES_OF_KINDS.get(kind, 'string')}"
         for name, kind in kinds.items()
