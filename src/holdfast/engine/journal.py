@@ -9,9 +9,10 @@ from __future__ import annotations
 
 from array import array
 from bisect import bisect_right
-from itertools import islice
+from itertools import islice, takewhile
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from holdfast.errors import CursorGoneError
 from holdfast.format.records import Kind
 
 if TYPE_CHECKING:
@@ -129,6 +130,12 @@ class Journal:
         batches = self._batches
         at = bisect_right(batches, position, self._first, key=lambda batch: batch.position)
         return islice(batches, at, None)
+
+    def between(self, after: int, until: int) -> list[JournalBatch]:
+        """The batches at positions (after, until]; raises CursorGoneError if some are dropped."""
+        if after < min(self.earliest, until):
+            raise CursorGoneError(self.earliest)
+        return list(takewhile(lambda batch: batch.position <= until, self.after(after)))
 
 
 _GONE: Final = JournalBatch(0, (), (), {})

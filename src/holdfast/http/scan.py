@@ -61,7 +61,7 @@ _MIB: Final = 1024 * 1024
 PARTITION_BYTES: Final = 64 * _MIB
 PARTITION_BYTES_MIN: Final = _MIB
 PARTITION_BYTES_MAX: Final = 1024 * _MIB
-PARTITIONS_MAX: Final = 1_000_000
+PARTITIONS_MAX: Final = 100_000
 _TIME_MAX_MS: Final = 10**18 - 1
 # Streams listed as lost.
 LOST_MAX: Final = 100
@@ -282,9 +282,7 @@ async def _hot_ranges(state: State, plan: PlanRequest) -> list[HotRange]:
     request = plan.scan
     sizes: dict[int, int] = {}
     examined = 0
-    for batch in list(state.journal.after(max(request.after, state.journal.earliest))):
-        if batch.position > request.until:
-            break
+    for batch in state.journal.between(request.after, request.until):
         for number, length in zip(batch.streams, batch.lengths, strict=True):
             if length:
                 sizes[number] = sizes.get(number, 0) + length

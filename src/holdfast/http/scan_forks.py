@@ -108,16 +108,15 @@ async def _forks(
     flushed = 0 if catalog is None else min(catalog.flushed, request.until)
     found: list[ForkEntry] = []
     examined = 0
-    for batch in list(state.journal.after(max(request.after, flushed, state.journal.earliest))):
-        if batch.position > request.until:
-            break
+    for batch in state.journal.between(max(request.after, flushed), request.until):
         for index, (kind, name) in batch.rare.items():
             examined += 1
-            stream = state.by_number.get(batch.streams[index])
-            if kind == Kind.CREATE and stream is not None and request.covers(name):
-                inherited = 0 if stream.gone else inherited_bytes(stream)
-                if inherited:
-                    found.append(ForkEntry(name, stream.number, inherited))
+            if kind != Kind.CREATE or not request.covers(name):
+                continue
+            # Not only in memory: it may have been flushed since the loop began.
+            stream = state.find_number(batch.streams[index])
+            if stream is not None and not stream.gone and inherited_bytes(stream):
+                found.append(ForkEntry(name, stream.number, inherited_bytes(stream)))
         if examined >= TURN_ENTRIES:
             examined = 0
             await asyncio.sleep(0)

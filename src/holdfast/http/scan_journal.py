@@ -29,7 +29,7 @@ from holdfast.errors import (
 from holdfast.format.records import Kind
 from holdfast.format.rows import inherited_bytes
 from holdfast.http.buckets import find_bucket
-from holdfast.http.changes import check_cursor, name_of, parse_cursor
+from holdfast.http.changes import name_of, parse_cursor
 from holdfast.http.exchange import int_parameter, parse_query
 from holdfast.http.responses import encode_json, respond_json, result_of
 from holdfast.http.scan import TURN_ENTRIES, ScanRequest, in_thread, scan_request
@@ -60,13 +60,8 @@ _LINE_END: Final = b'"}\n'
 def records(app: App, request: Request, slot: Slot, name: str) -> None:
     """Respond with a line of JSON for each message that is not in packs, in log order."""
     wanted = scan_request(app, request, name)
-    check_cursor(app, wanted.after)
     # Collected now, because the oldest may leave the journal while the response is sent.
-    batches = [
-        batch
-        for batch in app.shard.state.journal.after(wanted.after)
-        if batch.position <= wanted.until
-    ]
+    batches = app.shard.state.journal.between(wanted.after, wanted.until)
     app.respond_streamed(request, slot, NDJSON_HEADERS, _record_lines(app, wanted, batches))
 
 

@@ -91,8 +91,6 @@ def publish_snapshots(app: App, request: Request, slot: Slot, name: str) -> None
         raise InvalidRequestError("The body has no snapshots.")
     if len({each.line.stream_id for each in given}) < len(given):
         raise InvalidRequestError("The body has more than one snapshot of a stream.")
-    # The body is in memory until it is stored.
-    app.snapshots.reserve()
     app.spawn(_publish(app, request.body, slot, name, given, query), slot)
 
 
@@ -122,6 +120,9 @@ async def _publish(
 ) -> None:
     results: dict[str, object] = {}
     valid: list[_Valid] = []
+    # The body is in memory until it is stored. Reserved here: a task that is cancelled before it
+    # begins would not give it back.
+    app.snapshots.reserve()
     try:
         for first in range(0, len(given), _TURN_SNAPSHOTS):
             await app.turns.next()

@@ -238,7 +238,6 @@ class ScanPlanner(CatalogScan):
         pieces: list[_Piece] = []
         spans: list[tuple[_Reach, tuple[int, int], tuple[int, int]]] = []
         for pack in group:
-            self.check_cancelled()
             (last,) = self._file.read(_LAST_EXTENT, (pack.id,))
             found = self._pieces(pack, last, size)
             pieces += found
@@ -269,10 +268,13 @@ class ScanPlanner(CatalogScan):
     def _pieces(self, pack: _Reach, last: Sequence[int], size: int) -> list[_Piece]:
         """Cut a pack into pieces of similar cost, each a run of extents."""
         (first,) = self._file.read(_EXTENT, (pack.id, 0, 0))
-        count = max(1, _FINER * pack.cost // size)
+        count = max(1, min(_FINER * pack.cost // size, pack.info.messages))
         places: list[Any] = [first]
         for number in range(1, count):
+            self.check_cancelled()
             target = _cost(first) + number * pack.cost // count
+            if target <= _cost(places[-1]):
+                continue
             place = self._place(pack, places[-1], last, target, pack.cost // count // _PRECISION)
             if place[:2] > places[-1][:2]:
                 places.append(place)

@@ -194,3 +194,19 @@ def test_catalog_that_cannot_be_read_is_an_answer(served, target):
     assert slot.status >= 500
     assert slot.fields["content-type"] == "application/json"
     assert slot.code == "catalog_damaged"
+
+
+@pytest.mark.parametrize("part", ["scan", "scan/forks", "scan/inherited", "records"])
+def test_server_in_memory_says_what_it_has_forgotten(monkeypatch, part):
+    """Its journal is all that it has to find streams by."""
+    monkeypatch.setattr(journal, "KEPT_ENTRIES", 3)
+    served = Served()
+    for name in ("demo/a", "demo/b", "demo/c", "demo/d"):
+        served.engine.committed(served.engine.create(name, body=b"one"))
+
+    async def ask(after):
+        return await served.answered(served.ask("GET", f"/demo/streams/{part}?after={after}"))
+
+    slot = asyncio.run(ask(0))
+    assert (slot.status, slot.fields["changes-earliest-cursor"]) == (410, f"{1:020}")
+    assert asyncio.run(ask(1)).status == 200

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from holdfast.errors import UnavailableError
 from holdfast.format.packs import ScanRange
 from holdfast.format.rows import decode_row
 from holdfast.storage import catalog_plan, catalog_scan, catalog_schema
@@ -251,6 +252,27 @@ class TestPlans:
         assert len(names) >= 5
         assert max(each.size_bytes for each in names if each.first != "b/large") <= 60_000
         assert len(planner.by_names(8_000_000, 3)) >= 2
+
+    def test_more_parts_than_there_are_messages(self, rig, monkeypatch):
+        """Look-ups are no more than messages, and end with the client."""
+        rig.log.create("b/large", bytes(100_000))
+        for at in range(30):
+            rig.log.create(f"b/{at:02d}", bytes(10))
+        rig.flush()
+        planner = ScanPlanner(rig.catalog.path, Scanned("b/", 0, 99))
+        places = []
+        place = ScanPlanner._place
+
+        def counted(self, *given):
+            places.append(given)
+            return place(self, *given)
+
+        monkeypatch.setattr(ScanPlanner, "_place", counted)
+        assert len(planner.by_packs(1, 100_000).parts) > 1
+        assert len(places) <= 31
+        monkeypatch.setattr(ScanPlanner, "_place", lambda self, *_: self.cancel() or (0, 0, 0, 0))
+        with pytest.raises(UnavailableError, match="cancelled"):
+            planner.by_packs(1, 100_000)
 
     def test_times_narrow_the_positions(self, rig):
         number = rig.log.create("b/s", b"x")
