@@ -12,7 +12,7 @@ Rules:
   the batch is published: a repetition finds it and is confirmed, and its own parts are dropped.
 - Publishing appends to the streams, numbered by the batch's producer and epoch. So it can start
   again from the beginning, after an error or by the next server, and stores nothing twice.
-- While a batch is under way, its parts do not change, and no request closes its streams.
+- While a batch is under way, its parts do not change, and no request creates or closes its streams.
 - A stream that is deleted after the decision counts as deleted after the batch: what the batch had
   for it is dropped.
 """
@@ -35,6 +35,7 @@ from holdfast.errors import (
     GoneError,
     HoldfastError,
     NotFoundError,
+    OverloadedError,
     PayloadTooLargeError,
     ProducerFencedError,
     QuotaExceededError,
@@ -61,8 +62,9 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 DOCUMENTS: Final = "batch/"
-# Their names are in memory while the batch is under way.
+# Their names are in memory while the batch is under way: of one batch, and of all.
 STREAMS_MAX: Final = 1_000_000
+NAMES_MAX: Final = 2 * STREAMS_MAX
 PARTS_MAX: Final = 100_000
 _WINDOW_BYTES: Final = 256 * 1024
 # Appends of a batch that wait for the disk.
@@ -110,8 +112,8 @@ class BatchPublication:
     def producer(self, seq: int) -> Producer:
         return Producer(self.decision.producer_id.encode(), self.decision.epoch, seq)
 
-    def may_close(self, name: str) -> bool:
-        """Whether the stream may be closed by others, as far as this batch is concerned."""
+    def is_free(self, name: str) -> bool:
+        """Whether others may close the stream or create it, as far as this batch is concerned."""
         return self.knows_streams and name not in self.streams
 
 
@@ -172,7 +174,7 @@ class Batches:
 
     def stage(self, part: str, seq: int, data: bytes, reply: Reply, context: Any) -> None:
         """Add appends to a part; `seq` numbers its requests from 0."""
-        self._check_free(part)
+        self._check_not_held(part)
         name, producer = PARTS + part, Producer(_WRITER, 0, seq)
         if not seq and not self._shard.exists(name):
             creation = CreateRequest(DEFAULT, body=data, producer=producer, over_quota=True)
@@ -183,10 +185,10 @@ class Batches:
 
     def drop(self, part: str, reply: Reply, context: Any) -> None:
         """Delete a part that is not needed."""
-        self._check_free(part)
+        self._check_not_held(part)
         self._shard.delete(PARTS + part, reply, context)
 
-    def _check_free(self, part: str) -> None:
+    def _check_not_held(self, part: str) -> None:
         if part in self._held:
             raise BatchConflictError("The part belongs to a batch that is being published.")
 
@@ -217,9 +219,9 @@ class Batches:
 
     # Batches.
 
-    def check_close(self, name: str) -> None:
-        """Raise if this stream must not be closed now."""
-        if not all(each.may_close(name) for each in self._under_way.values()):
+    def check_free(self, name: str) -> None:
+        """Raise if this stream must not be closed or created now: it has to take a batch."""
+        if not all(each.is_free(name) for each in self._under_way.values()):
             raise UnavailableError("A batch is being published to the stream. Try again later.")
 
     def publish(
@@ -285,9 +287,7 @@ class Batches:
         key, decision = publication.key, publication.decision
         finished = publication.finished
         try:
-            if publication.is_decided:
-                await self._count(publication)
-            else:
+            if not publication.is_decided:
                 await self._check(publication, sizes, may_write)
                 failpoint("batch.checked")
                 await self._write(key, decision)
@@ -353,6 +353,8 @@ class Batches:
             if name not in streams:
                 if len(streams) == STREAMS_MAX:
                     raise PayloadTooLargeError(f"A batch has at most {STREAMS_MAX} streams.")
+                if sum(len(each.streams) for each in self._under_way.values()) >= NAMES_MAX:
+                    raise OverloadedError("The batches under way have too many streams.")
                 is_there = await self._check_stream(publication, name, may_write)
                 added_streams[name[: name.index("/")]] += not is_there
             if (append.lengths is None) != is_json:
@@ -386,7 +388,7 @@ class Batches:
         decision = publication.decision
         for other in self._under_way.values():
             closes = decision.closes or other.decision.closes
-            if other is not publication and closes and not other.may_close(name):
+            if other is not publication and closes and not other.is_free(name):
                 raise UnavailableError(f"Another batch is being published to {name!r}.")
         check = partial(
             self._shard.check_first,
@@ -410,6 +412,7 @@ class Batches:
     async def _count(self, publication: BatchPublication) -> None:
         """Find out to which streams a batch of an earlier server goes."""
         streams = publication.streams
+        streams.clear()
         async for append in self._appends(publication.decision.parts):
             streams[append.name] = streams.get(append.name, 0) + 1
         publication.knows_streams = True
@@ -437,6 +440,8 @@ class Batches:
     async def _publish_until_done(self, publication: BatchPublication) -> None:
         while True:
             try:
+                if not publication.knows_streams:
+                    await self._count(publication)
                 await self._publish(publication)
             except UnavailableError as error:
                 _log.warning("a batch is published again from its start: %s", error.message)

@@ -81,7 +81,7 @@ def append(app: App, request: Request, slot: Slot, name: str) -> None:
             "The body is empty. Send bytes to append, or Stream-Closed: true to close the stream."
         )
     if close:
-        app.batches.check_close(name)
+        app.batches.check_free(name)
     if body and not raw_type:
         raise InvalidRequestError("An append needs a Content-Type, the same as the stream's.")
     media = _media.get(raw_type) if raw_type else None
@@ -146,6 +146,7 @@ def _respond_appended(slot: Slot, outcome: object) -> None:
 
 def create(app: App, request: Request, slot: Slot, name: str) -> None:
     """Create a stream or a fork, or confirm that it exists with the same configuration."""
+    app.batches.check_free(name)
     headers = request.headers
     raw_type = headers.get(b"content-type")
     ttl, expires_at = headers.get(b"stream-ttl"), headers.get(b"stream-expires-at")

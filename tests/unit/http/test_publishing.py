@@ -4,12 +4,18 @@ import asyncio
 import json
 from functools import wraps
 
+import msgspec
 import pytest
 
+from holdfast.errors import StoreError
+from holdfast.http import publishing
 from holdfast.protocol.headers import TTL_S_MAX
 from holdfast.protocol.parts import APPENDS_MAX, PartAppend, encode_append, split_appends
+from holdfast.storage.cold import ColdReader
 from tests.unit.engine.driver import COMMITTED, FAILED, UNKNOWN, Driver
+from tests.unit.engine.tiered import Tiered
 from tests.unit.http.apps import Served
+from tests.unit.storage.ranges import HeldRanges
 
 JSON = "application/json"
 PART = "part-0123456789abcdef"
@@ -117,6 +123,35 @@ async def test_a_batch_under_way_keeps_its_streams_open_and_its_parts():
 
 
 @in_event_loop
+async def test_nobody_creates_a_stream_of_a_batch_meanwhile():
+    """One that is closed, or of another type, would not take what the batch has for it."""
+    served = Served()
+    size_bytes = staged(served)
+    slot = publish(served, size_bytes)
+    await served.settle()
+    other = {"content_type": "text/plain", "stream_closed": "true"}
+    assert served.ask("PUT", "/v1/stream/demo/s1", **other).code == "unavailable"
+    assert (await answered(served, slot)).status == 200
+    assert stored(served) == WHOLE
+    assert served.ask("PUT", "/v1/stream/demo/s1", content_type=JSON).status == 200
+
+
+@in_event_loop
+async def test_names_of_all_batches_under_way_are_limited(monkeypatch):
+    monkeypatch.setattr(publishing, "NAMES_MAX", 4)
+    served = Served()
+    size_bytes = staged(served)
+    stage(served, PartAppend("demo/a", b"1"), PartAppend("demo/b", b"1"), part="2" * 16)
+    first = publish(served, size_bytes)
+    await served.settle()
+    second = publish(served, 36, "2" * 16, producer_id="q")
+    assert (await answered(served, second)).code == "overloaded"
+    assert (await answered(served, first)).status == 200
+    again = publish(served, 36, "2" * 16, producer_id="q")
+    assert (await answered(served, again)).status == 200
+
+
+@in_event_loop
 async def test_a_stream_deleted_after_the_decision_counts_as_deleted_after_the_batch():
     served = Served(Driver(batch_bytes_max=200))
     size_bytes = staged(served)
@@ -169,3 +204,28 @@ async def test_limits_of_a_request():
     size_bytes = int(slot.fields["stream-next-offset"])
     assert publish(served, size_bytes, ttl=TTL_S_MAX + 1).code == "invalid_request"
     assert (await answered(served, publish(served, size_bytes, ttl=TTL_S_MAX))).status == 200
+
+
+@in_event_loop
+async def test_a_start_waits_for_the_store_to_continue_a_batch(tmp_path):
+    """Nobody else would: its writer may be gone, and readers see a half of it."""
+    engine = Tiered(tmp_path)
+    served = Served(engine)
+    staged(served)
+    engine.flush()
+    held = HeldRanges(engine.store)
+    engine.shard.reader.cold = ColdReader(engine.catalog, held, 10_000)
+    decision = publishing.Decision("p", 0, JSON, 0, parts=(PART,))
+    document = {f"{publishing.DOCUMENTS}//p": msgspec.msgpack.encode(decision)}
+    engine.shard.documents.commit(document, lambda *_: None, None)
+    engine.commit()
+    served.app.batches.start()
+    for outcome in [StoreError("It does not respond.")] * 3 + [None] * 20:
+        await served.settle()
+        if held.asked:
+            held.answer(outcome=outcome)
+        served.clock.advance(1.0)
+        engine.commit()
+    assert stored(served) == WHOLE
+    served.app.batches.stop()
+    engine.close()
