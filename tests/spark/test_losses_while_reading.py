@@ -5,6 +5,7 @@ A real server, no Spark.
 
 import pickle
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -12,10 +13,13 @@ from uuid import uuid4
 import pytest
 
 from holdfast.errors import DataLossError, ObjectMissingError
+from holdfast.spark.archiving.table_run import BucketFeed
 from holdfast.spark.connection import SparkClient, SparkConnection
+from holdfast.spark.reading import source as source_module
 from holdfast.spark.reading.arrow import DEFAULT_COLUMNS, spark_schema
 from holdfast.spark.reading.packs import ServerPacks
 from holdfast.spark.reading.readers import stream_reader
+from holdfast.spark.reading.selection import make_selection
 from tests.client.node_process import node_server
 from tests.server_process import ServerProcess
 from tests.spark.filled import BYTES, JSON, TEXT, Filled, planned, read, rows_of
@@ -41,6 +45,31 @@ def delete(bucket: Filled, stream_id: str) -> None:
 def trim(bucket: Filled, stream_id: str, offset: int) -> None:
     stream = bucket.client.stream(f"{bucket.bucket}/{stream_id}")
     stream.snapshots.publish(f"{offset:020d}", b"state", content_type=BYTES)
+
+
+def test_a_loss_behind_those_of_many_other_streams(
+    bucket: Filled, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The server names the first hundred streams that have lost something."""
+    monkeypatch.setattr(source_module, "LOST_STREAMS", 2)
+    begun = bucket.cursor()
+    for number in range(103):
+        bucket.append(f"a{number:03d}", b"1")
+        delete(bucket, f"a{number:03d}")
+    bucket.append("wanted", b"1")
+    bucket.append("zz", b"1", b"2")
+    options = bucket.options(startingOffsets=begun, streamPattern=".*[dz]")
+    plans = planned(options), planned(options | {"failOnDataLoss": "false"})
+    delete(bucket, "wanted")
+    trim(bucket, "zz", 1)
+    for parts in plans[0], None:
+        with pytest.raises(DataLossError, match="Messages of 'wanted', 'zz' in the bucket"):
+            rows_of(planned(options) if parts is None else parts)
+    assert [each.payload for each in rows_of(plans[1])] == [b"2"]
+    source = replace(plans[0][0].source, selection=make_selection([], ""))
+    with SparkClient(source.connection) as server:
+        feed = BucketFeed(server, source)
+        assert feed.trimmed(begun, bucket.cursor()) == ["zz"]
 
 
 @pytest.mark.parametrize("what", ["deleted", "trimmed", "trimmed as a whole"])

@@ -284,13 +284,15 @@ class Bucket:
         partition_bytes: int | None = None,
         partitions: int | None = None,
         since: str = "",
+        lost: int | None = None,
     ) -> ScanPlan:
         """A plan to read everything appended after one cursor and up to another.
 
         It is divided by stream names, by packs, or by default as the server thinks best, into parts
         of about `partition_bytes` and at least about `partitions` of them. `from_ms` and `to_ms`
         leave out what is known to have been appended before or after. Messages that were gone at
-        the cursor `since` are not listed as lost.
+        the cursor `since` are not listed as lost; of streams with others, the first 100 by name are
+        listed, or as many as `lost`.
         """
         params = _given(
             after=after,
@@ -304,6 +306,7 @@ class Bucket:
             partition_bytes=partition_bytes,
             partitions=partitions,
             since=since,
+            lost=lost,
         )
         url = below(self.url, "streams", "scan")
         return await self._calls.fetch(url, ScanPlan, params, self._calls.timeouts.plan_s)

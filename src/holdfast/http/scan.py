@@ -64,7 +64,8 @@ PARTITION_BYTES_MAX: Final = 1024 * _MIB
 PARTITIONS_MAX: Final = 100_000
 _TIME_MAX_MS: Final = 10**18 - 1
 # Streams listed as lost.
-LOST_MAX: Final = 100
+LOST_MAX: Final = 10_000
+_LOST: Final = 100
 # Streams whose names one request for a pack asks for.
 NUMBERS_MAX: Final = 1000
 _MSGPACK_HEADERS: Final = b"Content-Type: application/vnd.msgpack\r\nCache-Control: no-store\r\n"
@@ -192,6 +193,8 @@ class PlanRequest(NamedTuple):
     partitions_min: int
     # What went before this position is not missed.
     since: int
+    # How many streams with lost messages are named, the first ones by name.
+    lost_max: int
 
 
 def scan(app: App, request: Request, slot: Slot, name: str) -> None:
@@ -209,6 +212,7 @@ def scan(app: App, request: Request, slot: Slot, name: str) -> None:
         size or PARTITION_BYTES,
         int_parameter(query, "partitions", 1, PARTITIONS_MAX) or 1,
         max(wanted.after, since),
+        int_parameter(query, "lost", 1, LOST_MAX) or _LOST,
     )
     app.spawn(_respond_plan(app, slot, plan), slot)
 
@@ -231,7 +235,7 @@ async def _respond_plan(app: App, slot: Slot, plan: PlanRequest) -> None:
         )
     if catalog is not None and request.after:
         scan = CatalogScan(catalog.path, request.scanned)
-        lost |= await in_thread(scan, lambda: lost_in_packs(scan, request, traces, plan.since))
+        lost |= await in_thread(scan, lambda: lost_in_packs(scan, request, traces, plan))
     document = {
         "bucket_id": request.bucket,
         "prefix": request.prefix[request.skip :],
@@ -244,7 +248,7 @@ async def _respond_plan(app: App, slot: Slot, plan: PlanRequest) -> None:
         "packs": packed.packs,
         "parts": packed.parts,
         "hot": hot,
-        "lost": sorted(lost)[:LOST_MAX],
+        "lost": sorted(lost)[: plan.lost_max],
         "next_cursor": cursor_text(request.until),
     }
     slot.on_gone = None
@@ -422,20 +426,22 @@ def lost_in_memory(state: State, request: ScanRequest, traces: Traces, since: in
     return found
 
 
-def lost_in_packs(scan: CatalogScan, request: ScanRequest, traces: Traces, since: int) -> set[str]:
+def lost_in_packs(
+    scan: CatalogScan, request: ScanRequest, traces: Traces, plan: PlanRequest
+) -> set[str]:
     """Ids of streams that the catalog knows to have lost something; blocks on it."""
     gained, ended = traces
-    names = set(scan.lost(since, LOST_MAX))
+    since = plan.since
+    names = set(scan.lost(since, plan.lost_max))
     names |= {ended[number] for number in scan.has_extents(list(ended))}
     for number, visible_from, name in scan.visible_from(list(gained), since):
         if gained[number] < visible_from:
             names.add(name)
-    created = set()
-    for row in scan.trimmed_since((request.after + 1) << INDEX_BITS, since):
-        if row.earliest > _begin(row):
-            created.add(row.meta.name)
-        if len(created) >= LOST_MAX:
-            break
+    created = {
+        row.meta.name
+        for row in scan.trimmed_since((request.after + 1) << INDEX_BITS, since)
+        if row.earliest > _begin(row)
+    }
     # Checked last: the rows must describe a state no later than `until`.
     if scan.flushed() <= request.until:
         names |= created

@@ -85,7 +85,8 @@ _LOST: Final = (
     f"AND streams.hidden_at > :since AND {NAMES} AND {IN_RANGE} "
     "AND ((extents.first_position > :after AND extents.start < streams.visible_from) OR "
     "(extents.last_position <= :until "
-    "AND extents.start + extents.length <= streams.visible_from)) LIMIT :limit"
+    "AND extents.start + extents.length <= streams.visible_from)) "
+    "ORDER BY streams.name LIMIT :limit"
 )
 _TRIMMED: Final = (
     "SELECT row FROM streams INDEXED BY streams_hidden WHERE number >= :number "  # noqa: S608 (ours)
@@ -234,7 +235,7 @@ class CatalogScan:
         return [number for (number,) in found]
 
     def lost(self, since: int, limit: int) -> list[str]:
-        """Names of streams with extents in the range of which something went after `since`."""
+        """The first names of streams with extents in the range that lost some after `since`."""
         with self.opened():
             return [name for (name,) in self._all(_LOST, since=since, limit=limit)]
 

@@ -109,7 +109,8 @@ class BucketFeed:
     def trimmed(self, after: str, until: str) -> list[str]:
         """Streams of which messages in this range are gone though they exist."""
         bucket, prefix = self.source.bucket, self.source.selection.prefix
-        lost = self.server.bucket(bucket).scan(after=after, until=until, prefix=prefix).lost
+        scan = self.server.bucket(bucket).scan(after=after, until=until, prefix=prefix, by="packs")
+        lost = list(self.source.lost(self.server, scan))
         return self.server.run(lambda client: trimmed_streams(client, bucket, lost))
 
     def _until(self, after: str, max_bytes: int | None) -> ScanEnd:

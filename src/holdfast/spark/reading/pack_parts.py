@@ -76,10 +76,7 @@ class PackPartReader:
             else:
                 break
         if self._lacks_some and self._reports_losses(part):
-            lost = self._source.rescan(self._server, part).lost
-            lost = [each for each in lost if self._source.selection.includes(each)]
-            if lost:
-                raise self._source.data_loss(lost)
+            self._source.check_lost(self._server, self._source.rescan(self._server, part))
 
     def _reports_losses(self, part: PackPart) -> bool:
         return bool(part.read_after) and self._source.fail_on_data_loss

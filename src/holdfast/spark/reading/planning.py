@@ -1,8 +1,9 @@
 """Planning, on the driver: the slices that a read of a bucket is made of.
 
-The server divides packed messages by stream ids. A large part of them is cut again, and a large
-stream by log positions. Messages that are not in packs yet are a slice of their own, or, where all
-messages of a stream have to be in one slice, belong to the slice of their stream.
+The server divides packed messages by packs, or a few of them by stream ids. What it divided by ids
+is cut again where it is large, a large stream by log positions. Messages that are not in packs yet
+are slices of their own, or, where all messages of a stream have to be in one slice, belong to the
+slice of their stream.
 """
 
 from __future__ import annotations
@@ -260,15 +261,15 @@ def _check_losses(server: SparkClient, source: ReadSource, scan: ScanPlan, after
     """Raise if messages after the cursor, or after the starting offsets, are gone."""
     selection = source.selection
     if after:
-        gone = [each for each in scan.lost if selection.includes(each)]
-    else:
-        # Reading a stream from packs shows that its start is gone, other reads do not.
-        starts = {
-            each: start
-            for each, start in selection.starts.items()
-            if start and selection.includes(each)
-        }
-        gone = server.run(lambda client: _trimmed(client, source.bucket, starts)) if starts else []
+        source.check_lost(server, scan)
+        return
+    # Reading a stream from packs shows that its start is gone, other reads do not.
+    starts = {
+        each: start
+        for each, start in selection.starts.items()
+        if start and selection.includes(each)
+    }
+    gone = server.run(lambda client: _trimmed(client, source.bucket, starts)) if starts else []
     if gone:
         raise source.data_loss(gone)
 

@@ -187,13 +187,7 @@ class SliceReader:
         source = self._source
         if part.is_from_beginning or not source.fail_on_data_loss:
             return
-        lost = [
-            each
-            for each in source.rescan(self._server, part).lost
-            if source.selection.includes(each) and part.covers(each)
-        ]
-        if lost:
-            raise source.data_loss(lost)
+        source.check_lost(self._server, source.rescan(self._server, part), part)
 
 
 async def _record_batches(

@@ -5,9 +5,10 @@ Everything here can be pickled; executors connect to the server and open the sto
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Final
+from itertools import islice
+from typing import Any, Final
 
 from pyspark.sql.datasource import InputPartition
 
@@ -61,6 +62,9 @@ READ_OPTIONS: Final = (
 TYPED_COLUMNS: Final = tuple(name for name in DEFAULT_COLUMNS if name not in PAYLOAD_COLUMNS)
 _FRAMING: Final = "length-prefixed"
 _NAMED_MAX: Final = 5
+_COUNTED_MAX: Final = 100
+# How many streams with lost messages are asked for at a time, after the first ones.
+LOST_STREAMS: Final = 10_000
 # Up to so many chosen streams are asked for one by one.
 SINGLE_STREAMS_MAX: Final = 64
 
@@ -149,13 +153,30 @@ class ReadSource:
 
     def rescan(self, server: SparkClient, part: Slice | PackPart) -> ScanPlan:
         """What the server has now of the positions of a part: packs, and what is lost."""
+        return self._scan(server, f"{part.after:020d}", f"{part.until:020d}")
+
+    def lost(self, server: SparkClient, scan: ScanPlan) -> Iterator[str]:
+        """The selected streams of which messages that were to be scanned are gone."""
+        while scan.lost:
+            yield from filter(self.selection.includes, scan.lost)
+            beyond = f"{scan.lost[-1]}\0"
+            scan = self._scan(server, scan.after, scan.until, first=beyond, lost=LOST_STREAMS)
+
+    def check_lost(self, server: SparkClient, scan: ScanPlan, part: Slice | None = None) -> None:
+        """Raise if there are such streams, of those that a slice covers."""
+        found = (each for each in self.lost(server, scan) if part is None or part.covers(each))
+        if some := list(islice(found, _COUNTED_MAX)):
+            raise self.data_loss(some)
+
+    def _scan(self, server: SparkClient, after: str, until: str, **more: Any) -> ScanPlan:
         return server.bucket(self.bucket).scan(
-            after=f"{part.after:020d}",
-            until=f"{part.until:020d}",
+            after=after,
+            until=until,
             prefix=self.selection.prefix,
             # This costs least.
             by="packs",
             since=self.began,
+            **more,
         )
 
     def data_loss(self, stream_ids: Sequence[str]) -> DataLossError:
