@@ -117,6 +117,21 @@ def times_of(meta: PackMeta, after: int, through: int) -> list[TimeSpan]:
     return meta.times or [unknown_times(after, through)]
 
 
+def fewer_times(times: list[TimeSpan], most: int) -> list[TimeSpan]:
+    """The same times in no more than so many spans: neighbours are joined."""
+    count = max(1, -(-len(times) // most))
+    parts = [times[at : at + count] for at in range(0, len(times), count)]
+    return [
+        TimeSpan(
+            part[0].first_position,
+            part[-1].last_position,
+            min(span.min_ms for span in part),
+            max(span.max_ms for span in part),
+        )
+        for part in parts
+    ]
+
+
 class Footer(NamedTuple):
     """The offsets, counts and checksums of all parts."""
 

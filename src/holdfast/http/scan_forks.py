@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import asyncio
 from functools import partial
-from heapq import merge
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import msgspec
@@ -30,17 +29,18 @@ from holdfast.http.scan import (
     PARTITION_BYTES_MIN,
     TURN_ENTRIES,
     ScanRequest,
+    in_thread,
     scan_request,
 )
 from holdfast.http.scan_journal import change_lines, record_line
 from holdfast.http.storage_routes import NDJSON_HEADERS, cursor_text
 from holdfast.http.turns import PIECE_BYTES
 from holdfast.protocol.content import JSON, SEPARATOR
-from holdfast.storage.catalog_forks import ForkEntry, find_forks
+from holdfast.storage.catalog_scan import CatalogScan, ForkEntry
 from holdfast.storage.pending import run
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Coroutine
+    from collections.abc import AsyncIterator, Coroutine
 
     from holdfast.http.app import App
     from holdfast.http.exchange import Request, Slot
@@ -70,11 +70,11 @@ def scan_forks(app: App, request: Request, slot: Slot, name: str) -> None:
 
 
 async def _respond_parts(app: App, slot: Slot, request: ScanRequest, part_bytes: int) -> None:
-    hot, cold = await _forks(app, request)
+    forks = await _forks(app, request)
 
     def divide() -> list[ForkPart]:
         parts: list[ForkPart] = []
-        for each in merge(hot, cold()):
+        for each in forks:
             stream_id = each.name[request.skip :]
             last = parts[-1] if parts else None
             if last is None or last.bytes >= part_bytes or last.forks >= _PART_FORKS:
@@ -97,12 +97,10 @@ async def _respond_parts(app: App, slot: Slot, request: ScanRequest, part_bytes:
     respond_json(slot, document)
 
 
-async def _forks(
-    app: App, request: ScanRequest
-) -> tuple[list[ForkEntry], Callable[[], list[ForkEntry]]]:
-    """The forks of a scan that inherit something, by name: new ones, and how to find the others.
+async def _forks(app: App, request: ScanRequest) -> list[ForkEntry]:
+    """The forks of a scan that inherit something, by name.
 
-    Each position of the log is looked up in one of the two, the journal or the catalog.
+    Each position of the log is looked up in the journal or in the catalog.
     """
     state, catalog = app.shard.state, app.shard.catalog
     flushed = 0 if catalog is None else min(catalog.flushed, request.until)
@@ -121,8 +119,9 @@ async def _forks(
             examined = 0
             await asyncio.sleep(0)
     if catalog is None or request.after >= flushed:
-        return sorted(found), list
-    return sorted(found), partial(find_forks, catalog.path, request._replace(until=flushed).scanned)
+        return sorted(found)
+    scan = CatalogScan(catalog.path, request._replace(until=flushed).scanned)
+    return await in_thread(scan, lambda: sorted(found + scan.forks()))
 
 
 def inherited(app: App, request: Request, slot: Slot, name: str) -> None:
@@ -134,8 +133,7 @@ def inherited(app: App, request: Request, slot: Slot, name: str) -> None:
 async def _pieces(app: App, request: ScanRequest) -> AsyncIterator[bytes]:
     held: list[bytes] = []
     size_bytes = 0
-    hot, cold = await _forks(app, request)
-    for entry in merge(hot, await asyncio.to_thread(cold)):
+    for entry in await _forks(app, request):
         async for piece in _fork_lines(app, entry, request):
             held.append(piece)
             size_bytes += len(piece)

@@ -31,6 +31,7 @@ from holdfast.format.packs import (
     PackInfo,
     PackMeta,
     TimeSpan,
+    fewer_times,
     times_of,
 )
 from holdfast.format.records import INDEX_BITS
@@ -48,6 +49,8 @@ if TYPE_CHECKING:
 
 _PART_BYTES: Final = 8 * 1024 * 1024
 _WINDOW_BYTES_MAX: Final = 4 * 1024 * 1024
+# Spans of times in a pack, which is read with all of them. The catalog keeps those of flushes.
+TIMES_MAX: Final = 10_000
 
 
 class LiveExtent(NamedTuple):
@@ -232,7 +235,7 @@ def _composed(packs: list[Pack], plan: MergePlan, now_ms: int) -> _Composed:
         # Deletions matter only if something comes before this range.
         documents={key: value for key, value in documents.items() if after or value is not None},
         last_ms=last_ms,
-        times=times,
+        times=fewer_times(times, TIMES_MAX),
     )
     return _Composed(meta, _folded(rows, gone, plan.forgotten_ms))
 

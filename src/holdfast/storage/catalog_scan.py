@@ -118,6 +118,21 @@ _AMOUNTS_OF_FORKS: Final = (
     f"WHERE number >= (:after + 1) << {INDEX_BITS} AND number < (:until + 1) << {INDEX_BITS} "
     "AND name >= :least AND name < :beyond"
 )
+# By number for what is new, else by name.
+_FORKS: Final = (
+    "SELECT name, number, inherited FROM forks {by} WHERE number >= :from AND number < :to "
+    "AND name >= :least AND name < :beyond ORDER BY name"
+)
+_FORKS_BY_NUMBER: Final = _FORKS.format(by="NOT INDEXED")
+_FORKS_BY_NAME: Final = _FORKS.format(by="INDEXED BY sqlite_autoindex_forks_1")
+
+
+class ForkEntry(NamedTuple):
+    """A fork, and how many bytes of its sources can be read from it."""
+
+    name: str
+    number: int
+    inherited: int
 
 
 class Amount(NamedTuple):
@@ -220,6 +235,17 @@ class CatalogScan:
                 found = self._all(_AMOUNTS_BY_PACK, after=after, until=through)
                 found += self._all(_AMOUNTS_OF_FORKS, after=after, until=through)
                 yield after, through, found
+
+    def forks(self) -> list[ForkEntry]:
+        """The forks that inherit something and were created in the range, by name."""
+        after, until = self._scanned.after, self._scanned.until
+        numbers = {
+            "from": (after + 1) << INDEX_BITS if after else 0,
+            "to": (until + 1) << INDEX_BITS,
+        }
+        with self.opened():
+            found = self._all(_FORKS_BY_NUMBER if after else _FORKS_BY_NAME, **numbers)
+        return [ForkEntry(*each) for each in found]
 
     def flushed(self) -> int:
         with self.opened():

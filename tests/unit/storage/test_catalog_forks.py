@@ -6,9 +6,8 @@ import pytest
 
 from holdfast.format.records import Fork, StreamMeta, stream_number
 from holdfast.format.rows import StreamRow
-from holdfast.storage import catalog_forks
-from holdfast.storage.catalog_forks import find_forks
-from holdfast.storage.catalog_scan import Scanned
+from holdfast.storage import catalog_scan
+from holdfast.storage.catalog_scan import CatalogScan, Scanned
 from holdfast.storage.catalog_writer import CatalogWriter, put_rows, row_change
 
 
@@ -38,7 +37,7 @@ def path(tmp_path):
 def names(path, after=0, until=100, prefix="b/", **bounds):
     return [
         (each.name, each.inherited)
-        for each in find_forks(path, Scanned(prefix, after, until, **bounds))
+        for each in CatalogScan(path, Scanned(prefix, after, until, **bounds)).forks()
     ]
 
 
@@ -56,10 +55,10 @@ def test_it_follows_the_streams(path):
     assert names(path) == []
 
 
-@pytest.mark.parametrize("statement", ["_BY_NAME", "_BY_NUMBER"])
+@pytest.mark.parametrize("statement", ["_FORKS_BY_NAME", "_FORKS_BY_NUMBER"])
 def test_other_streams_are_not_looked_at(path, statement):
     with closing(CatalogWriter(path)) as writer:
         values = Scanned("b/", 1, 2).values | {"from": 1, "to": 2}
-        query = f"EXPLAIN QUERY PLAN {getattr(catalog_forks, statement)}"
+        query = f"EXPLAIN QUERY PLAN {getattr(catalog_scan, statement)}"
         plan = [step[-1] for step in writer.read(query, values)]
     assert plan[0].startswith("SEARCH forks USING ")

@@ -87,6 +87,21 @@ class TestBytes:
         assert rig.merge()
         assert rig.messages(one) == before
 
+    def test_times_of_merged_packs_are_joined_if_there_are_many(self, rig, monkeypatch):
+        one = rig.log.create("b/one", b"a")
+        for _ in range(4):
+            rig.log.now_ms += 20_000
+            rig.log.append(one, b"x")
+            rig.flush()
+        before = rig.writer.read("SELECT * FROM times")
+        assert len(before) == 4
+        monkeypatch.setattr(pack_merge, "TIMES_MAX", 3)
+        assert rig.merge()
+        ((name,),) = rig.writer.read("SELECT name FROM packs WHERE retired_ms IS NULL")
+        times = Pack(rig.store, name).delta().meta.times
+        assert times == [(1, 2, 1000, 41_000), (3, 4, 61_000, 81_000)]
+        assert rig.writer.read("SELECT * FROM times") == before
+
     def test_extents_that_are_not_adjacent_stay_apart(self, rig, monkeypatch):
         # What lies between them is in a pack that is not merged.
         monkeypatch.setattr(flush, "OWN_PACK_BYTES", 50)
