@@ -210,7 +210,7 @@ def test_waiting_for_a_connection_counts_against_the_time_for_the_head():
 def test_silence_is_late(first):
     async def scenario():
         async with Silent(first) as server, calling() as outbound:
-            with pytest.raises(OutboundError, match="in time") as caught:
+            with pytest.raises(OutboundError, match="did not respond within") as caught:
                 await collected(outbound, "GET", server.url, silence_s=0.1)
             assert caught.value.late
             await until(lambda: server.gone)

@@ -13,7 +13,9 @@ from holdfast.client import SyncClient
 from tests.server_process import ServerProcess
 
 PAGE = (Path(__file__).parents[2] / "docs/spark.md").read_text()
-READ, FOLLOW, WRITE, SINK, JOB = re.findall(r"```python\n(.+?)```", PAGE, re.DOTALL)
+(_, READ, _, TYPED, FOLLOW, _, WRITE, SINK, JOB) = re.findall(
+    r"```python\n(.+?)```", PAGE, re.DOTALL
+)
 EVENTS = [{"user_id": f"user-{n % 3}", "at": n} for n in range(9)]
 
 
@@ -40,6 +42,17 @@ def run(block: str, server: ServerProcess, place: Path, **scope: Any) -> dict[st
 def test_read(spark: SparkSession, server: ServerProcess, tmp_path: Path) -> None:
     messages = run(READ, server, tmp_path, spark=spark)["messages"]
     assert [json.loads(row.payload) for row in messages.sort("offset").collect()] == EVENTS
+
+
+@pytest.mark.slow
+def test_typed(spark: SparkSession, server: ServerProcess, tmp_path: Path) -> None:
+    with SyncClient(server.url) as client:
+        stream = client.stream("users/typed")
+        stream.create("application/json")
+        stream.append_many([{"name": "Ada", "age": 36, "address": {"city": "London"}}])
+    block = TYPED.replace('"users")', f'"users").option("url", {server.url!r})')
+    (row,) = run(block, server, tmp_path, spark=spark)["users"].collect()
+    assert (row.name, row.age, row.address.city, row.address.zip) == ("Ada", 36, "London", None)
 
 
 @pytest.mark.slow
@@ -84,9 +97,8 @@ def test_job(
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    connection = f"server=SparkConnection({server.url!r}), "
     block = "from holdfast.spark.connection import SparkConnection\n" + JOB.replace(
-        "Archive(", f"Archive({connection}"
+        "spark, ", f"spark, server=SparkConnection({server.url!r}), "
     )
     run(block, server, tmp_path, spark=spark)
-    assert capsys.readouterr().out.split() == [str(len(EVENTS))]
+    assert capsys.readouterr().out.split()[0] == str(len(EVENTS))

@@ -58,6 +58,7 @@ class NewSnapshot:
     if_match: str | None = None
 
     def encoded(self) -> list[bytes]:
+        """The snapshot as it is in the body of the request: a line of JSON, then its bytes."""
         line = {"stream_id": self.stream_id, "offset": self.offset, "length": len(self.payload)}
         line["content_type"] = self.content_type
         if self.if_match is not None:

@@ -298,6 +298,7 @@ class ScanPart(msgspec.Struct, frozen=True):
     messages: int
 
     def covers(self, stream: int, offset: int) -> bool:
+        """Whether the extent of a stream at an offset belongs to this part."""
         at = stream, offset
         return self.first <= at and (self.last is None or at < self.last)
 

@@ -16,7 +16,6 @@ import msgspec
 from holdfast.errors import PackCorruptError, UnknownFormatError
 from holdfast.format.pack_builder import HeldBytes, Messages, PackBuilder
 from holdfast.format.packs import (
-    BLOCK_BYTES,
     FOOTER_BYTES,
     HEADER_BYTES,
     PIECE_ENTRIES,
@@ -146,19 +145,19 @@ class Pack:
                 pass
             return
         self.check_frame()
-        step = data_bytes // (bytes_max // BLOCK_BYTES)
+        step = data_bytes // (bytes_max // footer.block_bytes)
         # Not the same places in every pack.
         wanted = HEADER_BYTES + footer.salt % step
         for extent in extents:
             while extent.data_at + extent.length > wanted:
-                self._check_block(extent, max(0, wanted - extent.data_at) // BLOCK_BYTES)
+                self._check_block(extent, max(0, wanted - extent.data_at) // footer.block_bytes)
                 wanted += step
 
     def _check_block(self, extent: Extent, number: int) -> None:
         """Check a block of an extent's data, and the lengths of the extent's messages."""
         footer = self.footer
-        at = extent.data_at + number * BLOCK_BYTES
-        data = self._part(at, min(at + BLOCK_BYTES, extent.data_at + extent.length))
+        at = extent.data_at + number * footer.block_bytes
+        data = self._part(at, min(at + footer.block_bytes, extent.data_at + extent.length))
         with naming(self.name):
             if block_sums(data, footer.salt).tobytes() != extent.sums[8 * number : 8 * number + 8]:
                 raise PackFormatError(
@@ -198,9 +197,11 @@ class Pack:
 
     def _check_data(self, extent: Extent, reader: SequentialReader) -> bytes:
         sums, piece = bytearray(), b""
-        # In whole blocks, each of which has its sum.
-        for at in range(0, extent.length, _READ_BYTES):
-            piece = reader.read(extent.data_at + at, min(_READ_BYTES, extent.length - at))
+        block_bytes = self.footer.block_bytes
+        # Whole blocks, each of which has its sum.
+        size = max(1, _READ_BYTES // block_bytes) * block_bytes
+        for at in range(0, extent.length, size):
+            piece = reader.read(extent.data_at + at, min(size, extent.length - at))
             sums += block_sums(piece, self.footer.salt).tobytes()
         if sums != extent.sums:
             raise _mismatch(self.name, extent)

@@ -262,7 +262,7 @@ class Recording:
         if len(self._sent) == 1 or staged is None or staged.number != location.number:
             return False
         state = self._shard.producer_state(staged, location.producer_id)
-        return state is not None and state[:2] < self._sent[-2].producer[1:]
+        return state is not None and state[:2] < self._sent[-2].producer[1:3]
 
     def _replied(self, sent: _Sent, outcome: object) -> None:
         sent.in_flight = False

@@ -25,6 +25,8 @@ ARGUMENTS = {
     "holder": "worker-7",
     "advice": "",
     "epoch": 41,
+    "seq": 7,
+    "digest": "0123456789abcdef",
     "tail": 12_345,
     "earliest": 678,
     "generation": 3,

@@ -113,12 +113,12 @@ class TestNames:
         assert set(holdfast.client.__all__) == {
             "NOW", "NO_RETRY", "START", "Appended", "Auth", "Basic", "Batch", "Bearer",
             "Bootstrap", "Bucket", "BucketInfo", "Change", "ChangePage", "Client", "Created",
-            "Digest", "Frame", "FrameReading", "Message", "Outcome", "PackExtent", "PackInfo",
-            "Producer", "ProducerLimits", "ProducerStamp", "Proxy", "ProxyResponse",
-            "ProxySession", "Reading", "Record", "ResponseReading", "Retry", "ScanEnd",
-            "ScanPartition", "ScanPlan", "ScanRange", "Snapshot", "Snapshots", "SseEvent",
-            "StartInfo", "Storage", "StoreInfo", "Stream", "StreamHead", "StreamInfo",
-            "SyncClient", "Timeouts",
+            "Digest", "Frame", "FrameReading", "Message", "NewSnapshot", "Outcome", "PackExtent",
+            "PackInfo", "PackStreams", "Producer", "ProducerLimits", "ProducerStamp", "Proxy",
+            "ProxyResponse", "ProxySession", "Reading", "Record", "ResponseReading", "Retry",
+            "ScanEnd", "ScanHot", "ScanPart", "ScanPartition", "ScanPlan", "ScanRange", "Snapshot",
+            "Snapshots", "SseEvent", "StartInfo", "Storage", "StoreInfo", "Stream", "StreamHead",
+            "StreamInfo", "SyncClient", "Timeouts", "chained_digest",
         }  # fmt: skip
 
     @for_each("name", holdfast.client.__all__)

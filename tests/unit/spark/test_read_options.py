@@ -91,10 +91,6 @@ def test_wrong_ones_in_a_batch_read(given: dict[str, str], said: str) -> None:
     ("given", "said"),
     [
         ({"endingOffsets": "latest"}, "A stream has no end: 'endingOffsets' is for batch reads."),
-        (
-            {"maxRowsPerTrigger": "5", "maxBytesPerTrigger": "1m"},
-            "Give either 'maxBytesPerTrigger' or 'maxRowsPerTrigger', not both.",
-        ),
         ({"maxRowsPerTrigger": "0"}, "'maxRowsPerTrigger' is a number of at least 1, not '0'."),
     ],
 )
