@@ -14,7 +14,6 @@ Executors rewrite the files that have such rows, and one commit replaces them. R
 
 from __future__ import annotations
 
-import asyncio
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import aclosing
@@ -28,7 +27,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from holdfast.client import Bucket, Client, StreamInfo
-from holdfast.errors import CursorGoneError, GoneError, StreamNotFoundError
+from holdfast.errors import CursorGoneError
 from holdfast.failpoints import failpoint
 from holdfast.spark.archiving.files import FileOutput, TableFiles, column_span, conformed
 from holdfast.spark.archiving.table import (
@@ -47,8 +46,6 @@ from holdfast.spark.reading.source import ReadSource
 _IDS_MAX: Final = 10_000
 _TASK_FILES_MAX: Final = 64
 _PAGE_STREAMS: Final = 1_000
-# HEAD requests at a time.
-_HEADS_MAX: Final = 32
 # Microseconds before and after all times.
 _NEVER: Final = np.iinfo(np.int64).min
 _ALWAYS: Final = np.iinfo(np.int64).max
@@ -265,19 +262,3 @@ async def _page(bucket: Bucket, after: str) -> list[StreamInfo]:
         if len(page) == _PAGE_STREAMS:
             break
     return page
-
-
-async def trimmed_streams(client: Client, bucket: str, stream_ids: Sequence[str]) -> list[str]:
-    """Which of these streams exist and have lost their beginning to a snapshot."""
-    slots = asyncio.Semaphore(_HEADS_MAX)
-
-    async def is_trimmed(stream_id: str) -> bool:
-        try:
-            async with slots:
-                head = await client.stream(f"{bucket}/{stream_id}").head()
-        except (StreamNotFoundError, GoneError):
-            return False
-        return int(head.earliest_offset or 0) > 0
-
-    found = await asyncio.gather(*map(is_trimmed, stream_ids))
-    return [each for each, is_one in zip(stream_ids, found, strict=True) if is_one]

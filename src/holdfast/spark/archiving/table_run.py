@@ -18,7 +18,6 @@ from holdfast.errors import (
     NotFoundError,
     SettingsError,
 )
-from holdfast.spark.archiving.erasing import trimmed_streams
 from holdfast.spark.archiving.files import ArchiveTask, FileOutput, merge_small_files
 from holdfast.spark.archiving.layout import TableLayout
 from holdfast.spark.archiving.place import TablePlace
@@ -37,7 +36,7 @@ from holdfast.spark.jobs.options import TableOptions
 from holdfast.spark.jobs.progress import Progress
 from holdfast.spark.jobs.tasks import Executors
 from holdfast.spark.reading.arrow import json_rows
-from holdfast.spark.reading.planning import ReadPlan, plan_between
+from holdfast.spark.reading.planning import ReadPlan, plan_between, trimmed_streams
 from holdfast.spark.reading.slice_reader import read_chunks
 from holdfast.spark.reading.source import AnyPart, ReadSource, StreamSlice
 
@@ -110,7 +109,7 @@ class BucketFeed:
         """Streams of which messages in this range are gone though they exist."""
         bucket, prefix = self.source.bucket, self.source.selection.prefix
         scan = self.server.bucket(bucket).scan(after=after, until=until, prefix=prefix, by="packs")
-        lost = list(self.source.lost(self.server, scan))
+        lost = dict.fromkeys(self.source.lost(self.server, scan), 0)
         return self.server.run(lambda client: trimmed_streams(client, bucket, lost))
 
     def _until(self, after: str, max_bytes: int | None) -> ScanEnd:

@@ -269,13 +269,15 @@ def _check_losses(server: SparkClient, source: ReadSource, scan: ScanPlan, after
         for each, start in selection.starts.items()
         if start and selection.includes(each)
     }
-    gone = server.run(lambda client: _trimmed(client, source.bucket, starts)) if starts else []
+    gone = (
+        server.run(lambda client: trimmed_streams(client, source.bucket, starts)) if starts else []
+    )
     if gone:
         raise source.data_loss(gone)
 
 
-async def _trimmed(client: Client, bucket: str, starts: Mapping[str, int]) -> list[str]:
-    """The streams that are trimmed beyond the offset they are to be read from."""
+async def trimmed_streams(client: Client, bucket: str, starts: Mapping[str, int]) -> list[str]:
+    """The streams that exist and are trimmed beyond the offset they are to be read from."""
     slots = asyncio.Semaphore(_HEADS_MAX)
 
     async def is_trimmed(stream_id: str, start: int) -> bool:
