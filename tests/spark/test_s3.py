@@ -32,7 +32,8 @@ def test_packs_are_read_with_keys_of_options_or_of_the_environment(spark, filled
         frame = spark.read.format("holdfast").options(**options).load().select(names)
         found = ordered(Row(*each[:-1], bytes(each[-1])) for each in frame.collect())
         assert found == filled.everything()
-        assert moto.seen_keys() == {expected or "key-of-an-option"}
+        # The server itself has another key, and may use it at any time.
+        assert moto.seen_keys() - {KEY_ID} == {expected or "key-of-an-option"}
 
 
 def test_a_table_is_archived_from_s3_to_s3(spark, filled, moto, monkeypatch):
