@@ -123,6 +123,7 @@ def test_flipped_bytes(spark, shared, tmp_path):
     assert done.findings == [f"{each['where']}: {each['what']}" for each in found]
 
 
+@pytest.mark.slow
 def test_packs_that_are_missing_short_or_long(spark, shared):
     with Damaged(shared, 0) as gone, Damaged(shared, 1) as short, Damaged(shared, 2) as long:
         gone.path.unlink()
@@ -154,6 +155,7 @@ def change_catalog(stored, *statements):
             assert connection.execute(statement).rowcount == 1
 
 
+@pytest.mark.slow
 def test_catalog_that_is_wrong(spark, stored):
     first, second, *_ = (pack["name"] for pack in stored.packs())
     of = "pack = (SELECT id FROM packs WHERE name = '{}')"

@@ -109,6 +109,7 @@ def test_a_schema_of_ones_own(spark: SparkSession, load: Load, bucket: Filled) -
     assert unknown.message.startswith("There is no column 'id'; there are bucket, stream_id, ")
 
 
+@pytest.mark.slow
 def test_records_behind_their_lengths(load: Load) -> None:
     found = load(streams="framed", framing="length-prefixed").orderBy("offset").collect()
     assert [bytes(row.payload) for row in found] == [b"a", b"bc", b"", b"hot"]

@@ -534,6 +534,7 @@ def refusing() -> Iterator[str]:
             server.shutdown()
 
 
+@pytest.mark.slow
 def test_packs_in_a_bucket_of_s3(moto: MotoServer, tmp_path: Path) -> None:
     settings = moto.settings(moto.new_bucket())
     keys = {

@@ -25,6 +25,7 @@ class Breaking:
         yield 2
 
 
+@pytest.mark.slow
 def test_lines_that_break_off_are_asked_for_again() -> None:
     broken = UnavailableError("away for a moment")
     with SparkClient(SparkConnection(retries=2)) as server:

@@ -243,6 +243,7 @@ def test_chunks_have_a_size(store: DirectoryObjects) -> None:
     assert [len(each) for each in group_ranges(one * 1)] == [1]
 
 
+@pytest.mark.slow
 def test_many_small_messages_make_chunks_too(store: DirectoryObjects) -> None:
     made = make_pack(store, [(False, 0, [b"x"] * 60_000)] * 8)
     sizes = [
