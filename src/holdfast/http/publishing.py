@@ -14,7 +14,7 @@ Rules:
   again from the beginning, after an error or by the next server, and stores nothing twice.
 - While a batch is under way, its parts do not change, and no request creates or closes its streams.
 - A stream that is deleted after the decision counts as deleted after the batch: what the batch had
-  for it is dropped.
+  for it is dropped. Only a server that starts meanwhile cannot know, and creates it again.
 """
 
 from __future__ import annotations
@@ -28,7 +28,12 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from holdfast.engine.writes import AppendRequest, CreateRequest, check_quota
+from holdfast.engine.writes import (
+    AppendRequest,
+    CreateRequest,
+    StreamAppended,
+    check_quota,
+)
 from holdfast.errors import (
     BatchConflictError,
     ConflictError,
@@ -104,6 +109,8 @@ class BatchPublication:
         # For each stream the number of its appends.
         self.streams: dict[str, int] = {}
         self.knows_streams = True
+        # Streams with appends that are durable: if one is missing, it was deleted since.
+        self.begun: set[str] = set()
         self.finished: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         # An error without anybody to tell is no defect.
         self.finished.add_done_callback(lambda done: done.cancelled() or done.exception())
@@ -481,7 +488,8 @@ class Batches:
         context = name, len(append.body) + 1
         pending.size_bytes += context[1]
         try:
-            if not seq and decision.creates and not shard.exists(name):
+            is_new = not seq and decision.creates and name not in publication.begun
+            if is_new and not shard.exists(name):
                 creation = CreateRequest(decision.content_type, decision.ttl_s, over_quota=True)
                 shard.create(name, creation, _ignore, None)
             shard.append(name, request, partial(self._appended, publication, pending), context)
@@ -505,6 +513,8 @@ class Batches:
             if closer is not None and closer[:2] == publication.producer(0)[:2]:
                 # It was closed by this batch, before this start.
                 outcome = None
+        if isinstance(outcome, StreamAppended):
+            publication.begun.add(context[0])
         pending.done(context, outcome)
 
 

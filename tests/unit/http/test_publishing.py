@@ -168,6 +168,27 @@ async def test_a_stream_deleted_after_the_decision_counts_as_deleted_after_the_b
 
 
 @in_event_loop
+async def test_a_deleted_stream_does_not_come_back_when_a_batch_is_published_again(monkeypatch):
+    monkeypatch.setattr(publishing, "_PENDING_BYTES_MAX", 1)
+    served = Served()
+    slot = publish(served, staged(served))
+    await served.settle()
+    # The decision, and one append.
+    for _ in range(2):
+        served.engine.answer(COMMITTED)
+        await served.settle()
+    assert served.engine.read("demo/s0") == b"0\x1e"
+    served.ask("DELETE", "/v1/stream/demo/s0")
+    while served.engine.exists("demo/s0"):
+        served.engine.answer(COMMITTED)
+        await served.settle()
+    served.engine.answer(FAILED)
+    assert (await answered(served, slot)).status == 200
+    assert [served.engine.exists(f"demo/s{at}") for at in range(3)] == [False, True, True]
+    assert [served.engine.read(f"demo/s{at}") for at in (1, 2)] == WHOLE[1:]
+
+
+@in_event_loop
 async def test_parts_that_nobody_publishes_are_deleted_after_a_time():
     served = Served(part_ttl="3600")
     served.app.batches.start()
