@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import statistics
+from collections.abc import Callable
 from pathlib import Path
 
 from bench.scenario import Plan
@@ -15,7 +16,7 @@ from bench.storage.node import node
 STREAMS = 64
 # A bucket with one stream, as large as so many of the others: one task reads it.
 SINGLE, TIMES = "single", 8
-OF_PARQUET, OF_HTTP, OF_COPY = 1.0, 4, 0.6
+OF_PARQUET, OF_HTTP, OF_COPY, OF_ALL = 1.0, 4, 0.6, 20
 
 
 def _run(plan: Plan, sizes: Sizes) -> Measured:
@@ -29,8 +30,9 @@ def _run(plan: Plan, sizes: Sizes) -> Measured:
         found = in_child(__name__, url=made.running.url, directory=directory, rounds=plan.rounds)
     plan.console.print(f"    {found}", highlight=False)
     megabytes = STREAMS * messages * MESSAGE_BYTES / MB
-    read, scan, archive, copy, single = (
-        statistics.median(found[name]) for name in ("read", "scan", "archive", "copy", "http")
+    read, scan, some, archive, copy, single = (
+        statistics.median(found[name])
+        for name in ("read", "scan", "some", "archive", "copy", "http")
     )
     # As if all of it came through that one connection.
     over_http = single * STREAMS / TIMES
@@ -40,6 +42,7 @@ def _run(plan: Plan, sizes: Sizes) -> Measured:
         [
             Figure(f"{batch} / Spark's Parquet scan", scan / read, "{:.2f}", None, OF_PARQUET),
             Figure(f"{batch} / HTTP, 1 connection", over_http / read, "{:.1f}", None, OF_HTTP),
+            Figure(f"{batch} / 1 % of its time, by a filter", read / some, "{:.1f}", None, OF_ALL),
             Figure(f"{batch}: MB/s", megabytes / read),
             Figure("Spark's scan of the same rows in Parquet: MB/s", megabytes / scan),
             Figure("the same over HTTP through one connection: MB/s", megabytes / over_http),
@@ -70,9 +73,19 @@ def measure(url: str, directory: str, rounds: int) -> Found:
         rows = spark.read.parquet(source)
         rows.write.mode("overwrite").option("compression", "snappy").parquet(copied)
 
-    reads = {
-        "read": lambda: to_nowhere(reading.load()),
+    times = spark.read.parquet(source).selectExpr(
+        "min(timestamp) AS first", "(max(timestamp) - min(timestamp)) / 100 AS share"
+    )
+    ((bound,),) = times.selectExpr("first + share").collect()
+
+    def read_some() -> None:
+        rows = reading.option("pushdown", "true").load()
+        to_nowhere(rows.where(rows.timestamp < bound))
+
+    reads: dict[str, Callable[[], object]] = {
+        "read": lambda: to_nowhere(reading.option("pushdown", "false").load()),
         "scan": lambda: to_nowhere(spark.read.parquet(source)),
+        "some": read_some,
     }
     found: Found = dict(alternating(reads, 2 * rounds))
     found |= alternating({"archive": archive, "copy": copy}, rounds, warm=1)
@@ -94,8 +107,9 @@ def measure(url: str, directory: str, rounds: int) -> Found:
 STEP = Step(
     "tables",
     f"{STREAMS} byte streams of random messages, all in packs in a local directory. Read: every "
-    "column, to noop; the Parquet files are Spark's own copy of the same rows. After two rounds to "
-    f"warm up, by turns; medians. Over HTTP: a stream as large as {TIMES} of them with `via=http`, "
+    "column, to noop, and the first hundredth of the time by a filter; the Parquet files are "
+    "Spark's own copy of the same rows. After two rounds to warm up, by turns; medians. "
+    f"Over HTTP: a stream as large as {TIMES} of them with `via=http`, "
     "which is one task and one connection; by MB/s. Archive: to a new table each time, and Spark's "
     "copy from Parquet to Parquet, both with Snappy, after a round to warm up, by turns; medians.",
     _run,
