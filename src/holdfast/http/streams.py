@@ -88,7 +88,12 @@ def append(app: App, request: Request, slot: Slot, name: str) -> None:
     if media is None and body and raw_type:
         media = _remember_media(raw_type)
     producer = None
-    if b"producer-id" in headers or b"producer-epoch" in headers or b"producer-seq" in headers:
+    if (
+        b"producer-id" in headers
+        or b"producer-epoch" in headers
+        or b"producer-seq" in headers
+        or b"producer-digest" in headers
+    ):
         producer = parse_producer(
             headers.get(b"producer-id"),
             headers.get(b"producer-epoch"),

@@ -99,11 +99,12 @@ def parse_producer(
     digest: bytes | None = None,
 ) -> Producer | None:
     """Parse the producer headers of a request: all three or none, and perhaps a digest."""
-    if producer_id is None and epoch is None and seq is None:
+    if producer_id is None and epoch is None and seq is None and digest is None:
         return None
     if producer_id is None or epoch is None or seq is None:
         raise InvalidRequestError(
-            "Producer-Id, Producer-Epoch and Producer-Seq must be sent together or not at all."
+            "Producer-Id, Producer-Epoch and Producer-Seq must be sent together or not at all, and "
+            "Producer-Digest only with them."
         )
     if not producer_id or len(producer_id) > ID_BYTES_MAX:
         raise InvalidRequestError(f"Producer-Id must have 1 to {ID_BYTES_MAX} bytes.")

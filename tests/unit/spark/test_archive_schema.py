@@ -199,5 +199,5 @@ def restored(row, columns, like):
         if value is not None:
             found[field] = json.loads(value) if kind == "json" else value
         elif field in like:
-            found[field] = None
+            found.setdefault(field, None)
     return found
